@@ -80,12 +80,15 @@ def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator:
     """Write rows, as gzip if the name ends in ``.gz``.
 
     ``rows`` is an array ``(rows, columns)``, or an iterator over such arrays. Numbers have just enough digits that
-    reading gives the same numbers again; a bool is 0 or 1.
+    reading gives the same numbers again; those of float16 have the digits of float32, as which they are read; a bool is
+    0 or 1.
 
     Raises:
         OptionError: an array has another shape, or a dtype that is not numeric. The arrays before it are in the file.
+            Or :func:`read` does not accept the separator; no file is changed then.
         OSError: the file cannot be written.
     """
+    _check_separator(separator)
     file, ours = create_file(path, gzipped=True)
     try:
         for each in rows if isinstance(rows, Iterator) else (rows,):
@@ -96,6 +99,8 @@ def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator:
                 raise OptionError(f"CSV holds numbers, got {array.dtype}")
             if array.dtype.kind == "b":
                 array = array.view(np.uint8)
+            if array.dtype == np.float16:  # its shortest texts are other numbers of float32
+                array = array.astype(np.float32)
             step = max(1, _TOGETHER // max(1, array.shape[1]))
             for at in range(0, len(array) if array.size else 0, step):  # text needs many times the memory
                 file.writelines(separator.join(row).encode() + b"\n" for row in array[at : at + step].astype(str))
@@ -107,9 +112,13 @@ def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator:
 def _checked(dtype: np.dtype[Any], separator: str) -> np.dtype[Any]:
     if dtype.str[1:] not in _FLOATS + _INTS:
         raise OptionError(f"CSV is read as float32, float64, int32 or int64, got {dtype}")
+    _check_separator(separator)
+    return dtype
+
+
+def _check_separator(separator: str) -> None:
     if len(separator) != 1 or not separator.isascii() or separator.isalnum() or separator in "+-.\r\n":
         raise OptionError(f"separator must be one sign that no number holds, got {separator!r}")
-    return dtype
 
 
 def _parsed(

@@ -49,9 +49,10 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, base: int = 0) -> Ite
     Raises:
         FormatError: a line is not in this format, an index is below ``base`` or occurs twice in a row, a value is
             beyond float32, or a label is beyond float64. The text names the line.
-        OptionError: ``part`` is a part of a compressed file.
+        OptionError: ``part`` is a part of a compressed file, or ``base`` is another number.
         OSError: the file cannot be read.
     """
+    _check_base(base)
     for source, offset, line in lines(path, part):
         text = line.partition(b"#")[0].rstrip()
         if text:
@@ -65,8 +66,10 @@ def write(path: PathOrFile, rows: Iterable[Row], *, base: int = 0) -> None:
 
     Raises:
         OptionError: a row has another number of indices than of values, an index is below 0 or occurs twice in a row,
-            or a value is beyond float32. The text names the row, from 0. The rows before it are in the file.
+            or a value is beyond float32. The text names the row, from 0. The rows before it are in the file. Or
+            ``base`` is neither 0 nor 1; no file is changed then.
     """
+    _check_base(base)
     file, ours = create_file(path, gzipped=True)
     try:
         for number, (label, given, numbers) in enumerate(rows):
@@ -95,6 +98,11 @@ def as_float32(values: ArrayLike, row: int) -> NDArray[np.float32]:
     if (beyond := np.isinf(made) & ~np.isinf(given)).any():
         raise OptionError(f"row {row}: the value {given[beyond][0]} is beyond float32, which values in libsvm are")
     return made
+
+
+def _check_base(base: Any) -> None:
+    if not isinstance(base, int | np.integer) or base not in (0, 1):
+        raise OptionError(f"base must be 0 or 1, the index of the first column, got {base!r:.80}")
 
 
 def _twice(indices: NDArray[np.int64]) -> int | None:
@@ -159,8 +167,7 @@ def _hook(
     base: int = 0,
     binary: bool = False,
 ) -> None:
-    if base not in (0, 1):
-        raise OptionError(f"base must be 0 or 1, the index of the first column, got {base!r:.80}")
+    _check_base(base)
     settings.dim, settings.classes, settings.base, settings.binary = dim, classes, base, flag("binary", binary)
     data = sparse_binary_vector(dim) if binary else sparse_float_vector(dim)
     settings.input_types = {"data": data, "label": label_slot(classes)}

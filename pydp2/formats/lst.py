@@ -60,17 +60,28 @@ def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
     """Write a list, as gzip if the name ends in ``.gz``.
 
     Raises:
-        OptionError: an entry has no label, or its path is empty or has a tab or a line break.
+        OptionError: an entry has an id that is not a whole number from 0 of at most 18 digits, no label, or a path that
+            is empty, is not UTF-8, or has a tab or a line break. The entries before it are in the file.
     """
     file, ours = create_file(path, gzipped=True)
     try:
         for number, labels, name in entries:
-            if not labels or not name or any(sign in name for sign in "\t\r\n"):
-                raise OptionError(f"an entry needs a label and a path without tabs and line ends, got {name!r}")
-            file.write("\t".join([str(number), *(repr(float(each)) for each in labels), name]).encode() + b"\n")
+            file.write(_line(number, labels, name))
     finally:
         if ours:
             file.close()
+
+
+def _line(number: Any, labels: tuple[float, ...], name: str) -> bytes:
+    """Return a line of a list. Raises OptionError: :func:`read` would not accept it."""
+    if not labels or not name or any(sign in name for sign in "\t\r\n"):
+        raise OptionError(f"an entry needs a label and a path without tabs and line ends, got {name!r}")
+    if isinstance(number, str) or not _ID.fullmatch(str(number).encode()):
+        raise OptionError(f"an id must be a whole number from 0 of at most 18 digits, got {number!r:.80}")
+    try:
+        return "\t".join([str(number), *(repr(float(each)) for each in labels), name]).encode() + b"\n"
+    except UnicodeEncodeError:
+        raise OptionError(f"the path must be UTF-8, got {name!r:.80}") from None
 
 
 # -- the provider ------------------------------------------------------------------------------------------------------

@@ -259,6 +259,7 @@ class Writer(Closable):
         self._max_records = max_records or (CHUNK_RECORDS if layout == "fluid" else _MOST - 1)
         self._pieces: list[bytes] = []
         self._records = self._bytes = 0
+        self._closed = False
         self._file, self._ours = create_file(path)
 
     def write(self, record: bytes | bytearray | memoryview) -> None:
@@ -267,7 +268,10 @@ class Writer(Closable):
         Raises:
             OptionError: the record is too large for a chunk, which has fewer than 2**32 bytes.
             OptionTypeError: the record is not bytes.
+            ValueError: the writer is closed.
         """
+        if self._closed:  # the record would wait for a chunk that is never written
+            raise ValueError("a record needs an open writer, and this one is closed: make another")
         data = as_bytes(record)
         if len(data) + 4 >= _MOST:
             raise OptionError(f"a record must have fewer than {_MOST - 4} bytes, got {len(data)}")
@@ -298,6 +302,7 @@ class Writer(Closable):
 
     def close(self) -> None:
         """Write the last chunk, and close the file."""
+        self._closed = True
         try:
             self.flush()
         finally:

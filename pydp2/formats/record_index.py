@@ -14,6 +14,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,14 +79,16 @@ def write(path: PathOrFile, entries: Iterable[tuple[int, int]]) -> None:
     """Write pairs of key and offset, as gzip if the name ends in ``.gz``.
 
     Raises:
-        OptionError: a key occurs twice, or has more than 18 digits. The pairs before it are in the file.
+        OptionError: a key occurs twice, or has more than 18 digits; an offset is not a whole number from 0 of at most
+            18 digits. The pairs before it are in the file.
     """
     file, ours = create_file(path, gzipped=True)
     keys: set[int] = set()
     try:
         for key, offset in entries:
-            file.write(b"%d\t%d\n" % (_another(key, keys), offset))
-            keys.add(key)
+            number = _another(key, keys)
+            file.write(_line(number, offset))
+            keys.add(number)
     finally:
         if ours:
             file.close()
@@ -106,6 +109,14 @@ def _another(key: int, keys: set[int]) -> int:
     if number in keys:
         raise OptionError(f"the key {number} is there already: an index has each key once")
     return number
+
+
+def _line(key: int, offset: Any) -> bytes:
+    """Return a line of an index. Raises OptionError: :func:`read` would not accept ``offset``."""
+    text = b"%d\t%s" % (key, str(offset).encode())
+    if isinstance(offset, str) or not _LINE.fullmatch(text):
+        raise OptionError(f"an offset must be a whole number from 0 of at most 18 digits, got {offset!r:.80}")
+    return text + b"\n"
 
 
 class IndexedReader(Closable):
@@ -164,7 +175,7 @@ class IndexedWriter(Closable):
             OptionTypeError: the record is not bytes.
         """
         number = _another(key, self._keys)
-        self._index.write(b"%d\t%d\n" % (number, self._writer.write(record)))
+        self._index.write(_line(number, self._writer.write(record)))
         self._keys.add(number)
 
     def close(self) -> None:

@@ -109,9 +109,11 @@ def test_what_is_no_row_is_told_with_line_and_column(data: bytes, options: dict[
 def test_what_cannot_be_asked_for_is_refused() -> None:
     with pytest.raises(OptionError, match="read as float32, float64, int32 or int64, got uint8"):
         read(b"1", dtype="uint8")
-    for separator in ("", ",,", "-", "1", "\n", "é"):
+    for separator in ("", ",,", "-", "1", "e", "\n", "é"):
         with pytest.raises(OptionError, match="separator must be one sign"):
             read(b"1", separator=separator)
+        with pytest.raises(OptionError, match="separator must be one sign"):
+            written([[1, 2]], separator=separator)
     with pytest.raises(OptionError, match="rows must be an array"):
         written([1, 2])
 
@@ -151,6 +153,22 @@ def test_rows_of_lists_and_bools_are_written_as_numbers_and_nothing_else_is() ->
     for wrong in ([["a"]], [[1j]], [[None]]):
         with pytest.raises(OptionError, match="CSV holds numbers, got "):
             written(wrong)
+
+
+@given(arrays.arrays(np.float16, st.tuples(st.integers(1, 9), st.integers(1, 5))))
+def test_numbers_of_16_bits_have_the_digits_of_what_they_are_read_as(array: np.ndarray[Any, Any]) -> None:
+    for dtype in ("float32", "float64"):
+        again = read(written(array), dtype=dtype).astype(np.float16)
+        np.testing.assert_array_equal(again, array)
+    np.testing.assert_array_equal(read(written(array)), array.astype(np.float32), strict=True)
+    assert written(np.array([[0.1, 0.5]], np.float16)) == b"0.099975586,0.5\n"
+
+
+def test_a_separator_that_is_refused_leaves_the_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"there already")
+    with pytest.raises(OptionError, match="separator must be one sign"):
+        comma.write(tmp_path / "a.csv", [[1, 2]], separator="e")
+    assert (tmp_path / "a.csv").read_bytes() == b"there already"
 
 
 def test_the_real_file_is_read(shared_data: Path) -> None:

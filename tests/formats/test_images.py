@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,6 +150,15 @@ def test_a_key_with_which_the_index_could_not_be_read_is_refused(key: int, words
         record_index.write(io.BytesIO(), [(7, 0), (3, 16), (key, 32)])
 
 
+@pytest.mark.parametrize("offset", [-5, 10**18, 1.5, "7", None])
+def test_an_offset_with_which_the_index_could_not_be_read_is_refused(offset: Any) -> None:
+    file = io.BytesIO()
+    with pytest.raises(OptionError, match=re.escape(f"whole number from 0 of at most 18 digits, got {offset!r}")):
+        record_index.write(file, [(7, 10**18 - 1), (3, offset), (4, 0)])
+    file.seek(0)
+    assert record_index.read(file)[7] == 10**18 - 1
+
+
 def test_records_and_index_are_two_files(tmp_path: Path) -> None:
     (tmp_path / "a.idx").write_bytes(b"there already")
     with pytest.raises(OptionError, match="records and index must be two files"):
@@ -186,3 +197,19 @@ def test_an_entry_that_no_list_can_hold_is_refused() -> None:
     for entry in (lst.Entry(0, (), "a"), lst.Entry(0, (1.0,), ""), lst.Entry(0, (1.0,), "a\tb")):
         with pytest.raises(OptionError, match="a label and a path without tabs"):
             lst.write(io.BytesIO(), [entry])
+
+
+@pytest.mark.parametrize("number", [-1, 10**18, 1.0, "7", None])
+def test_an_id_with_which_the_list_could_not_be_read_is_refused(number: Any) -> None:
+    file = io.BytesIO()
+    words = re.escape(f"an id must be a whole number from 0 of at most 18 digits, got {number!r}")
+    with pytest.raises(OptionError, match=words):
+        lst.write(file, [lst.Entry(10**18 - 1, (0.0,), "a"), lst.Entry(number, (0.0,), "a")])
+    assert list(lst.read(file)) == [lst.Entry(10**18 - 1, (0.0,), "a")]
+    lst.write(file, [lst.Entry(np.int64(7), (0.0,), "a")])  # type: ignore[arg-type]  # as numpy counts
+    assert file.getvalue().endswith(b"\n7\t0.0\ta\n")
+
+
+def test_a_path_that_is_no_utf_8_is_refused_as_it_is_when_read() -> None:
+    with pytest.raises(OptionError, match=r"the path must be UTF-8, got '\\udcff'"):
+        lst.write(io.BytesIO(), [lst.Entry(0, (0.0,), "\udcff")])

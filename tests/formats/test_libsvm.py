@@ -120,6 +120,16 @@ def test_an_index_below_the_first_is_an_error() -> None:
         read(b"0 0:1\n", base=1)
 
 
+@pytest.mark.parametrize("base", [-1, 2, 1.0, "0", None])
+def test_columns_count_from_0_or_1_where_rows_are_read_and_where_they_are_written(base: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="base must be 0 or 1, the index of the first column, got "):
+        read(b"1 1:1\n", base=base)
+    (tmp_path / "a.svm").write_bytes(b"there already")
+    with pytest.raises(OptionError, match="base must be 0 or 1, the index of the first column, got "):
+        libsvm.write(tmp_path / "a.svm", [libsvm.Row(1.0, np.array([0]), np.ones(1, np.float32))], base=base)
+    assert (tmp_path / "a.svm").read_bytes() == b"there already"
+
+
 def test_the_real_file_is_read(shared_data: Path) -> None:
     rows = list(libsvm.read(shared_data / "xgboost/agaricus.txt.test", base=1))
     assert len(rows) == 1611

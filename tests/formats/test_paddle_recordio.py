@@ -226,6 +226,17 @@ def test_a_name_that_would_make_it_gzip_is_refused_and_only_bytes_are_records(tm
         recordio.write(io.BytesIO(), [5])  # type: ignore[list-item]
 
 
+def test_a_record_that_comes_after_the_end_is_refused_and_not_lost(tmp_path: Path) -> None:
+    for file in (tmp_path / "a.dat", io.BytesIO()):
+        writer = recordio.Writer(file)
+        writer.write(b"a")
+        writer.close()
+        with pytest.raises(ValueError, match="a record needs an open writer, and this one is closed: make another"):
+            writer.write(b"b")
+        writer.close()
+        assert list(recordio.read(file)) == [b"a"]
+
+
 def test_mx_40_the_real_files_of_the_go_library_are_read(shared_data: Path) -> None:
     assert list(recordio.read(shared_data / "paddle/test_recordio_creator.dat")) == [b"%d" % i for i in range(10)]
     path = shared_data / "paddle/test_reader_recordio.dat"
