@@ -145,8 +145,8 @@ class Writer(Closable):
         sides: the shape of a sample.
 
     Raises:
-        OptionError: idx does not have the dtype, there are too many sides, the name ends in ``.gz`` or the file is
-            gzip, or the file is not seekable.
+        OptionError: idx does not have the dtype, there are too many sides, a side is below 0 or too large, the name
+            ends in ``.gz`` or the file is gzip, or the file is not seekable.
         OSError: the file cannot be written.
     """
 
@@ -220,8 +220,8 @@ def write(path: PathOrFile, array: ArrayLike) -> None:
 def _header(disk: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     if not 1 <= len(shape) <= _MOST_SIDES:
         raise OptionError(f"an idx file has 1 to {_MOST_SIDES} sides, got the shape {shape}")
-    if max(shape) >= 1 << 32:
-        raise OptionError(f"a side of an idx file is below 2**32, got {shape}")
+    if min(shape) < 0 or max(shape) >= 1 << 32:
+        raise OptionError(f"a side of an idx file is from 0 and below 2**32, got {shape}")
     return bytes((0, 0, _CODES[disk], len(shape))) + np.array(shape, ">u4").tobytes()
 
 

@@ -120,7 +120,8 @@ def _line(key: int, offset: Any) -> bytes:
 
 
 class IndexedReader(Closable):
-    """RecordIO file whose records are read by their keys; a context manager.
+    """RecordIO file whose records are read by their keys; a context manager. Iterating gives them in the order of the
+    index.
 
     Attributes:
         index: the :class:`Index`.
@@ -141,6 +142,9 @@ class IndexedReader(Closable):
             FormatError: no record begins where the index says.
         """
         return self._reader.read_at(self.index[key])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self._reader.read_at, map(int, self.index.offsets))
 
     def close(self) -> None:
         """Close the file."""

@@ -99,6 +99,7 @@ def test_nothing_is_left_of_a_conversion_that_fails(tmp_path: Path) -> None:
         (("a.csv", "a.svm"), {"label": 3}, "label must be one of 3 columns, from 0, got 3"),
         (("a.csv", "a.svm"), {"label": -4}, "label must be one of 3 columns, from 0, got -4"),
         (("a.csv", "a.idx"), {"shape": (2, 2)}, r"rows of 3 values .* samples of the shape \(2, 2\), which have 4$"),
+        (("a.csv", "a.idx"), {"shape": (-1, -3)}, r"from 0 and below 2\*\*32, got \(0, -1, -3\)"),
         (("a.csv", "b.svm"), {"base": -1}, "base must be 0 or 1, the index of the first column, got -1"),
         (("a.svm", "b.csv"), {"dim": 4, "base": 2}, "base must be 0 or 1, the index of the first column, got 2"),
         (("a.csv", "a.idx"), {"dtype": "uint8"}, "the value 300.0 does not fit uint8"),

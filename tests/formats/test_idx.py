@@ -143,6 +143,12 @@ def test_a_writer_refuses_values_that_would_change_and_other_shapes(tmp_path: Pa
         idx.Writer(tmp_path / "a.gz", np.uint8)
 
 
+def test_a_side_is_a_number_from_0_below_2_to_the_32(tmp_path: Path) -> None:
+    for side in (-1, 1 << 32):
+        with pytest.raises(OptionError, match=rf"from 0 and below 2\*\*32, got \(0, 3, {side}\)"):
+            idx.Writer(tmp_path / "a", np.uint8, (3, side))
+
+
 def test_a_writer_that_refuses_a_name_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.uint8)
     idx.write(tmp_path / "a.idx.gz", array)

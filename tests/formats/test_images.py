@@ -102,6 +102,15 @@ def test_mx_37_an_index_is_made_of_a_file_that_has_none(tmp_path: Path) -> None:
         assert [reader[key] for key in (5, 0, 3)] == [records[5], records[0], records[3]]
 
 
+def test_mx_37_iterating_gives_the_records_in_the_order_of_the_index(tmp_path: Path) -> None:
+    with record_index.IndexedWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
+        for key in (7, -3, 5):
+            writer.write(key, b"%d" % key)
+    with record_index.IndexedReader(tmp_path / "a.rec", tmp_path / "a.idx") as reader:
+        assert list(reader) == [reader[int(key)] for key in reader.index.keys] == [b"7", b"-3", b"5"]
+        assert len(reader) == 3
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
