@@ -23,6 +23,21 @@ from pydp2.errors import ClientUseError
 T = TypeVar("T")
 
 
+def check_process(process: int) -> None:
+    """Raise :func:`begun_before_fork` if this is not ``process``, which began the pass."""
+    if os.getpid() != process:
+        raise begun_before_fork()
+
+
+def begun_before_fork() -> ClientUseError:
+    """Return the error for reading a pass of the parent. A fork lacks what works for that pass, or would take entries
+    that the parent waits for."""
+    return ClientUseError(
+        "the pass was begun before a fork, and only the process that began it can read it: begin one in the process "
+        "that reads it"
+    )
+
+
 class QueueClosed(Exception):
     """Raised by a queue that is closed: no item is wanted from it any more."""
 
@@ -90,7 +105,7 @@ class PrefetchQueue(Generic[T]):
 
         Raises QueueClosed, and ClientUseError in a fork of the process that made the queue.
         """
-        self._check_process()
+        check_process(self._process)  # before the lock is taken, which a thread may have held at the fork
         with self._not_empty:
             while not self._items and not self._closed:
                 if self._producers <= 0:
@@ -106,7 +121,7 @@ class PrefetchQueue(Generic[T]):
         Raises QueueEnd at the end, QueueClosed and ClientUseError as :meth:`wait_for_item` does, and without ``block``
         :class:`queue.Empty` where there is no item now.
         """
-        self._check_process()
+        check_process(self._process)
         with self._not_full:
             if self._closed or not self._items:
                 if not block and not self._closed:
@@ -135,13 +150,6 @@ class PrefetchQueue(Generic[T]):
             self._items.clear()
             self._not_empty.notify_all()
             self._not_full.notify_all()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:  # asked before the lock is taken, which a thread may have held at the fork
-            raise ClientUseError(
-                "the pass was begun before a fork, which its threads do not follow: begin one in the process that "
-                "reads it"
-            )
 
 
 def produce(into: PrefetchQueue[T], put_items: Callable[[PrefetchQueue[T]], None]) -> None:

@@ -11,6 +11,7 @@ it, so a chain of readers cannot deadlock.
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -20,10 +21,23 @@ from typing import Any, Self
 
 from pydp2.errors import ClientUseError, EOFException, OptionError, OptionTypeError
 from pydp2.fluid.tensors import Instance, instance_of
+from pydp2.prefetch import begun_before_fork
 
 END = "There is no next data"
 STOP_SECONDS = 60.0
 """Seconds for which ``reinit()`` and ``close()`` wait for a thread that is inside a read."""
+_forks = 0
+"""Number of forks that lie between the process that imported this module and the present one. It tells whether a reader
+was used in a parent, and costs less than asking for the process id at each read."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 class Reader(ABC):
@@ -35,11 +49,13 @@ class Reader(ABC):
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._locks: dict[int, threading.RLock] = {}
         self._passes = 0
-        """Number of calls of ``reinit()``. An iterator over an older pass raises an error when it has changed."""
+        """Number of the present pass. An iterator over an older pass raises an error when it has changed."""
         self._begun = False
         """True if ``read_next()`` or ``has_next()`` was called in the present pass."""
+        self._begun_in: int | None = None
+        """The number of forks where the present pass was begun; None if it has not begun or has ended."""
         self._touched = False
         """Whether the present pass may lack instances at its beginning."""
         self._ahead: Instance | BaseException | None = None
@@ -63,6 +79,7 @@ class Reader(ABC):
                     raise ahead
                 return self._read() if ahead is None else ahead
             except EOFException:
+                self._begun_in = None
                 raise
             except BaseException as error:
                 self._fail(error)
@@ -77,7 +94,10 @@ class Reader(ABC):
         with self._lock:
             self._begin()
             try:
-                return self._peek()
+                if self._peek():
+                    return True
+                self._begun_in = None
+                return False
             except Exception:
                 raise
             except BaseException as error:
@@ -96,7 +116,7 @@ class Reader(ABC):
             self._ahead = None
             self._fail(ClientUseError("the new pass of the reader could not be begun; reinit() tries it again"))
             self._restart()
-            self._failed = None
+            self._failed = self._begun_in = None
             self._begun = self._touched = False
 
     def close(self) -> None:
@@ -133,7 +153,21 @@ class Reader(ABC):
         Closing the generator ends the pass: its threads end, its files are closed, and the reader is at the first
         instance again.
         """
-        with closing(_Pass(self)) as instances:
+        return self._generated()
+
+    def begin_pass(self) -> Callable[[], Generator[Instance]]:
+        """Count a pass here, and return a function that gives this pass as a generator, in a fork of this process.
+
+        ``pydp2.reader`` calls it before it reads a reader in a process of its own. Without it the next fork would read
+        a pass of the same number again.
+        """
+        with self._lock:
+            number = self._pass_number() + self._dirty()
+            self._skip(1)
+        return lambda: self._generated(number)
+
+    def _generated(self, number: int | None = None) -> Generator[Instance]:
+        with closing(_Pass(self, number)) as instances:
             yield from instances
 
     # -- for classes of readers ----------------------------------------------------------------------------------------
@@ -165,19 +199,40 @@ class Reader(ABC):
         return self._touched
 
     def _begin(self) -> None:
-        """Prepare for a read or a look ahead. Raises the error that has ended the pass. The caller holds the lock."""
+        """Prepare for a read or a look ahead. The caller holds the lock.
+
+        Raises the error that has ended the pass, and ClientUseError in a fork if the pass was begun before it: files
+        that are open share one place, and what the fork reads the parent would lack.
+        """
         self._check_open()
         if self._failed is not None:
-            raise self._failed
+            raise self._failed.with_traceback(None)  # or the traceback would grow with each call
+        if self._begun_in not in (None, _forks):
+            raise begun_before_fork()
         if not self._begun:
             self._touched = self._dirty()
             self._begun = True
+            self._begun_in = _forks
+
+    def _pass_number(self) -> int:
+        """Return the number of the present pass."""
+        return self._passes
+
+    def _skip(self, passes: int) -> None:
+        """Add ``passes`` to the number of the present pass, here and in the readers below."""
+        self._passes += passes
+
+    @property
+    def _lock(self) -> threading.RLock:
+        """The lock of this process. A thread that does not exist in a fork may have held that of the parent."""
+        return self._locks.get(_forks) or self._locks.setdefault(_forks, threading.RLock())
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
         """Wait until no other thread is inside a read, and hold the lock. Raises TimeoutError if a thread stays inside
         a read."""
-        if not self._lock.acquire(timeout=STOP_SECONDS):
+        lock = self._lock
+        if not lock.acquire(timeout=STOP_SECONDS):
             raise TimeoutError(
                 f"another thread is still inside a read of this reader after {STOP_SECONDS:g} s; a file or reader that "
                 "hangs cannot be interrupted"
@@ -185,7 +240,7 @@ class Reader(ABC):
         try:
             yield
         finally:
-            self._lock.release()
+            lock.release()
 
     def _peek(self) -> bool:
         if self._ahead is None:
@@ -203,10 +258,11 @@ class Reader(ABC):
 
 
 class _Pass(Iterator[Instance]):
-    """One pass of a reader; threads may share it."""
+    """One pass of a reader; threads may share it. ``planned``: its number, if that is decided."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, planned: int | None = None) -> None:
         self._reader = reader
+        self._planned = planned
         self._number: int | None = None
         self._over = False
 
@@ -218,8 +274,10 @@ class _Pass(Iterator[Instance]):
             if self._number is None:
                 if reader._dirty():
                     reader.reinit()
-                self._number = reader._passes
-            elif self._number != reader._passes:
+                if self._planned is not None:
+                    reader._skip(self._planned - reader._pass_number())
+                self._number = reader._pass_number()
+            elif self._number != reader._pass_number():
                 raise ClientUseError(
                     "this pass was left when a newer one of the same reader was begun: a reader has one place in its "
                     "data; read one pass after the other, or make a second reader"
@@ -235,7 +293,7 @@ class _Pass(Iterator[Instance]):
         with self._reader._stopped():
             begun = self._number is not None and not self._over
             self._over = True
-            if begun and self._number == self._reader._passes and not self._reader._closed:
+            if begun and self._number == self._reader._pass_number() and not self._reader._closed:
                 self._reader.reinit()
 
 
@@ -252,12 +310,18 @@ def misplaced(end: EOFException) -> RuntimeError:
     return error
 
 
+_of_parents: list[Iterator[Instance]] = []
+"""Passes that a fork has dropped. They are kept because a generator that is collected is closed, and their ``finally``
+blocks are the parent's affair: its threads may be inside, its temporary files would go."""
+
+
 class GeneratedReader(Reader):
     """A reader whose pass is a generator: :meth:`_instances`, called anew for each pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self._pass: Iterator[Instance] | None = None
+        self._pass_begun_in = 0
 
     @abstractmethod
     def _instances(self) -> Iterator[Instance]:
@@ -270,6 +334,7 @@ class GeneratedReader(Reader):
     def _read(self) -> Instance:
         if self._pass is None:
             self._pass = self._instances()
+            self._pass_begun_in = _forks
         try:
             return next(self._pass)
         except StopIteration:
@@ -285,6 +350,9 @@ class GeneratedReader(Reader):
 
     def _drop(self) -> None:
         generator, self._pass = self._pass, None
+        if generator is not None and self._pass_begun_in != _forks:
+            _of_parents.append(generator)
+            return
         close = getattr(generator, "close", None)
         if close is not None:
             close()
@@ -306,6 +374,10 @@ class DecoratedReader(Reader):
 
     def _dirty(self) -> bool:
         return self._touched or (not self._begun and self.underlying._dirty())
+
+    def _skip(self, passes: int) -> None:
+        super()._skip(passes)
+        self.underlying._skip(passes)
 
     def _restart(self) -> None:
         super()._restart()

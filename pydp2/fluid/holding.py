@@ -38,6 +38,15 @@ class ReaderHolder(Reader):
     def _dirty(self) -> bool:
         return self._held is not None and self._held._dirty()
 
+    def _pass_number(self) -> int:
+        return self.get()._pass_number()
+
+    def _skip(self, passes: int) -> None:
+        self.get()._skip(passes)
+
+    def _begin(self) -> None:
+        self._check_open()  # the reader that is held knows all the rest
+
     def _fail(self, error: BaseException) -> None:
         pass  # the reader that is held keeps the error, and drops it at reinit()
 

@@ -6,7 +6,9 @@ import gc
 import os
 import signal
 import threading
+import traceback
 import warnings
+from collections.abc import Callable
 from itertools import chain, permutations
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,13 @@ import pytest
 
 from pydp2 import fluid
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError
+from pydp2.fluid import base
 
 from ..conftest import wait_until
 from .conftest import KINDS, SHAPES, flat, numbers, rest
 
 ALL = list(range(12))
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing to fork")
 
 
 def test_cf_1_after_the_end_there_is_no_next_data(made: fluid.Reader) -> None:
@@ -363,7 +367,7 @@ def test_a_source_that_is_left_is_closed() -> None:
     assert closed == [True, True]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing to fork")
+@forks
 def test_a_pass_that_was_begun_before_a_fork_is_told_in_the_child(nums: Any) -> None:
     """Its threads are not there; a pass begun in the child has its own."""
     with fluid.open_files(nums(500), SHAPES, buffer_size=1) as reader:
@@ -395,9 +399,137 @@ def _forked(reader: fluid.Reader) -> int:
         return pid
     code = 1
     try:
-        with pytest.raises(ClientUseError, match="begun before a fork, which its threads do not follow"):
+        with pytest.raises(ClientUseError, match="begun before a fork, and only the process that began it"):
             reader.read_next()
         reader.reinit()
         code = 0 if len(rest(reader)) == 500 else 2
     finally:
         os._exit(code)
+
+
+def test_an_error_that_is_raised_again_does_not_grow() -> None:
+    def source() -> Any:
+        raise KeyError("broken")
+
+    def length() -> int:
+        with pytest.raises(KeyError, match="broken") as caught:
+            reader.read_next()
+        return len(list(traceback.walk_tb(caught.value.__traceback__)))
+
+    reader = fluid.from_reader(source)
+    length()
+    assert length() == [length() for _ in range(5)][-1]
+
+
+@forks
+def test_a_pass_of_any_reader_that_was_begun_before_a_fork_is_the_parents_alone(made: fluid.Reader) -> None:
+    found = flat([made.read_next()])
+    left, generator = iter(made), made()
+
+    def child() -> None:
+        for use in (made.read_next, made.has_next):
+            with pytest.raises(ClientUseError, match="begun before a fork"):
+                use()
+        assert sorted(flat(left)) == sorted(flat(generator)) == sorted(flat(made)) == ALL
+        assert not made.has_next()
+        for _ in range(2):
+            made.reinit()
+            made.read_next()
+        made.reinit()
+        assert sorted(rest(made)) == ALL
+        made.close()
+
+    _check_in_a_fork(child)
+    assert sorted(found + rest(made)) == ALL
+
+
+@forks
+def test_a_pass_that_has_ended_has_ended_in_a_fork_too(nums: Any) -> None:
+    reader = fluid.shuffle(fluid.FileReader(nums(3)[0], SHAPES), 2)
+    assert len(rest(reader)) == 3
+
+    def child() -> None:
+        assert not reader.has_next()
+        with pytest.raises(fluid.EOFException):
+            reader.read_next()
+        assert len(flat(reader)) == 3
+
+    _check_in_a_fork(child)
+
+
+@forks
+@pytest.mark.parametrize("decorate", [fluid.double_buffer, fluid.from_reader], ids=["double_buffer", "another thread"])
+def test_a_new_pass_in_a_fork_does_not_wait_for_threads_that_are_not_there(
+    decorate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    parent = os.getpid()
+
+    def source() -> Any:
+        yield from numbers(1)()
+        if os.getpid() == parent:
+            inside.set()
+            go_on.wait(60)
+        yield from numbers(2)()
+
+    monkeypatch.setattr(base, "STOP_SECONDS", 5.0)
+    reader = decorate(fluid.from_reader(source))
+    assert flat([reader.read_next()]) == [1]
+    other = threading.Thread(target=reader.has_next)
+    other.start()
+    try:
+        assert inside.wait(30)
+
+        def child() -> None:
+            assert flat(reader) == [1, 2]
+            reader.reinit()
+            assert rest(reader) == [1, 2]
+            reader.close()
+
+        _check_in_a_fork(child)
+    finally:
+        go_on.set()
+        other.join()
+    assert rest(reader) == [2]
+    reader.close()
+
+
+@forks
+def test_what_a_pass_of_the_parent_has_open_is_not_closed_in_a_fork() -> None:
+    closed = []
+
+    def source() -> Any:
+        try:
+            yield from numbers(1, 2, 3)()
+        finally:
+            closed.append(os.getpid())
+
+    for leave in ("reinit", "close"):
+        reader = fluid.shuffle(source, 1)
+        reader.read_next()
+
+        def child(reader: fluid.Reader = reader, leave: str = leave) -> None:
+            getattr(reader, leave)()
+            assert closed == []
+
+        _check_in_a_fork(child)
+        reader.close()
+        assert closed.pop() == os.getpid()
+
+
+def _check_in_a_fork(check: Callable[[], None]) -> None:
+    """Run ``check`` in a fork; what it raises fails the test, and so does a hang."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn of a fork beside threads
+        pid = os.fork()
+    if not pid:
+        signal.alarm(30)
+        code = 1
+        try:
+            check()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

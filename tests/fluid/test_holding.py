@@ -80,3 +80,20 @@ def test_an_error_that_the_held_reader_has_forgotten_is_forgotten() -> None:
     fail = False
     held.reinit()
     assert flat([holder.read_next()]) == [1]
+
+
+def test_an_iterator_of_a_holder_is_left_when_the_held_reader_begins_anew() -> None:
+    held = fluid.from_reader(numbers(0, 1, 2))
+    one, other = fluid.ReaderHolder(held), fluid.ReaderHolder(held)
+    older = iter(one)
+    assert flat([next(older)]) == [0]
+    held.reinit()
+    with pytest.raises(ClientUseError, match="left when a newer one of the same reader was begun"):
+        next(older)
+    older = iter(one)
+    assert flat([next(older), next(older)]) == [0, 1]
+    newer = iter(other)
+    assert flat([next(newer)]) == [0]
+    with pytest.raises(ClientUseError, match="left when a newer one"):
+        next(older)
+    assert flat(newer) == [1, 2]
