@@ -6,7 +6,7 @@ import gzip
 import math
 import os
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from pydp2.options.values import Choice, integer_from
 _ID_RANGE = 1 << 63
 _FLOAT_END = 2.0**128 - 2.0**103
 """The smallest number that float32 rounds to infinity."""
+_ESCAPED = "surrogateescape"
 Row = list[Any]
 """The columns of one line. Each is a list: one label, ids, or floats."""
 
@@ -182,17 +183,20 @@ def _tensors(form: SvmLine | CsvLine, rows: list[Row], first: tuple[str, int]) -
 def _lines(name: str, gzipped: bool) -> Generator[tuple[int, str]]:
     """Yield the lines that are not blank, with their numbers from 0."""
     code = "utf-8-sig"  # skips a byte order mark, which some programs write
-    with gzip.open(name, "rt", encoding=code) if gzipped else open(name, encoding=code) as file:
-        numbered = enumerate(file)
+    with (gzip.open if gzipped else open)(name, "rt", encoding=code, errors=_ESCAPED) as file:
+        y = 0
         while True:
             try:
-                y, line = next(numbered)
-            except StopIteration:
-                return
+                line = file.readline()
+                if not line.isascii():
+                    line.encode(errors=_ESCAPED).decode()  # bytes that are no text are an error of their line
             except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-                raise BadSample(f"file {name}: it cannot be read as text: {error}") from error
+                raise _bad(name, y, f"it cannot be read as text: {error}") from error
+            if not line:
+                return
             if line.strip():
                 yield y, line
+            y += 1
 
 
 def _bad(name: str, y: int, what: str) -> BadSample:
@@ -225,7 +229,10 @@ def ctr_reader(  # noqa: PLR0913 - the arguments are Fluid's
     Raises OptionError and OptionTypeError for invalid values. While reading it raises BadSample for an invalid line,
     with the file and the line (from 0), and OSError if a file cannot be read. See docs/fluid.md.
     """
-    files = list(map(text_of, [file_list] if isinstance(file_list, str | os.PathLike) else file_list))
+    names = [file_list] if isinstance(file_list, str | os.PathLike) else file_list
+    if not isinstance(names, Iterable):
+        raise OptionTypeError(f"file_list must be a list of names, or one name, got {file_list!r:.80}")
+    files = list(map(text_of, names))
     if not files:
         raise OptionError(f"file_list must be a list of at least one name, got {file_list!r:.80}")
     form = Choice(("svm", "csv"))("file_format", file_format)
@@ -243,6 +250,8 @@ def ctr_reader(  # noqa: PLR0913 - the arguments are Fluid's
 
 
 def _svm(slots: Sequence[str | int]) -> SvmLine:
+    if not isinstance(slots, Sequence):
+        raise OptionTypeError(f"slots must be a list of the wanted slots, got {slots!r:.80}")
     names = tuple(map(str, slots))
     if isinstance(slots, str) or not names or len(set(names)) < len(names):
         raise OptionError(f"slots must be a list of the wanted slots, each once, got {slots!r:.80}")

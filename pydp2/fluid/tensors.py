@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
 
 Level = NDArray[np.int64]
@@ -29,8 +30,8 @@ class LoDTensor:
 
     ``data``: an array, anything that ``numpy.asarray`` accepts, or a tensor that :func:`~pydp2.fluid.double_buffer`
     copied to a device. ``lod``: levels of offsets, the outermost level first; kept as a tuple of int64 arrays.
-    ``numpy.asarray(tensor)`` is the data. Raises OptionError for a LoD that :func:`check_lod` refuses. See
-    docs/fluid.md.
+    ``numpy.asarray(tensor)`` is the data. Raises OptionError and OptionTypeError for a LoD that :func:`check_lod`
+    refuses, and OptionTypeError for data with a mask. See docs/fluid.md.
     """
 
     __slots__ = ("data", "lod")
@@ -38,8 +39,11 @@ class LoDTensor:
     def __init__(self, data: Any, lod: Sequence[Sequence[int] | Level] = ()) -> None:
         if isinstance(data, LoDTensor):
             data = data.data
+        if has_mask(data):
+            raise OptionTypeError(f"a LoD tensor holds an array{UNMASK_HINT}, got {masked_text(data)}")
         self.data: Any = data if hasattr(data, "shape") and hasattr(data, "dtype") else np.asarray(data)
-        self.lod: Lod = check_lod(lod, self.data.shape[0] if self.data.shape else 0) if len(lod) else ()
+        none = isinstance(lod, tuple) and not lod
+        self.lod: Lod = () if none else check_lod(lod, self.data.shape[0] if self.data.shape else 0)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -107,6 +111,8 @@ def _tensor(value: Any, slot: int, whose: str) -> LoDTensor:
         return value
     if isinstance(value, Ragged):
         return from_ragged(value)
+    if has_mask(value):
+        raise OptionTypeError(f"{whose} must give numbers for slot {slot}{UNMASK_HINT}, got {masked_text(value)}")
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths
@@ -121,8 +127,10 @@ def check_lod(lod: Sequence[Sequence[int] | Level], rows: int) -> Lod:
 
     A level has at least two offsets, starts with 0 and never falls. A level ends with the number of sequences of the
     next one; the lowest level ends with ``rows``. A LoD without levels is valid. Raises OptionError that names the
-    broken rule and the level, OptionTypeError for a level that is not a list of whole numbers.
+    broken rule and the level, OptionTypeError for a LoD or level that is not a list, or not of whole numbers.
     """
+    if not isinstance(lod, Sequence | np.ndarray) or (isinstance(lod, np.ndarray) and not lod.ndim):
+        raise OptionTypeError(f"a LoD is a list of levels, each a list of offsets, got {lod!r:.80}")
     levels = tuple(_level(level, k) for k, level in enumerate(lod))
     for k, level in enumerate(levels):
         if len(level) < 2:

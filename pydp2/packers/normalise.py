@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.columns.masks import UNMASK_HINT
 from pydp2.errors import BadSample, count_text
 from pydp2.schema.input_types import (
     INT32_RANGE,
@@ -37,7 +38,6 @@ MAX_STRING_BYTES = 2**31 - 1  # counts are int32
 _INT_TYPES = {int, bool, np.int32, np.int64}
 _FLOAT_TYPES = {float, np.float16, np.float32, np.float64}
 
-_UNMASK_HINT = " without a mask (write x.filled(0))"
 _MAX_REPR = 120
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 60
@@ -158,7 +158,7 @@ class _Normaliser:
             return value
         if isinstance(value, np.ndarray):
             if isinstance(value, np.ma.MaskedArray):
-                expected += _UNMASK_HINT
+                expected += UNMASK_HINT
             elif value.ndim:
                 return list(value)
         elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
@@ -281,7 +281,7 @@ class _Normaliser:
         words = self.expected_kind(SequenceType.NO_SEQUENCE)
         if isinstance(value, np.ndarray):
             if isinstance(value, np.ma.MaskedArray):
-                raise bad_sample(self.label, words + _UNMASK_HINT, value, path)
+                raise bad_sample(self.label, words + UNMASK_HINT, value, path)
             if is_bfloat16(value.dtype):
                 value = value.astype(np.float32)
             if value.dtype.kind not in REAL_KINDS:

@@ -203,7 +203,7 @@ def test_a_damaged_or_missing_file_is_told(tmp_path: Path) -> None:
         (tmp_path / "a.gz").write_bytes(data)
         with (
             fluid.ctr_reader(str(tmp_path / "a.gz"), file_type="gzip", slots=["s"], batch_size=5000) as reader,
-            pytest.raises(BadSample, match=r"a\.gz: it cannot be read as text"),
+            pytest.raises(BadSample, match=r"a\.gz, sample \d+: it cannot be read as text"),
         ):
             reader.read_next()
     (tmp_path / "bytes").write_bytes(b"1 5:s\n\xff\xfe\n")
@@ -233,3 +233,23 @@ def test_a_damaged_or_missing_file_is_told(tmp_path: Path) -> None:
 def test_options_that_cannot_be_are_refused_at_once(options: Any, message: str) -> None:
     with pytest.raises((OptionError, OptionTypeError), match=message):
         fluid.ctr_reader(**{"file_list": "x", "batch_size": 1} | options)
+
+
+@pytest.mark.parametrize("kind", ["plain", "gzip"])
+def test_lines_before_what_is_no_text_come_first_and_the_line_is_named(kind: str, tmp_path: Path) -> None:
+    text = b"".join(b"1 %d:s\n" % i for i in range(100)) + b"1 \xff:s\r1 7:s\n"
+    path = tmp_path / "log"
+    path.write_bytes(gzip.compress(text) if kind == "gzip" else text)
+    with fluid.ctr_reader(path, file_type=kind, slots=["s"], batch_size=10) as reader:
+        ids = [reader.read_next()[0].data.ravel().tolist() for _ in range(10)]
+        assert ids == [list(range(i, i + 10)) for i in range(0, 100, 10)]
+        with pytest.raises(BadSample, match=r"file .*log, sample 100: it cannot be read as text: .*0xff"):
+            reader.read_next()
+
+
+@pytest.mark.parametrize(
+    ("file_list", "slots"), [(5, ["s"]), (None, ["s"]), ("a", None), ("a", 5), ("a", {"s": 1}.values())]
+)
+def test_what_is_no_list_of_files_or_slots_is_a_type_error(file_list: Any, slots: Any) -> None:
+    with pytest.raises(OptionTypeError, match=r"(file_list|slots) must be a list of"):
+        fluid.ctr_reader(file_list, batch_size=1, slots=slots)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pydp2
 from pydp2.errors import BadSample, OptionError, OptionTypeError
-from pydp2.fluid import LoDTensor, check_lod, from_ragged, to_ragged
+from pydp2.fluid import LoDTensor, check_lod, from_ragged, from_reader, to_ragged
 from pydp2.fluid.tensors import concat
 
 LENGTHS = st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=6)
@@ -184,3 +184,24 @@ def test_what_the_other_side_does_not_have_is_refused() -> None:
         from_ragged(pydp2.Ragged(values, np.array([0, 3, 4], np.int32), np.array([0, 2, 4], np.int32)))
     with pytest.raises(OptionError, match="at time step 2, and a Ragged does not say whose it is"):
         from_ragged(pydp2.Ragged(values, np.array([0, 2, 4], np.int32), np.array([0, 2, 2, 4], np.int32)))
+
+
+@pytest.mark.parametrize("lod", [None, 5, np.array(3)])
+def test_a_lod_that_is_no_list_of_levels_is_a_type_error(lod: Any) -> None:
+    with pytest.raises(OptionTypeError, match="a LoD is a list of levels"):
+        LoDTensor(np.zeros(3), lod)
+    with pytest.raises(OptionTypeError, match="a LoD is a list of levels"):
+        check_lod(lod, 3)
+
+
+MASKED = np.ma.array([1, 2], mask=[False, True])
+
+
+@pytest.mark.parametrize("value", [MASKED, [MASKED, [3, 4]], [([5, 6], MASKED)], [1, np.ma.masked], np.ma.array([1])])
+def test_a_mask_is_refused_and_not_dropped(value: Any) -> None:
+    with pytest.raises(OptionTypeError, match=r"without a mask \(write x\.filled\(0\)\)"):
+        LoDTensor(value)
+    for source in (lambda: iter([[value]]), lambda: iter([[np.zeros(1), value]])):
+        with pytest.raises(OptionTypeError, match=r"a reader must give .* slot [01] without a mask \(write x\.filled"):
+            for _ in from_reader(source):
+                pass
