@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -12,8 +13,11 @@ import numpy as np
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio
 from pydp2.reader.contract import Reader
+from pydp2.reader.decoding import LineCutter, decoder_of, texts_of
 from pydp2.reader.prefetch import buffered
 from pydp2.reader.unpickled import plain
+
+_PIECE = 1 << 16  # bytes of a text file that are read at a time
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -40,21 +44,28 @@ def text_file(path: str | os.PathLike[str], *, encoding: str = "utf-8-sig") -> R
     A line ends with ``\n`` or ``\r\n``; a ``\r`` elsewhere is part of the line. The default ``encoding`` is UTF-8
     and leaves out a byte order mark at the beginning of the file.
 
-    While iterating, it raises OSError, and UnicodeDecodeError, which names the file and the line.
+    While iterating, it raises OSError, and after the lines before it UnicodeDecodeError, which names the file and the
+    line, counted from 1.
 
-    Raises OptionTypeError: ``path`` is not a path.
+    Raises OptionTypeError, OptionError: ``path`` is not a path; ``encoding`` is not the name of an encoding of text.
     """
     name = _path("path", path)
+    decoder = decoder_of(encoding)
 
     def reader() -> Iterator[str]:
         number = 0
-        with open(name, encoding=encoding, newline="\n") as lines:
+        cutter = LineCutter("\n")
+        with open(name, "rb") as file:
             try:
-                for number, line in enumerate(lines, 1):  # noqa: B007 - for the error
-                    yield line[:-1].removesuffix("\r") if line.endswith("\n") else line
+                for text in texts_of(iter(partial(file.read1, _PIECE), b""), decoder()):
+                    for line in cutter.lines(text):
+                        number += 1
+                        yield line.removesuffix("\r")
             except UnicodeDecodeError as error:
-                error.reason += f" (file {name}, behind line {number})"
+                error.reason += f" (file {name}, line {number + 1})"
                 raise
+        if rest := cutter.rest():
+            yield rest
 
     return reader
 

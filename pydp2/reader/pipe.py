@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import codecs
+import contextlib
 import io
 import subprocess
 import zlib
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from functools import partial
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
-from pydp2.errors import OptionError, OptionTypeError, ReaderError
+from pydp2.errors import OptionTypeError, ReaderError
 from pydp2.reader.contract import check_size
+from pydp2.reader.decoding import LineCutter, decoder_of, texts_of
 
 _PIECE = 1 << 20  # bytes that are decompressed at a time
 _END = 2.0  # seconds in which a command must end after it has closed its output
@@ -43,10 +45,7 @@ class PipeReader:
         self._command = command
         self._bufsize = check_size("bufsize", bufsize, 1)
         self._gzip = file_type == "gzip"
-        try:
-            self._decoder = codecs.getincrementaldecoder(encoding)
-        except LookupError:
-            raise OptionError(f"encoding must be the name of one, as 'utf-8', got {encoding!r:.80}") from None
+        self._decoder = decoder_of(encoding)
 
     def get_line(self, cut_lines: bool = True, line_break: str = "\n") -> Iterator[str]:
         """Yield the lines of the output, without ``line_break``; or with ``cut_lines=False`` its pieces as they come.
@@ -64,31 +63,26 @@ class PipeReader:
         return self._lines(line_break) if cut_lines else self._texts()
 
     def _lines(self, line_break: str) -> Iterator[str]:
-        begun: list[str] = []  # pieces of a line whose end has not come; they are joined only once
-        rest = ""  # the text after them, which may be the beginning of a line break
-        texts = self._texts()
-        try:
+        cutter = LineCutter(line_break)
+        with closing(self._texts()) as texts:
             for text in texts:
-                *lines, rest = (rest + text).split(line_break)
-                if lines:
-                    lines[0] = "".join([*begun, lines[0]])
-                    begun.clear()
-                    yield from lines
-                sure = max(len(rest) - len(line_break) + 1, 0)
-                begun.append(rest[:sure])
-                rest = rest[sure:]
-        finally:
-            texts.close()
-        if rest := "".join([*begun, rest]):
+                yield from cutter.lines(text)
+        if rest := cutter.rest():
             yield rest
 
-    def _texts(self) -> Generator[str, None, None]:
-        decoder = self._decoder()
+    def _texts(self) -> Generator[str]:
+        with closing(self._pieces()) as pieces:
+            try:
+                yield from texts_of(pieces, self._decoder())
+            except UnicodeDecodeError as error:
+                error.reason += f" (in the output of {self._command!r})"
+                raise
+
+    def _pieces(self) -> Generator[bytes]:
+        """Yield the output, decompressed, in pieces. Raises ReaderError after it if the command has failed."""
         with subprocess.Popen(self._command.split(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             try:
-                for piece in self._unpacked(process):
-                    if text := self._decoded(decoder, piece):
-                        yield text
+                yield from self._unpacked(process)
                 code = process.wait(_END)
             except subprocess.TimeoutExpired:
                 raise ReaderError(f"command {self._command!r} has closed its output and does not end") from None
@@ -97,15 +91,6 @@ class PipeReader:
         if code:
             how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
             raise ReaderError(f"command {self._command!r} {how}: its output may not be whole")
-        if text := self._decoded(decoder, b"", final=True):
-            yield text
-
-    def _decoded(self, decoder: codecs.IncrementalDecoder, piece: bytes, final: bool = False) -> str:
-        try:
-            return decoder.decode(piece, final)
-        except UnicodeDecodeError as error:
-            error.reason += f" (in the output of {self._command!r})"
-            raise
 
     def _unpacked(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
         """Yield the output, decompressed, in pieces."""
@@ -121,9 +106,11 @@ class PipeReader:
                 packed = packed.lstrip(b"\0")
             while packed:
                 inflate = zlib.decompressobj(wbits=31) if inflate is None else inflate
+                intact = inflate.copy()
                 try:
                     plain = inflate.decompress(packed, _PIECE)
                 except zlib.error as error:
+                    yield _before_damage(packed, intact)
                     raise ReaderError(f"the output of {self._command!r} is no gzip: {error}") from None
                 yield plain
                 packed = inflate.unconsumed_tail or inflate.unused_data.lstrip(b"\0")
@@ -132,3 +119,12 @@ class PipeReader:
                     ended = True
         if inflate is not None:
             raise ReaderError(f"the output of {self._command!r} ends within its gzip: it is not whole")
+
+
+def _before_damage(packed: bytes, inflate: Any) -> bytes:
+    """Return what ``packed`` has before its damage: zlib drops all that one call has decompressed when it fails."""
+    plain = []
+    with contextlib.suppress(zlib.error):
+        for i in range(len(packed)):
+            plain.append(inflate.decompress(packed[i : i + 1]))
+    return b"".join(plain)

@@ -76,10 +76,65 @@ def test_rd_33_a_line_ends_at_a_line_feed_alone_and_a_byte_order_mark_is_none_of
 def test_what_is_no_text_is_named_with_its_file_or_command(tmp_path: Path) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes(b"good\n\xff\n")
-    with pytest.raises(UnicodeDecodeError, match=r"file .*latin.txt, behind line 0"):
+    with pytest.raises(UnicodeDecodeError, match=r"file .*latin.txt, line 2\)"):
         list(text_file(path)())
     with pytest.raises(UnicodeDecodeError, match=r"in the output of 'cat .*latin.txt'"):
         list(PipeReader(f"cat {path}").get_line())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "shift_jis"])
+@pytest.mark.parametrize("good", [0, 1, 3, 20_000])
+def test_lines_before_what_is_no_text_come_and_the_line_is_named(
+    encoding: str, good: int, tmp_path: Path, until_error: Any
+) -> None:
+    bad = {"utf-16": "\udc00x\n".encode("utf-16-le", "surrogatepass")}.get(encoding, b"\xff\n")
+    path = tmp_path / "some.txt"
+    lines = [f"line {i:06d} ア" for i in range(good)]
+    path.write_bytes("".join(f"{line}\n" for line in [*lines, "half "])[:-1].encode(encoding) + bad * 3)
+    got, error = until_error(text_file(path, encoding=encoding)())
+    assert got == lines
+    assert isinstance(error, UnicodeDecodeError)
+    assert f"(file {path}, line {good + 1})" in str(error)
+    for size in (1, 3, 1 << 16):
+        got, error = until_error(PipeReader(f"cat {path}", size, encoding=encoding).get_line())
+        assert got == lines
+        assert isinstance(error, UnicodeDecodeError)
+        assert f"in the output of 'cat {path}'" in str(error)
+
+
+def test_a_text_that_ends_within_a_character_gives_its_lines_first(tmp_path: Path, until_error: Any) -> None:
+    path = tmp_path / "some.txt"
+    path.write_bytes(b"a\nb\n\xe2\x82")
+    for reader in (text_file(path), PipeReader(f"cat {path}", 2).get_line):
+        got, error = until_error(reader())
+        assert got == ["a", "b"]
+        assert isinstance(error, UnicodeDecodeError)
+
+
+@pytest.mark.parametrize("size", [64, 8192])
+def test_lines_before_the_damage_of_gzip_come_first(size: int, tmp_path: Path, until_error: Any) -> None:
+    path = tmp_path / "some.gz"
+    lines = [f"{i * i}" for i in range(2000)]
+    packed = gzip.compress("".join(f"{line}\n" for line in lines).encode())
+    half = len(packed) // 2
+    path.write_bytes(packed[:half] + bytes(4) + packed[half + 4 :])
+    got, error = until_error(PipeReader(f"cat {path}", size, "gzip").get_line())
+    assert isinstance(error, ReaderError)
+    assert got[:500] == lines[:500]
+    path.write_bytes(packed + b"garbage")
+    got, error = until_error(PipeReader(f"cat {path}", size, "gzip").get_line())
+    assert isinstance(error, ReaderError)
+    assert got == lines
+
+
+@pytest.mark.parametrize(
+    ("encoding", "kind"),
+    [(5, OptionTypeError), (None, OptionTypeError), ("no such", OptionError), ("hex", OptionError)],
+)
+def test_what_is_no_encoding_of_text_is_refused_at_once(encoding: Any, kind: type[Exception]) -> None:
+    for make in (lambda: PipeReader("cat", encoding=encoding), lambda: text_file("a.txt", encoding=encoding)):
+        with pytest.raises(kind, match="encoding must be the name of one"):
+            make()
 
 
 def test_what_is_no_path_is_refused_when_the_reader_is_made() -> None:
