@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from pydp2.errors import ReaderError, from_user, from_wire, to_wire
-from pydp2.prefetch import PrefetchQueue, QueueClosed
+from pydp2.prefetch import PrefetchQueue, QueueClosed, check_process
 from pydp2.reader.messages import ITEM, RAISED, ReaderMessage
 
 _GRACE = 0.5  # seconds that a child has to end by itself once its samples are not needed: its reader may clean up
@@ -94,7 +94,11 @@ def forked_or_warned(what: str, told: list[str]) -> bool:
 
 
 class ForkedChild:
-    """Forked process that runs ``work``. Errors call it ``name``. PrefetchThreads end it."""
+    """Forked process that runs ``work``. Errors call it ``name``. PrefetchThreads end it.
+
+    Only the process that made it may use it: a fork has the same connection, and would take messages that the parent
+    waits for.
+    """
 
     def __init__(self, name: str, work: Work) -> None:
         self._name = name
@@ -107,10 +111,15 @@ class ForkedChild:
         theirs.close()
         self._connection = ours
         self._left = False
+        self._parent = os.getpid()
         self.pid = self._process.pid
 
     def send(self, item: object) -> None:
-        """Put ``item`` into the inbox of the child. Raises what pickling raises, and ReaderError: it was killed."""
+        """Put ``item`` into the inbox of the child.
+
+        Raises what pickling raises, ReaderError: it was killed; and ClientUseError in a fork of the parent.
+        """
+        check_process(self._parent)
         data = ForkingPickler.dumps(item)  # outside the try: an OSError of pickling is an error of the entry
         try:
             self._connection.send_bytes(data)
@@ -118,7 +127,12 @@ class ForkedChild:
             raise self._killed() from None
 
     def receive(self) -> ReaderMessage:
-        """Return the next message. Raises ReaderError: the child ended, or the message cannot be built again."""
+        """Return the next message.
+
+        Raises ReaderError: the child ended, or the message cannot be built again; and ClientUseError in a fork of the
+        parent.
+        """
+        check_process(self._parent)
         try:
             data = self._connection.recv_bytes()
         except (EOFError, OSError):
@@ -144,13 +158,20 @@ class ForkedChild:
         return ReaderError(f"{self._name}, process {self.pid}, {how}: its samples are lost, and the pass with them")
 
     def stop(self) -> None:
-        """Tell the child that its samples are not needed any more. Wake threads that wait for it with QueueClosed."""
+        """Tell the child that its samples are not needed any more. Wake threads that wait for it with QueueClosed.
+
+        In a fork of the parent do nothing, as in :meth:`close`.
+        """
+        if os.getpid() != self._parent:
+            return
         self._left = True
         with contextlib.suppress(OSError):  # it is closed
             _shut_down(self._connection)
 
     def close(self) -> None:
         """End the child: ask it, wait, then kill it and all processes that it has started."""
+        if os.getpid() != self._parent:
+            return
         self.stop()
         self._connection.close()
         self._process.join(_END)

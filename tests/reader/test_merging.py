@@ -357,6 +357,56 @@ def test_children_end_with_a_parent_that_is_killed(use_pipe: bool, program: Prog
 
 
 @BOTH
+def test_a_fork_in_an_open_pass_is_told_and_takes_nothing_from_the_parent(use_pipe: bool, program: Program) -> None:
+    program(
+        """
+        warnings.simplefilter("ignore")  # newer Pythons warn of a fork beside threads
+        entries = multiprocess_reader([numbers(1000)], sys.argv[1] == "True")()
+        assert next(entries) == 0
+        pid = os.fork()
+        if pid == 0:
+            try:
+                list(entries)
+            except ClientUseError as error:
+                assert "begun before a fork" in str(error), error
+                entries.close()
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert list(entries) == list(range(1, 1000))
+        """,
+        use_pipe,
+    )
+
+
+def test_a_child_obeys_the_process_alone_that_has_forked_it(program: Program) -> None:
+    program("""
+        from pydp2.reader.children import ForkedChild
+
+        def echo(inbox, send):
+            while True:
+                send(inbox.get())
+
+        child = ForkedChild("echo", echo)
+        pid = os.fork()
+        if pid == 0:
+            told = 0
+            for use in (lambda: child.send(1), child.receive):
+                try:
+                    use()
+                except ClientUseError as error:
+                    told += "begun before a fork" in str(error)
+            child.stop()
+            child.close()
+            os._exit(7 + told)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+        child.send(5)
+        assert child.receive() == ("item", 5)
+        child.close()
+    """)
+
+
+@BOTH
 def test_where_there_are_threads_already_it_warns_and_uses_threads(use_pipe: bool, numbers: Numbers) -> None:
     def raises() -> Iterator[Any]:
         yield os.getpid()
