@@ -16,6 +16,10 @@ class MultiPassReader(GeneratedDecorator):
         super().__init__(underlying)
         self._pass_num = integer_from(1)("pass_num", pass_num)
 
+    def _skip(self, passes: int) -> None:
+        self._passes += passes
+        self.underlying._skip(passes * self._pass_num)
+
     def _instances(self) -> Iterator[Instance]:
         return _repeated(self.underlying, self._pass_num)
 

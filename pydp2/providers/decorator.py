@@ -136,14 +136,18 @@ class Provider:
         passes = itertools.count()
         started: list[StartedProvider] = []
 
-        def read() -> Iterator[tuple[Any, ...]]:
+        def samples_of(pass_id: int) -> Iterator[tuple[Any, ...]]:
             if not started:
                 started.append(self.start(args=args, is_train=is_train, input_order=input_order, file_list=names))
-            pass_id = next(passes)
             for index, name in enumerate(names):
                 for sample in _checked_samples(started[0], name, seed, pass_id, index):
                     yield tuple(sample)
 
+        def read() -> Iterator[tuple[Any, ...]]:
+            return samples_of(next(passes))
+
+        # a pass that a fork reads is counted here: see pydp2.reader.contract.begun
+        read.begin_pass = lambda: functools.partial(samples_of, next(passes))  # type: ignore[attr-defined]
         return read
 
 

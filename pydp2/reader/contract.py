@@ -10,6 +10,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from inspect import isgenerator
 from typing import Any, SupportsIndex
 
@@ -50,6 +51,47 @@ def check_whole(name: str, value: SupportsIndex, least: int = 0) -> int:
     return number
 
 
+def decorated(
+    read: Callable[..., Iterator[Any]],
+    *readers: Reader,
+    begin: Callable[[], tuple[Any, ...]] = tuple,
+    batch_size: int | None = None,
+) -> Reader:
+    """Return a reader whose passes are ``read(*readers, *begin())``.
+
+    Args:
+        read: generator function of the readers, and of what distinguishes this pass.
+        readers: the readers below.
+        begin: function that is called once for each pass, when it begins; what it returns belongs to this pass.
+        batch_size: number of entries in each list, if the entries are lists that :func:`batch` made.
+    """
+
+    def reader() -> Iterator[Any]:
+        return read(*readers, *begin())
+
+    reader.__qualname__ = read.__qualname__  # for errors
+    reader.begin_pass = lambda: partial(read, *map(begun, readers), *begin())  # type: ignore[attr-defined]
+    if batch_size is not None:
+        reader.batch_size = batch_size  # type: ignore[attr-defined]
+    return reader
+
+
+def begun(reader: Reader) -> Reader:
+    """Begin a pass of ``reader``, and return a function that is called once and gives this pass, also in a fork.
+
+    A reader that counts its passes has a function ``begin_pass`` for this, and decorators call those of the readers
+    below; counted in the fork, each pass there would have the same number. A reader without it is returned as it is.
+    """
+    begin_pass: Callable[[], Reader] | None = getattr(reader, "begin_pass", None)
+    return reader if begin_pass is None else begin_pass()
+
+
+def batch_size_of(*readers: Reader) -> int | None:
+    """Return the number of entries in each list that ``readers`` give; None if they differ, or are no batch readers."""
+    sizes = {getattr(reader, "batch_size", None) for reader in readers}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
 @contextmanager
 def iterating(*readers: Reader) -> Iterator[list[Iterator[Any]]]:
     """Give a fresh iterator of each reader, in their order, and at the end close those that this call has opened.
@@ -60,7 +102,7 @@ def iterating(*readers: Reader) -> Iterator[list[Iterator[Any]]]:
     with ExitStack() as stack:
         iterators = []
         for reader in readers:
-            given, iterator = _begun(reader)
+            given, iterator = _called(reader)
             iterators.append(iterator)
             close = getattr(iterator, "close", None)
             if close is not None and (isgenerator(iterator) or given is not iterator):
@@ -68,7 +110,7 @@ def iterating(*readers: Reader) -> Iterator[list[Iterator[Any]]]:
         yield iterators
 
 
-def _begun(reader: Reader) -> tuple[object, Iterator[Any]]:
+def _called(reader: Reader) -> tuple[object, Iterator[Any]]:
     """Return the result of calling ``reader``, and a fresh iterator over it."""
     given = reader()
     if not isinstance(given, Iterable):

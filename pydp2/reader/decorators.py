@@ -14,7 +14,16 @@ from itertools import count, islice, repeat
 from typing import Any, SupportsIndex
 
 from pydp2.errors import ComposeNotAligned, OptionError, OptionTypeError, count_text
-from pydp2.reader.contract import BatchReader, Reader, check_reader, check_size, check_whole, iterating
+from pydp2.reader.contract import (
+    BatchReader,
+    Reader,
+    batch_size_of,
+    check_reader,
+    check_size,
+    check_whole,
+    decorated,
+    iterating,
+)
 
 _END = object()  # not None: that is an item like any other
 
@@ -30,12 +39,12 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
     if not checked:
         raise OptionTypeError("map_readers() needs at least one reader to map")
 
-    def reader() -> Iterator[Any]:
-        with iterating(*checked) as iterators:
+    def mapped(*readers: Reader) -> Iterator[Any]:
+        with iterating(*readers) as iterators:
             for entries in zip(*iterators, strict=False):  # not map(): a StopIteration of func would end it silently
                 yield func(*entries)
 
-    return reader
+    return decorated(mapped, *checked)
 
 
 def shuffle(reader: Reader, buf_size: SupportsIndex, *, seed: SupportsIndex | None = None) -> Reader:
@@ -53,14 +62,16 @@ def shuffle(reader: Reader, buf_size: SupportsIndex, *, seed: SupportsIndex | No
     drawn_from = None if seed is None else check_whole("seed", seed)
     passes = count()
 
-    def shuffled() -> Iterator[Any]:
-        draw = random if drawn_from is None else random.Random(f"{drawn_from}/{next(passes)}")
-        with iterating(reader) as (entries,):
+    def shuffled(source: Reader, draw: Any) -> Iterator[Any]:
+        with iterating(source) as (entries,):
             while buffer := list(islice(entries, size)):
                 draw.shuffle(buffer)
                 yield from buffer
 
-    return shuffled
+    def begin() -> tuple[Any]:
+        return (random if drawn_from is None else random.Random(f"{drawn_from}/{next(passes)}"),)
+
+    return decorated(shuffled, reader, begin=begin, batch_size=batch_size_of(reader))
 
 
 def chain(*readers: Reader) -> Reader:
@@ -70,11 +81,11 @@ def chain(*readers: Reader) -> Reader:
     """
     checked = _checked(readers)
 
-    def reader() -> Iterator[Any]:
-        with iterating(*checked) as iterators:
+    def one_after_the_other(*readers: Reader) -> Iterator[Any]:
+        with iterating(*readers) as iterators:
             yield from chained(*iterators)
 
-    return reader
+    return decorated(one_after_the_other, *checked, batch_size=batch_size_of(*checked))
 
 
 def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
@@ -90,8 +101,8 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
     """
     checked = _checked(readers)
 
-    def reader() -> Iterator[tuple[Any, ...]]:
-        with iterating(*checked) as iterators:
+    def composed(*readers: Reader) -> Iterator[tuple[Any, ...]]:
+        with iterating(*readers) as iterators:
             for number in count() if iterators else ():
                 entries = [next(iterator, _END) for iterator in iterators]
                 ended = [i for i, entry in enumerate(entries) if entry is _END]
@@ -106,7 +117,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
                     return
                 yield tuple(chained.from_iterable(e if isinstance(e, tuple) else (e,) for e in entries))
 
-    return reader
+    return decorated(composed, *checked)
 
 
 def firstn(reader: Reader, n: SupportsIndex) -> Reader:
@@ -118,11 +129,11 @@ def firstn(reader: Reader, n: SupportsIndex) -> Reader:
     check_reader("reader", reader)
     number = check_size("n", n)
 
-    def first() -> Iterator[Any]:
-        with iterating(reader) as (entries,):
+    def first(source: Reader) -> Iterator[Any]:
+        with iterating(source) as (entries,):
             yield from islice(entries, number)
 
-    return first
+    return decorated(first, reader, batch_size=batch_size_of(reader))
 
 
 def cache(reader: Reader) -> Reader:
@@ -133,7 +144,7 @@ def cache(reader: Reader) -> Reader:
     """
     with iterating(check_reader("reader", reader)) as (entries,):
         entries_read = tuple(entries)
-    return lambda: iter(entries_read)
+    return decorated(lambda: iter(entries_read), batch_size=batch_size_of(reader))
 
 
 class Fake:
@@ -159,14 +170,15 @@ class Fake:
             for entry in entries_read:
                 yield from repeat(entry, number)
 
-        return fake
+        return decorated(fake, batch_size=batch_size_of(reader))
 
 
 def batch(reader: Reader, batch_size: Any, drop_last: bool = False) -> BatchReader:
     """Return a reader of lists of ``batch_size`` entries. A shorter last list is left out with ``drop_last``.
 
     No list is empty. ``int()`` converts ``batch_size``. The reader has this number as its attribute ``batch_size``, by
-    which :func:`train` knows that the reader gives batches. See docs/readers.md (RD-30, RD-31).
+    which :func:`train` knows that the reader gives batches; decorators that do not change entries pass it on. See
+    docs/readers.md (RD-30, RD-31).
 
     Raises OptionError: the size is below 1, or infinite; ValueError, TypeError: ``int()`` cannot convert it.
     """
@@ -178,15 +190,14 @@ def batch(reader: Reader, batch_size: Any, drop_last: bool = False) -> BatchRead
     if size <= 0:
         raise OptionError(f"batch_size must be at least 1, got {batch_size!r:.80}")
 
-    def batches() -> Iterator[list[Any]]:
-        with iterating(reader) as (entries,):
+    def batches(source: Reader) -> Iterator[list[Any]]:
+        with iterating(source) as (entries,):
             while group := list(islice(entries, size)):
                 if len(group) < size and drop_last:
                     return
                 yield group
 
-    batches.batch_size = size  # type: ignore[attr-defined]  # a function takes attributes
-    return batches
+    return decorated(batches, reader, batch_size=size)
 
 
 def _checked(readers: tuple[Reader, ...]) -> list[Reader]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
+from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
 from pydp2.packers.packer import Packer
 from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
@@ -42,7 +43,7 @@ class DataFeeder:
         input_types: the slots: a dict of types by name, a list of types, or a list of (name, type) pairs.
         mapping: says which column of an entry each slot takes. A dict has the column of each slot name; several slots
             may take one column, and a column may be unused. A list has the names of the columns in their order. None:
-            slot i takes column i. The feeder ignores names that no slot has.
+            slot i takes column i, and an entry has no further columns. The feeder ignores names that no slot has.
 
     Raises:
         OptionTypeError: a mapping of another type, a name that is not a str, a column that is not a whole number, or a
@@ -53,6 +54,7 @@ class DataFeeder:
     def __init__(self, input_types: Types, mapping: FeedMapping = None) -> None:
         self.slots = _slots(input_types)
         self._columns = _columns(self.slots, mapping)
+        self._all_columns = mapping is None
 
     def __call__(self, entries: Iterable[Any], *, pass_id: int = 0, index: int = 0) -> FedBatch:
         """Return the batch of ``entries``, as batch ``index`` of pass ``pass_id``.
@@ -63,7 +65,8 @@ class DataFeeder:
         one dimension must have ``dim`` numbers. For values with more dimensions, the column is (rows, elements of a
         value).
 
-        Raises BadSample (a ValueError): an entry has too few columns, or a value does not fit its slot.
+        Raises BadSample (a ValueError): an entry has too few columns, or without a mapping too many; or a value does
+        not fit its slot.
         """
         packer = Packer(self.slots, strict=False)
         shapes: dict[int, tuple[int, ...]] = {}
@@ -94,6 +97,12 @@ class DataFeeder:
 
     def _values(self, entry: Any, shapes: dict[int, tuple[int, ...]]) -> list[Any]:
         columns = entry if isinstance(entry, tuple | list) else (entry,)
+        if self._all_columns and len(columns) > len(self._columns):
+            raise _bad(
+                "all slots",
+                f"{count_text(len(self._columns), 'column')}, one for each slot",
+                f"an entry with {count_text(len(columns), 'column')}; a mapping says which columns the slots take",
+            )
         values = []
         for slot, (declared, column) in enumerate(zip(self.slots.types, self._columns, strict=True)):
             if column >= len(columns):
@@ -113,6 +122,8 @@ def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[i
     """Return a dense value without its nesting. Its shape must equal the one in ``shapes``, and is noted there."""
     if value is None or isinstance(value, np.ma.MaskedArray):
         return value  # the packer raises the error
+    if has_mask(value):
+        raise _bad(label, f"a vector, or lists of equal lengths,{UNMASK_HINT}", masked_text(value))
     try:
         array = np.asarray(value)
     except ValueError:  # its parts differ in length

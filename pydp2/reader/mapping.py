@@ -15,7 +15,7 @@ from typing import Any, Protocol, SupportsIndex
 from pydp2.errors import OptionTypeError, ReaderError
 from pydp2.prefetch import PrefetchQueue, PrefetchThreads, QueueClosed
 from pydp2.reader.children import ForkedChild, forked_or_warned
-from pydp2.reader.contract import Reader, check_reader, check_size
+from pydp2.reader.contract import Reader, check_reader, check_size, decorated
 from pydp2.reader.messages import END, ITEM, RAISED, ReaderMessage, read_into
 
 _AHEAD = 2  # entries that a process has: the one that it maps, and the next one, so that it need not wait
@@ -56,7 +56,7 @@ def xmap_readers(
     room = check_size("buffer_size", buffer_size)
     told: list[str] = []
 
-    def mapped() -> Iterator[Any]:
+    def mapped(source: Reader) -> Iterator[Any]:
         mappings: list[_Mapping] = []
         value = None
         tokens, todo, done = _Queue(room + number if room else 0), _Queue(), _Queue()
@@ -69,7 +69,7 @@ def xmap_readers(
                     threads.add_helper(child)
                 else:
                     mappings.append(_MapperInThread(mapper))
-            threads.start("pydp2 xmap read", _feed, reader, number, tokens, todo, done)
+            threads.start("pydp2 xmap read", _feed, source, number, tokens, todo, done)
             for mapping in mappings:
                 threads.start("pydp2 xmap map", _map, mapping, todo, done)
             results = _results(done, number)
@@ -82,7 +82,7 @@ def xmap_readers(
             value = None  # see buffered()
             threads.close()
 
-    return mapped
+    return decorated(mapped, reader)
 
 
 # -- where one mapper works --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, Protocol, SupportsIndex
 from pydp2.errors import OptionError, OptionTypeError, ReaderError
 from pydp2.prefetch import PrefetchHelper, PrefetchQueue, PrefetchThreads, QueueClosed
 from pydp2.reader.children import ForkedChild, forked_or_warned
-from pydp2.reader.contract import Reader, check_reader, check_size
+from pydp2.reader.contract import Reader, batch_size_of, begun, check_reader, check_size, decorated
 from pydp2.reader.messages import END, ITEM, RAISED, ReaderMessage, read_into
 
 
@@ -35,14 +35,14 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
     room = check_size("queue_size", queue_size, 1)
     told: list[str] = []
 
-    def merged() -> Iterator[Any]:
+    def merged(*of_pass: Reader) -> Iterator[Any]:
         sources: list[_MergedReader] = []
         queue = PrefetchQueue[ReaderMessage](room)
         threads = PrefetchThreads(queue)
         try:
             forked = forked_or_warned("multiprocess_reader()", told)
-            for i, reader in enumerate(checked):
-                source: _MergedReader = _ReaderInProcess(i, reader) if forked else _ReaderInThread(i)
+            for i, reader in enumerate(of_pass):
+                source: _MergedReader = _ReaderInProcess(i, begun(reader)) if forked else _ReaderInThread(i)
                 sources.append(source)
                 threads.add_helper(source)
                 if isinstance(source, _ReaderInThread):
@@ -56,7 +56,7 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
         finally:
             threads.close()
 
-    return merged
+    return decorated(merged, *checked, batch_size=batch_size_of(*checked))
 
 
 class _MergedReader(PrefetchHelper, Protocol):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, SupportsIndex
 
 from pydp2.prefetch import PrefetchQueue, PrefetchThreads, QueueEnd, produce
-from pydp2.reader.contract import Reader, check_reader, check_size, iterating
+from pydp2.reader.contract import Reader, batch_size_of, check_reader, check_size, decorated, iterating
 
 
 def buffered(reader: Reader, size: SupportsIndex) -> Reader:
@@ -21,16 +22,11 @@ def buffered(reader: Reader, size: SupportsIndex) -> Reader:
     check_reader("reader", reader)
     room = check_size("size", size)
 
-    def put_entries(queue: PrefetchQueue[Any]) -> None:
-        with iterating(reader) as (entries,):
-            for entry in entries:
-                queue.put(entry)
-
-    def prefetched() -> Iterator[Any]:
+    def prefetched(source: Reader) -> Iterator[Any]:
         queue = PrefetchQueue[Any](room)
         threads = PrefetchThreads(queue)
         try:
-            threads.start("pydp2 buffered", produce, queue, put_entries)
+            threads.start("pydp2 buffered", produce, queue, partial(_put_entries, source))
             while True:
                 try:
                     entry = queue.get()
@@ -40,4 +36,10 @@ def buffered(reader: Reader, size: SupportsIndex) -> Reader:
         finally:
             threads.close()
 
-    return prefetched
+    return decorated(prefetched, reader, batch_size=batch_size_of(reader))
+
+
+def _put_entries(reader: Reader, queue: PrefetchQueue[Any]) -> None:
+    with iterating(reader) as (entries,):
+        for entry in entries:
+            queue.put(entry)

@@ -69,7 +69,8 @@ def train(
 
     Args:
         reader: a reader of entries, of which ``batch_size`` form a mini-batch; or a reader that :func:`batch` made,
-            whose lists are the mini-batches; or with ``batch_size=None`` any batch reader. It may be endless.
+            also under decorators that do not change entries, whose lists are the mini-batches; or with
+            ``batch_size=None`` any batch reader. It may be endless.
         mapping: which column of an entry each slot takes, see :class:`DataFeeder`.
         batch_size: number of entries of a mini-batch. For a reader that :func:`batch` made, its own size or None.
         passes: number of passes.
@@ -112,8 +113,9 @@ def _fed(feeder: DataFeeder, entries: list[Any], pass_id: int, batch_id: int) ->
     except BadSample as error:
         text = f"pass {pass_id}, mini-batch {batch_id}: {error}"
         first = next(iter(entries), None)
-        if isinstance(first, list) and first and isinstance(first[0], tuple):
-            text += "; its entry is a list of tuples: of a reader of mini-batches train with batch_size=None"
+        if isinstance(first, list) and first:
+            tuples = " of tuples" if isinstance(first[0], tuple) else ""
+            text += f"; its entry is a list{tuples}: of a reader of mini-batches train with batch_size=None"
         raise BadSample(text, slot=error.slot, expected=error.expected, got=error.got) from None
 
 

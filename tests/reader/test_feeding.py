@@ -131,6 +131,27 @@ def test_rd_36_shapes_that_differ_and_scalars_are_value_errors(values: list[Any]
         DataFeeder([dense_vector(4)])([(value,) for value in values])
 
 
+@pytest.mark.parametrize("entry", [([1.0, 2.0], 3, 4), [[1.0, 2.0], 3, 4]])
+def test_without_a_mapping_an_entry_has_no_column_beyond_the_slots(entry: Any) -> None:
+    text = "all slots: expected 2 columns, one for each slot, got an entry with 3 columns"
+    with pytest.raises(BadSample, match=f"entry 1 of the mini-batch, {text}"):
+        DataFeeder(NAMED)([([1.0, 2.0], 3), entry])
+    assert arrays(DataFeeder(NAMED, {"image": 0, "label": 2})([entry])) == [[[1, 2]], [4]]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [np.ma.array([1.0, 2.0], mask=[False, True])],
+        ([[1.0, 2.0]], (np.ma.array([1.0, 2.0]),)),
+        [1.0, np.ma.masked],
+    ],
+)
+def test_a_mask_inside_of_a_nested_value_is_told(value: Any) -> None:
+    with pytest.raises(BadSample, match=r"slot 0: expected .* without a mask \(write x\.filled\(0\)\)"):
+        DataFeeder([dense_vector(2)])([(value,)])
+
+
 def test_a_shape_may_differ_from_batch_to_batch() -> None:
     feeder = DataFeeder({"x": dense_vector(4)})
     assert feeder([(np.zeros((2, 2)),)]).frames == {"x": (2, 2)}

@@ -407,6 +407,96 @@ def test_a_child_obeys_the_process_alone_that_has_forked_it(program: Program) ->
 
 
 @BOTH
+def test_a_seed_gives_each_pass_of_processes_the_order_that_it_has_without_them(
+    use_pipe: bool, program: Program
+) -> None:
+    program(
+        """
+        warnings.filterwarnings("ignore", "multiprocess_reader")  # in a child there are threads
+        decorators = (
+            lambda source: source,
+            lambda source: map_readers(lambda x: -x, source),
+            lambda source: chain(source, source),
+            lambda source: compose(source, numbers(30)),
+            lambda source: firstn(source, 7),
+            lambda source: buffered(source, 3),
+            lambda source: xmap_readers(lambda x: -x, source, 2, 3, order=True),
+            lambda source: batch(source, 4),
+            lambda source: multiprocess_reader([source]),
+            lambda source: shuffle(buffered(map_readers(lambda x: x, source), 3), 9, seed=2),
+        )
+        for number, decorate in enumerate(decorators):
+            here = decorate(shuffle(numbers(30), 30, seed=1))
+            inside = decorate(shuffle(numbers(30), 30, seed=1))
+            there = multiprocess_reader([inside], sys.argv[1] == "True")
+            if number == 8:
+                here = shuffle(numbers(30), 30, seed=1)
+            expected = [list(here()) for _ in range(5)]
+            assert len(set(map(str, expected))) == 5
+            assert [list(there()) for _ in range(3)] == expected[:3], number
+            if number != 8:
+                assert list(inside()) == expected[3], number  # passes are counted here and there together
+                assert list(there()) == expected[4], number
+        """,
+        use_pipe,
+    )
+
+
+def test_one_reader_that_is_merged_with_itself_has_a_pass_in_each_process(program: Program) -> None:
+    program("""
+        source = shuffle(numbers(20), 20, seed=1)
+        merged = multiprocess_reader([source, source])
+        expected = shuffle(numbers(20), 20, seed=1)
+        for _ in range(2):
+            got = list(merged())
+            assert [got[::2], got[1::2]] == [list(expected()), list(expected())]
+        left = merged()
+        next(left)
+        left.close()  # both passes count, however far they were read
+        for _ in range(2):
+            list(expected())
+        assert list(merged())[::2] == list(expected())
+    """)
+
+
+def test_passes_of_providers_and_of_fluid_go_on_in_processes_too(program: Program) -> None:
+    program("""
+        import numpy as np
+        from pydp2 import fluid, integer_value, provider
+
+        @provider(input_types=[integer_value(100)])
+        def process(settings, filename):
+            yield settings.pass_id
+
+        def rows():
+            return iter([(np.array([i]),) for i in range(20)])
+
+        def of_fluid():
+            return fluid.ReaderHolder(fluid.batch(fluid.shuffle(rows, 20, seed=2), 1))
+
+        def repeated():
+            return fluid.multi_pass(fluid.shuffle(rows, 20, seed=2), 2)
+
+        def flat(entries):
+            return [int(entry[0] if np.isscalar(entry[0]) else entry[0].data[0]) for entry in entries]
+
+        for make in (lambda: process.reader(["a"]), of_fluid, repeated):
+            here, inside = make(), make()
+            there = multiprocess_reader([inside])
+            expected = [flat(here()) for _ in range(6)]
+            assert len(set(map(str, expected))) == 6
+            assert [flat(there()) for _ in range(3)] == expected[:3]
+            assert flat(inside()) == expected[3]
+            assert flat(there()) == expected[4]
+            assert flat(inside()) == expected[5]
+        fluid_reader, again = of_fluid(), of_fluid()
+        expected = [flat(again()) for _ in range(2)]
+        twice = list(multiprocess_reader([chain(fluid_reader, fluid_reader)])())
+        assert flat(twice) == [i for one in expected for i in one]
+    """)
+
+
+@BOTH
 def test_where_there_are_threads_already_it_warns_and_uses_threads(use_pipe: bool, numbers: Numbers) -> None:
     def raises() -> Iterator[Any]:
         yield os.getpid()

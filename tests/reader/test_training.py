@@ -16,8 +16,16 @@ from pydp2.reader import (
     EndForwardBackward,
     EndIteration,
     EndPass,
+    Fake,
     batch,
     buffered,
+    cache,
+    chain,
+    compose,
+    firstn,
+    map_readers,
+    multiprocess_reader,
+    shuffle,
     train,
 )
 from pydp2.schema.input_types import integer_value
@@ -124,10 +132,48 @@ def test_a_value_that_does_not_fit_is_named_with_its_pass_and_batch_and_a_batch_
     with pytest.raises(BadSample, match=r"^pass 0, mini-batch 1: entry 1 of the mini-batch, x: "):
         train(lambda: [(1,), (2,), (3,), (100,)], None, 2, 1, input_types=TYPES, step=len)
     with pytest.raises(BadSample, match="of a reader of mini-batches train with batch_size=None"):
-        train(buffered(batch(Source(5), 2), 2), None, 2, 1, input_types=TYPES, step=len)
+        train(map_readers(list, batch(Source(5), 2)), None, 2, 1, input_types=TYPES, step=len)
     seen: list[int] = []
-    train(buffered(batch(Source(5), 2), 2), None, None, 1, input_types=TYPES, step=lambda b: seen.append(len(b)))
+    mapped = map_readers(list, batch(Source(5), 2))
+    train(mapped, None, None, 1, input_types=TYPES, step=lambda b: seen.append(len(b)))
     assert seen == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "decorate",
+    [
+        lambda batches: buffered(batches, 3),
+        lambda batches: shuffle(batches, 3, seed=1),
+        lambda batches: firstn(batches, 9),
+        lambda batches: chain(batches),
+        cache,
+        lambda batches: buffered(shuffle(chain(batches), 9), 2),
+        lambda batches: multiprocess_reader([batches]),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [2, None])
+@pytest.mark.filterwarnings("ignore:multiprocess_reader")  # this process has threads, now and then
+def test_what_passes_mini_batches_on_gives_mini_batches(decorate: Any, batch_size: int | None) -> None:
+    seen: list[list[int]] = []
+    reader = decorate(batch(lambda: iter(range(6)), 2))
+    train(reader, None, batch_size, 1, input_types=TYPES, step=lambda b: seen.append(b[0].tolist()))
+    assert sorted(seen) == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(OptionError, match="gives batches of 2, and batch_size=3"):
+        train(reader, None, 3, 1, input_types=TYPES, step=len)
+
+
+def test_what_mixes_mini_batches_of_two_sizes_has_no_size_of_its_own() -> None:
+    two, three = batch(Source(4), 2), batch(Source(3), 3)
+    assert chain(two, two).batch_size == 2  # type: ignore[attr-defined]
+    for mixed in (chain(two, three), chain(two, Source(2)), chain(), compose(two, two), map_readers(list, two)):
+        assert not hasattr(mixed, "batch_size")
+    assert Fake()(two, 5).batch_size == 2  # type: ignore[attr-defined]
+
+
+def test_no_sample_of_a_list_that_is_taken_for_an_entry_is_dropped_silently() -> None:
+    mapped = map_readers(list, batch(lambda: iter(range(6)), 2))
+    with pytest.raises(BadSample, match=r"expected 1 column, .* got an entry with 2 columns.*batch_size=None"):
+        train(mapped, None, 2, 1, input_types=TYPES, step=len)
 
 
 def test_the_example_learns_the_digits(capsys: Any) -> None:
