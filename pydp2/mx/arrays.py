@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.mx.epochs import EpochProvider
 from pydp2.mx.interface import Array, DataBatch, Description
@@ -213,8 +214,8 @@ def _padding(name: str, value: float) -> float:
 
 
 def _copied(name: str, array: Any) -> Array:
-    if isinstance(array, np.ma.MaskedArray):  # float32 copies have no mask: what is masked would count again
-        raise OptionTypeError(f"{name!r} must be an array without a mask (write x.filled(0)), got a masked array")
+    if has_mask(array):
+        raise OptionTypeError(f"{name!r} must be an array{UNMASK_HINT}, got {masked_text(array)}")
     try:
         given = np.asarray(array)
         with np.errstate(over="raise"):
