@@ -160,7 +160,8 @@ def _source(code: CodeType) -> bytes:
     """Return the text of what runs in a function of a cell. Its code depends on the rest of its file: the attributes of
     what is imported there are looked up by other instructions. Elsewhere there is only the code."""
     entry = linecache.cache.get(code.co_filename, ())
-    if len(entry) != 4 or entry[1] is not None:  # a file on disk, or none
+    # a file on disk, none, or the text of `python -c`, whose name is that of all code that a program makes
+    if len(entry) != 4 or entry[1] is not None or code.co_filename == "<string>":
         return code.co_code
     spans = [
         ((line, column or 0), (end_line, sys.maxsize if end is None else end))

@@ -246,3 +246,11 @@ def test_nothing_of_the_comparison_stays_behind(notebook: Notebook) -> None:
     before, cells = set(sys.modules), set(linecache.cache)
     notebook.file()
     assert (set(sys.modules), set(linecache.cache)) == (before, cells)
+
+
+def test_code_that_a_library_makes_is_not_looked_up_in_the_text_of_python_c(notebook: Notebook) -> None:
+    """From Python 3.13 on, linecache has that text, by the name that code made by dataclasses has too."""
+    linecache.cache["<string>"] = (4, None, ["pass"], "<string>")
+    notebook.run("from dataclasses import dataclass\n@dataclass(order=True)\nclass D:\n    x: int = 9\n")
+    notebook.run(CELL.format("D().x"))
+    assert notebook.samples() == [[9]]
