@@ -8,6 +8,7 @@ Nothing here opens a socket. Messages and logs show an address without its token
 from __future__ import annotations
 
 import re
+import socket
 
 from pydp2.errors import OptionError
 
@@ -24,6 +25,26 @@ def ipc_path(address: str) -> str | None:
     """Return the path of an ``ipc://`` address, None for any other."""
     path = split_key(address)[0].removeprefix("ipc://") if address.startswith("ipc://") else address
     return None if path == address else path
+
+
+def uses_ipv6(address: str) -> bool:
+    """Return True if the host of an address is an IPv6 address, or a name that has no other. Names are looked up."""
+    host = address.partition("?")[0].removeprefix("tcp://").rpartition(":")[0]
+    if not address.startswith("tcp://") or host in ("", "*", "localhost") or host[0] == "[":
+        return host.startswith("[")
+    try:
+        socket.getaddrinfo(host, None, socket.AF_INET)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:  # nobody knows it now
+            return False
+    except UnicodeError:  # no name
+        return False
+    else:
+        return False
+    try:
+        return bool(socket.getaddrinfo(host, None, socket.AF_INET6))
+    except socket.gaierror:
+        return False
 
 
 def split_token(address: str) -> tuple[str, str]:

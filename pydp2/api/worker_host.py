@@ -246,7 +246,8 @@ def _row_server(address: str | None) -> str:
     if address is None:
         return ""
     host, _, port = address.removeprefix("tcp://").rpartition(":") if isinstance(address, str) else ("", "", "")
-    if not (host and address.startswith("tcp://") and "?" not in address and (port == "*" or port.isdecimal())):
+    is_port = port == "*" or (port.isdecimal() and int(port) < 1 << 16)
+    if not (host and address.startswith("tcp://") and "?" not in address and is_port):
         raise OptionError(
             f"row_server needs an address of this host that trainers reach, as in tcp://10.0.0.7:*, got "
             f"{address!r:.100}; give a host and a port, * for a free one"

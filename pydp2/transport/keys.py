@@ -53,10 +53,11 @@ class Access(Protocol):
 
 
 class _Peer(NamedTuple):
-    """Peer that was heard. ``descriptor``: that of its connection, which is libzmq's; ``ends``: the addresses of both
-    ends of it, None where they are not known."""
+    """Peer that was heard. ``role``: what its key admitted it to when it was heard first; ``descriptor``: that of its
+    connection, which is libzmq's; ``ends``: the addresses of both ends of it, None where they are not known."""
 
     key: str
+    role: str | None
     address: str
     descriptor: int
     ends: tuple[Any, Any] | None
@@ -79,17 +80,19 @@ def _ends_of(connection: socket.socket) -> tuple[Any, Any]:
     return connection.getsockname(), connection.getpeername()
 
 
-def _peer_of(frame: zmq.Frame) -> _Peer:
+def _peer_of(frame: zmq.Frame, access: Access) -> _Peer:
     """Return the peer that sent ``frame``: what libzmq was answered when it asked for it, and its connection."""
     descriptor, ends = int(frame.get(zmq.SRCFD)), None
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         ends = _ends_of(connection)
-    return _Peer(str(frame.get("User-Id")), str(frame.get("Peer-Address")), descriptor, ends)
+    key = str(frame.get("User-Id"))
+    return _Peer(key, access.role_of(key), str(frame.get("Peer-Address")), descriptor, ends)
 
 
 class PeerKeys:
     """Keys of the peers of a hub that has the keys ``access``; ``refusals`` are of that hub. libzmq asks for each peer
-    once, when it connects; a key may be removed later."""
+    once, when it connects; a key may be removed later, or get another role, which counts as removed: what a peer was
+    given in its old role it must not keep."""
 
     def __init__(self, access: Access, refusals: Refusals) -> None:
         self._refusals = refusals
@@ -116,8 +119,8 @@ class PeerKeys:
         known = self._peers.get(peer)
         if known is None:
             self._forgotten.pop(peer, None)
-            known = self._peers[peer] = _peer_of(frame)
-        if self._access.role_of(known.key) is None:
+            known = self._peers[peer] = _peer_of(frame, self._access)
+        if not self._keeps_role(known):
             if known.is_connected():  # it speaks before the next look at which keys are allowed
                 self._dropped.append(peer)
                 self.end(peer)
@@ -129,7 +132,11 @@ class PeerKeys:
     def role_of(self, peer: bytes) -> str:
         """Return the role of ``peer``, which was heard; ``""`` once its key was removed."""
         known = self._peers.get(peer)
-        return "" if known is None else self._access.role_of(known.key) or ""
+        return "" if known is None or not self._keeps_role(known) else known.role or ""
+
+    def _keeps_role(self, known: _Peer) -> bool:
+        """Return True if the key of a peer admits it to what it did when it was heard first."""
+        return known.role is not None and self._access.role_of(known.key) == known.role
 
     def key_of(self, peer: bytes) -> str:
         """Return the public key of ``peer``, which was heard; ``""`` once it is forgotten."""
@@ -153,13 +160,13 @@ class PeerKeys:
     def _refresh(self, now: float) -> None:
         self._refreshed_at = now
         self._access.refresh()
-        gone = [peer for peer, known in self._peers.items() if self._access.role_of(known.key) is None]
+        gone = [peer for peer, known in self._peers.items() if not self._keeps_role(known)]
         for peer in gone:
             if peer not in self._ending:
                 self._dropped.append(peer)
                 self.end(peer)
         for peer, known in [*self._forgotten.items()]:
-            if not known.is_connected(end=self._access.role_of(known.key) is None):
+            if not known.is_connected(end=not self._keeps_role(known)):
                 del self._forgotten[peer]
 
     def take_dropped(self) -> list[bytes]:

@@ -32,6 +32,7 @@ from typing import Any
 
 import zmq
 
+from pydp2 import service_address
 from pydp2.errors import OptionError, RemoteProtocolError, ServiceUnreachable
 from pydp2.service_address import ipc_path, new_token, split_key, split_token, with_key, with_token, without_token
 from pydp2.transport.accept_filter import AcceptFilter
@@ -83,7 +84,9 @@ def _read_event(monitor: zmq.Socket[bytes]) -> tuple[int, int]:
 
 
 def _set_options(socket: zmq.Socket[bytes], address: str, max_frame: int) -> None:
-    socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))  # without it libzmq takes [::1] for no address
+    socket.setsockopt(
+        zmq.IPV6, service_address.uses_ipv6(address)
+    )  # without it libzmq takes [::1] for no address, with it no IPv4
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
@@ -129,9 +132,8 @@ class Hub:
             self._socket.close()
             self._close_listeners()
             raise ServiceUnreachable(
-                f"cannot bind {without_token(address)}: {_error_text(exc)}; choose an address that is free, or leave "
-                "bind out for "
-                "a fresh one"
+                f"cannot bind {without_token(address)}: {_error_text(exc)}; choose an address that is free, as "
+                "tcp://HOST:* always is"
             ) from None
         self._max_frame = max_frame
         self._fd_receiver = FdReceiver(local or self.address)

@@ -416,6 +416,7 @@ def test_a_host_that_leaves_in_order_reads_no_sample_that_another_reads_too(
             first.leave()
             rows += sum(len(batch) for batch in batches)
             assert first.ended() == "it has left"
+        assert service.stats()["workers_lost"] == 0
     read = log.read_text().splitlines()
     assert len(read) == len(set(read)) == rows
 

@@ -154,7 +154,17 @@ def test_a_state_taken_with_rows_on_hosts_is_that_of_a_local_service(
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "10.0.0.7:7100", "tcp://10.0.0.7", "tcp://:7100", "tcp://10.0.0.7:port", "tcp://a:1?key=b", 7]
+    "wrong",
+    [
+        "",
+        "10.0.0.7:7100",
+        "tcp://10.0.0.7",
+        "tcp://:7100",
+        "tcp://10.0.0.7:port",
+        "tcp://10.0.0.7:65536",
+        "tcp://a:1?key=b",
+        7,
+    ],
 )
 def test_a_row_server_needs_an_address_of_tcp(
     wrong: Any, provider_file: Callable[[str], str], file: Path, tmp_path: Path

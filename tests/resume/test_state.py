@@ -236,6 +236,10 @@ def test_only_what_a_state_still_needs_is_run_again_and_it_is_told_how_much(
     assert 0 < again["samples"] < sum(map(len, FILES)) / 2
     told = f"{again['files']} files are run again, {again['samples']} samples of them a second time"
     assert told in capfd.readouterr().err
+    with pydp2.load(files, address, **options) as data:
+        data.load_state_dict(states[1])  # no point at which a pass can be taken up lies before it
+        next(iter(data))
+    assert "taken up at batch 2: all that came before is read again" in capfd.readouterr().err
 
 
 def test_relaxed_order_has_a_state_between_passes_only(

@@ -147,8 +147,9 @@ def test_no_other_peer_says_a_word_to_the_hub(wrong: str, opened: Callable[..., 
     assert counted == [("127.0.0.1", "without a key that is allowed")] * bool(told)
 
 
-def test_a_peer_whose_key_was_removed_is_not_heard_any_more(
-    opened: Callable[..., Ends], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("role", [None, "observer"])
+def test_a_peer_whose_key_was_removed_or_has_another_role_is_not_heard_any_more(
+    role: str | None, opened: Callable[..., Ends], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "_REFRESH_SECONDS", 0.1)
     stays, goes = new_key_pair(), new_key_pair()
@@ -159,9 +160,13 @@ def test_a_peer_whose_key_was_removed_is_not_heard_any_more(
     peers = [first_heard(ends, line) for line in lines]
     assert ends.hub.take_dropped() == []
     del access.roles[goes.public]
+    if role is not None:
+        access.roles[goes.public] = role
     looks = access.looks
     while access.looks < looks + 2:
         waiting(ends.hub, 0.01)
+    assert ends.hub.role_of(peers[0]) == "trainer"
+    assert ends.hub.role_of(peers[1]) == ""
     assert ends.hub.take_dropped() == [peers[1]]
     assert ends.hub.take_dropped() == []
     ends.hub.send(peers[1], [b"farewell"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 import zmq
 
 from pydp2.errors import ServiceUnreachable
-from pydp2.service_address import split_token
+from pydp2.service_address import split_token, uses_ipv6
 from pydp2.transport import Hub, HubUnavailable, Line, owned_arrays
 from pydp2.transport.sockets import new_context
 from pydp2.transport.zap import present_token
@@ -66,6 +67,22 @@ def test_the_address_of_a_hub_is_the_one_that_was_really_bound(zctx: zmq.Context
     hub = Hub(zctx, "tcp://127.0.0.1:*", MAX_FRAME)
     assert int(split_token(hub.address)[0].rpartition(":")[2]) > 0
     hub.close()
+
+
+def test_ipv6_is_for_its_addresses_and_for_names_that_have_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {("both", socket.AF_INET), ("both", socket.AF_INET6), ("only6", socket.AF_INET6)}
+
+    def looked_up(host: str, port: None, family: int) -> list[str]:
+        if (host, family) not in there:
+            raise socket.gaierror(socket.EAI_AGAIN if host == "nobody_answers" else socket.EAI_NONAME, "")
+        return ["found"]
+
+    for address in ("tcp://127.0.0.1:7700", "tcp://localhost:7700?key=00", "tcp://*:7700", "ipc://[::1]:7"):
+        assert not uses_ipv6(address)
+    assert uses_ipv6("tcp://[::1]:7700?key=00")
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    names = ("both", "only6", "nobody_answers", "unknown")
+    assert [name for name in names if uses_ipv6(f"tcp://{name}:7700?key=00")] == ["only6"]
 
 
 def test_large_frames_pass_in_both_directions_without_a_copy(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -452,7 +452,7 @@ class ClientGateway:
         for peer in self._hub.take_dropped():
             self._log("the connection of a peer ends: its key was removed", "refused")
             self._hub.note_refusal(peer, "its key was removed", now)
-            self._send(peer, m.Closing("the key of this process was removed", {}, False))
+            self._send(peer, m.Closing("the key of this process was removed, or has another role now", {}, False))
             self._vanish(peer)
 
     def _trainers(self) -> list[tuple[JobSession, Trainer]]:

@@ -303,11 +303,9 @@ class TrainerGroup:
         self.delivery.begin(start.at)
         if start.at.batch_index:
             files, samples = self.runner.run_again
-            self._log(
-                f"pass {pass_id} is taken up at batch {start.at.batch_index}: {files} files are run again, "
-                f"{samples} samples of them a second time",
-                "",
-            )
+            again = f"{files} files are run again, {samples} samples of them a second time"
+            again = again if start.at.point is not None else "all that came before is read again"
+            self._log(f"pass {pass_id} is taken up at batch {start.at.batch_index}: {again}", "")
 
     def _join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         if not (self.delivery.can_join(trainer, begin) and self.runner.has_early_ends(start.early_ends)):

@@ -200,7 +200,7 @@ class WorkerPool:
         for number in places.workers:
             worker = self._workers.pop(number)
             if worker.state is ACTIVE:
-                self.workers_lost += 1
+                self.workers_lost += places.target > 0 or self.files_of(number) > 0  # else the host has left in order
                 del self._active[number]
                 self._hand_over_files(WorkerGone(number, running.get(number), how, voluntary=False, over_memory=True))
             worker.move(WorkEvent.EXIT)
