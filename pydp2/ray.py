@@ -218,11 +218,13 @@ class _ServerActor:
         """Return the statistics of the service."""
         assert self._service is not None
         ray = _ray()
+        asked = [host.error.remote() for host in self._hosts]
+        answers, _ = ray.wait(asked, num_returns=len(asked), timeout=1.0)  # for all: many may wait for resources
         errors = []
-        for host in self._hosts:
+        for answer in answers:
             with contextlib.suppress(Exception):  # one that is being replaced
-                errors.append(ray.get(host.error.remote(), timeout=1.0))
-        said = {"hosts": len(self._hosts), "errors": [each for each in errors if each]}
+                errors.append(ray.get(answer))
+        said = {"hosts": len(asked), "errors": [each for each in errors if each]}
         return self._service.stats() | {"ray": said}
 
     def _resize(self, count: int) -> None:

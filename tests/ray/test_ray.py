@@ -163,6 +163,14 @@ def test_the_service_lives_on_without_the_program_that_started_it(cluster: Any, 
             pydp2.ray.RayService("lasting")
 
 
+def test_statistics_come_while_many_hosts_wait_for_resources(cluster: Any, provider: str) -> None:
+    with (
+        alarm(60),
+        pydp2.ray.launch(FILES, provider, name="waiting", hosts=20, resources={"what no node has": 1}) as service,
+    ):
+        assert service.stats()["ray"] == {"hosts": 20, "errors": []}
+
+
 def train_digits(cluster: Any, folder: Path, *words: str) -> tuple[bytes, str]:
     """Run the example on the cluster: the file with its model and place in the data, and what it printed."""
     environment = os.environ | {
