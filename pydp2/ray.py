@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -22,6 +22,7 @@ from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.api.worker_host import check_codec
 from pydp2.errors import Error, HostRefused, OptionError, ServiceUnreachable
 from pydp2.keys import ConnectionFile
+from pydp2.log_writer import write_stderr
 from pydp2.options.tables import JobKeywords, ServiceKeywords
 from pydp2.providers.address import address_of
 
@@ -29,6 +30,7 @@ NAMESPACE = "pydp2"
 """Ray namespace of the actors."""
 _PATIENCE = 60.0  # seconds without a service after which a host asks for it anew
 _RETRY_SECONDS = 1.0
+_WATCH_SECONDS = 0.5  # between two looks whether the server runs
 _START_SECONDS = 120.0
 _LEAVE_SECONDS = 30.0
 _END_SECONDS = 15.0
@@ -172,7 +174,10 @@ class RayService:
 
 # -- actors ------------------------------------------------------------------------------------------------------------
 class _ServerActor:
-    """Holds the server of a service, and the actors with its workers: when it goes, they go."""
+    """Holds the server of a service, and the actors with its workers: when it goes, they go.
+
+    Ray restarts actors, and not what they started: where it is to start a lost server again, this actor ends with it.
+    """
 
     def __init__(self, name: str, plan: dict[str, Any]) -> None:
         self._name, self._plan = name, plan
@@ -181,15 +186,22 @@ class _ServerActor:
         self._failed: dict[str, Any] | None = None
         self._service: pydp2.Service | None = None
         self._over = threading.Event()
+        self._threads: list[threading.Thread] = []  # they end when it is over
         try:
             self._service = self._launch()
+            self._resize(1 if plan["hosts"] == "auto" else plan["hosts"])
         except Exception as error:  # told to the program that waits for this actor
             known = error if isinstance(error, Error) else ServiceUnreachable(f"{type(error).__name__}: {error}")
             self._failed = pydp2.errors.to_wire(known)
             return
-        self._resize(1 if plan["hosts"] == "auto" else plan["hosts"])
         if plan["hosts"] == "auto":
-            threading.Thread(target=self._follow, daemon=True).start()
+            self._run(self._follow)
+        if plan["options"].get("state_dir"):
+            self._run(self._watch)
+
+    def _run(self, what: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=what, daemon=True))
+        self._threads[-1].start()
 
     def _launch(self) -> pydp2.Service:
         plan, options = self._plan, dict(self._plan["options"])
@@ -207,16 +219,24 @@ class _ServerActor:
         """Return why the service did not start, as plain data."""
         return self._failed
 
+    def _started(self) -> pydp2.Service:
+        """Return the service. Raises why it did not start."""
+        if self._failed is not None:
+            raise pydp2.errors.from_wire(self._failed)
+        assert self._service is not None
+        return self._service
+
     def connection(self, role: str) -> dict[str, Any]:
-        """Return addresses and keys for ``role``."""
+        """Return addresses and keys for ``role``. Raises why the service did not start."""
+        self._started()
         found = ConnectionFile.read(self._file)
         pair = found.keys[role]
         addresses = (found.address, found.host_address, found.local_address)
         return {"addresses": addresses, "keys": (pair.public, pair.secret)}
 
     def stats(self) -> dict[str, Any]:
-        """Return the statistics of the service."""
-        assert self._service is not None
+        """Return the statistics of the service. Raises why it did not start."""
+        service = self._started()
         ray = _ray()
         asked = [host.error.remote() for host in self._hosts]
         answers, _ = ray.wait(asked, num_returns=len(asked), timeout=1.0)  # for all: many may wait for resources
@@ -225,7 +245,7 @@ class _ServerActor:
             with contextlib.suppress(Exception):  # one that is being replaced
                 errors.append(ray.get(answer))
         said = {"hosts": len(asked), "errors": [each for each in errors if each]}
-        return self._service.stats() | {"ray": said}
+        return service.stats() | {"ray": said}
 
     def _resize(self, count: int) -> None:
         """Have ``count`` hosts."""
@@ -249,16 +269,37 @@ class _ServerActor:
         plan = self._plan
         while not self._over.wait(plan["scale_seconds"]):
             with contextlib.suppress(Error):
-                assert self._service is not None
-                wanted = self._service.stats()["scaling"]["wanted"]
+                wanted = self._started().stats()["scaling"]["wanted"]
                 hosts = math.ceil(wanted / plan["workers_per_host"])
                 self._resize(max(1, min(plan["max_hosts"], hosts)))
+
+    def _watch(self) -> None:
+        """End this actor once its server is gone, unless close() ended that."""
+        service = self._started()
+        while service.poll() is None:
+            if self._over.wait(_WATCH_SECONDS):
+                return
+        if not self._over.wait(_RETRY_SECONDS):  # it paces what dies at once each time; and close() may have ended it
+            why = service.failure() or f"its process ended with exit status {service.poll()}"
+            write_stderr(f"pydp2: the server of {self._name!r} is gone, and Ray starts it again: {why}")
+            self._leave()
+
+    def _leave(self) -> None:
+        """End this process at once: of an end in order, Ray thinks that it is meant."""
+        try:
+            if self._service is not None:
+                self._service.close()
+            self._folder.cleanup()  # it holds keys
+        finally:
+            os._exit(1)
 
     def close(self) -> None:
         """End the service; its hosts end with it."""
         self._over.set()
         if self._service is not None:
             self._service.close()
+        for thread in self._threads:  # or one could start a host behind the loop below
+            thread.join(_END_SECONDS)
         ray = _ray()
         for host in self._hosts:
             with contextlib.suppress(Exception):

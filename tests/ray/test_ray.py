@@ -20,6 +20,7 @@ import pytest
 import pydp2
 from pydp2.errors import OptionError, ServiceUnreachable
 from tests.conftest import wait_until
+from tests.faults.relay import free_port
 from tests.runs import alarm, processes
 
 ray: Any = pytest.importorskip("ray")
@@ -161,6 +162,37 @@ def test_the_service_lives_on_without_the_program_that_started_it(cluster: Any, 
             first.close()
         with pytest.raises(ServiceUnreachable):
             pydp2.ray.RayService("lasting")
+
+
+def the_server() -> int:
+    """The process that serves, once it is the only one."""
+    assert wait_until(lambda: len(processes("pydp2-server")) == 1)
+    return processes("pydp2-server")[0]
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def going_on(folder: Path) -> dict[str, Any]:
+    """Options of a service that Ray starts again."""
+    return {"state_dir": str(folder / "state"), "bind": f"tcp://127.0.0.1:{free_port()}"}
+
+
+def test_a_server_that_dies_alone_is_started_again_and_its_trainers_wait_for_it(
+    cluster: Any, provider: str, tmp_path: Path
+) -> None:
+    expected = whole(provider)
+    with (
+        alarm(120),
+        pydp2.ray.launch(FILES, provider, name="alone", **going_on(tmp_path)) as service,
+        service.connect(**OPTIONS) as data,
+    ):
+        batches = iter(data)
+        seen = [next(batches)[0].tolist() for _ in range(5)]
+        os.kill(the_server(), signal.SIGKILL)  # as the system does where memory is short
+        seen += [batch[0].tolist() for batch in batches]
+        assert seen == expected
 
 
 def test_statistics_come_while_many_hosts_wait_for_resources(cluster: Any, provider: str) -> None:
