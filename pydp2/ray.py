@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -31,6 +32,7 @@ NAMESPACE = "pydp2"
 _PATIENCE = 60.0  # seconds without a service after which a host asks for it anew
 _RETRY_SECONDS = 1.0
 _WATCH_SECONDS = 0.5  # between two looks whether the server runs
+_AGAIN_SECONDS = 3.0  # until Ray tries again what failed; trainers wait for 30 s
 _START_SECONDS = 120.0
 _LEAVE_SECONDS = 30.0
 _END_SECONDS = 15.0
@@ -193,6 +195,8 @@ class _ServerActor:
         except Exception as error:  # told to the program that waits for this actor
             known = error if isinstance(error, Error) else ServiceUnreachable(f"{type(error).__name__}: {error}")
             self._failed = pydp2.errors.to_wire(known)
+            if _was_restarted():  # no program waits any more
+                self._run(self._try_again)
             return
         if plan["hosts"] == "auto":
             self._run(self._follow)
@@ -284,6 +288,16 @@ class _ServerActor:
             write_stderr(f"pydp2: the server of {self._name!r} is gone, and Ray starts it again: {why}")
             self._leave()
 
+    def _try_again(self) -> None:
+        """End this actor, whose server did not start; until then, whoever asks is told why."""
+        assert self._failed is not None
+        why = pydp2.errors.from_wire(self._failed)
+        write_stderr(
+            f"pydp2: the server of {self._name!r} did not start; Ray tries again in {_AGAIN_SECONDS:g} s: {why}"
+        )
+        if not self._over.wait(_AGAIN_SECONDS):
+            self._leave()
+
     def _leave(self) -> None:
         """End this process at once: of an end in order, Ray thinks that it is meant."""
         try:
@@ -365,6 +379,13 @@ def _ray() -> Any:
     except ImportError:
         raise OptionError("pydp2.ray needs Ray, which is not installed; pip install 'pydp2[ray]'") from None
     return ray
+
+
+def _was_restarted() -> bool:
+    """Return whether Ray has restarted the actor that runs here."""
+    with warnings.catch_warnings():  # Ray warns of what itself uses for the answer
+        warnings.simplefilter("ignore")
+        return bool(_ray().get_runtime_context().was_current_actor_reconstructed)
 
 
 def _find(name: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.errors import OptionError, ServiceUnreachable
+from pydp2.errors import Error, OptionError, ServiceUnreachable
 from tests.conftest import wait_until
 from tests.faults.relay import free_port
 from tests.runs import alarm, processes
@@ -191,6 +191,40 @@ def test_a_server_that_dies_alone_is_started_again_and_its_trainers_wait_for_it(
         batches = iter(data)
         seen = [next(batches)[0].tolist() for _ in range(5)]
         os.kill(the_server(), signal.SIGKILL)  # as the system does where memory is short
+        seen += [batch[0].tolist() for batch in batches]
+        assert seen == expected
+
+
+def is_told(reason: str, what: Callable[[], object]) -> bool:
+    """Whether ``what()`` raises an error of pydp2 with this reason."""
+    try:
+        what()
+    except Exception as error:  # Ray's own, while it restarts the actor
+        return isinstance(error, Error) and reason in str(error)
+    return False
+
+
+def test_a_server_that_cannot_be_started_again_yet_is_tried_until_it_can_and_says_why(
+    cluster: Any, provider: str, tmp_path: Path
+) -> None:
+    expected = whole(provider)
+    with (
+        alarm(150),
+        pydp2.ray.launch(FILES, provider, name="held", **going_on(tmp_path)) as service,
+        service.connect(**OPTIONS, lease=90.0) as data,
+    ):
+        batches = iter(data)
+        seen = [next(batches)[0].tolist() for _ in range(5)]
+        old = the_server()
+        actor = parent_of(old)
+        os.kill(old, signal.SIGSTOP)  # it keeps its state directory and its port, and cannot see that its actor goes
+        try:
+            os.kill(actor, signal.SIGKILL)
+            why = "belongs to a service that is running"
+            assert wait_until(lambda: is_told(why, service.stats), 60)
+            assert wait_until(lambda: is_told(why, lambda: service.connect(job="another", timeout=1.0).close()), 60)
+        finally:
+            os.kill(old, signal.SIGKILL)
         seen += [batch[0].tolist() for batch in batches]
         assert seen == expected
 
