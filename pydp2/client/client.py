@@ -56,6 +56,7 @@ _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared
 _COUNTS_SECONDS = 5.0  # for which the length is waited for, as long as the service looks for counts on its disk
 _COUNTS_POLL_SECONDS = 0.01  # between two questions whether it has them
 _ROWS_SECONDS = 0.1  # between two looks whether rows of hosts are overdue
+_MAX_UNREACHABLE = 32  # row servers that are told at once: their addresses have to fit into a header
 _BEATS_PER_LEASE = 4  # signs of life per lease while a batch is waited for
 
 
@@ -142,8 +143,8 @@ class Client(Stream):
     def _is_damaged(self, value: bool) -> None:
         self._connection.is_damaged = value
 
-    def _begin(self, unreachable: str | None = None) -> None:
-        """Ask for the pass from the position on. ``unreachable``: a row server from which rows could not be fetched."""
+    def _begin(self, unreachable: Sequence[str] = ()) -> None:
+        """Ask for the pass from the position on. ``unreachable``: row servers from which rows could not be fetched."""
         connection, session = self._connection, self._session
         connection.is_damaged = True
         if connection.row_fetcher is not None:
@@ -156,7 +157,7 @@ class Client(Stream):
         begin = m.BeginPass(
             now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead,
             self._loaded.name, at.buckets, self._loaded.is_repeat, self._loaded.after_pass,
-            [] if unreachable is None else [unreachable],
+            [*unreachable[:_MAX_UNREACHABLE]],
         )  # fmt: skip
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
         self._loaded.note_asked()
@@ -358,9 +359,11 @@ class Client(Stream):
             if self._lost_error is not None:
                 self._reconnect(self._lost_error)
                 return False
-            if (address := batch.unreachable(time.monotonic())) is not None:
-                self._begin(address)
+            fetcher = self._connection.row_fetcher
+            if fetcher is not None and (addresses := batch.unreachable(fetcher)):
+                self._begin(addresses)
                 return False
+            self._show_life()  # over a slow line a batch may take long
             seconds = _ROWS_SECONDS
         return True
 
@@ -507,8 +510,12 @@ class Client(Stream):
                 return None
             self._ask(waits=True)
             self._fetch(self._lease / _BEATS_PER_LEASE)
-            if time.monotonic() - self._spoke > self._lease / _BEATS_PER_LEASE:
-                self._request()  # the trainer waits, but lives
+            self._show_life()
+
+    def _show_life(self) -> None:
+        """Say in good time that this trainer waits, but lives."""
+        if time.monotonic() - self._spoke > self._lease / _BEATS_PER_LEASE:
+            self._request()
 
     @property
     def _looks_for_more(self) -> bool:

@@ -59,11 +59,11 @@ class ReceivedBatch:
         """True if rows of it have not come from their hosts yet."""
         return not isinstance(self.rows, Columns) and isinstance(self.rows[0], FetchedLot) and not self.rows[0].is_here
 
-    def unreachable(self, now: float) -> str | None:
-        """Return the address of a row server whose rows are overdue, as :meth:`.row_fetcher.FetchedLot.unreachable`
-        does."""
+    def unreachable(self, fetcher: RowFetcher) -> list[str]:
+        """Return the addresses of row servers that are given up, if its rows do not come because of that, as
+        :meth:`.row_fetcher.RowFetcher.unreachable` does."""
         lot = None if isinstance(self.rows, Columns) else self.rows[0]
-        return lot.unreachable(now) if isinstance(lot, FetchedLot) else None
+        return fetcher.unreachable(lot) if isinstance(lot, FetchedLot) else []
 
     @property
     def is_prepared(self) -> bool:

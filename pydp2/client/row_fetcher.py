@@ -1,7 +1,10 @@
 """Fetch rows that stay on hosts from the row servers there (docs/hosts.md, "Rows that stay on their host").
 
 What a message of batches names is asked for when the message is read, so that the rows are on their way while the
-trainer works with the batches before it. Small batches are fetched some at a time, large ones each by itself.
+trainer works with the batches before it. Small batches are fetched some at a time, large ones piece by piece.
+
+While a row server sends, it may take long: each answer renews the patience with all that it was asked for. Nothing is
+seen of an answer before the whole of it has come, so none is large.
 """
 
 from __future__ import annotations
@@ -25,20 +28,27 @@ from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import new_context
 
 PATIENCE_SECONDS = 4.5
-"""Number of seconds that a row server may take to send rows. A service notices sooner that a host is gone, and says
-so."""
+"""Number of seconds that a row server may be silent while rows are waited for."""
+PIECE_BYTES = 1 << 20
+"""Number of bytes of an answer, unless one row is larger: a slow line that several trainers share brings it in time. (A
+connection over which no whole frame comes for 10 s ends.)"""
+_MOST_PATIENCE = 2.0  # times as long for a row that is larger than a piece; soon after, its connection would end
+_NEARLY_SECONDS = 1.0  # too early: a row server that was never heard is given up with another one, at one cost
+_LOOK_SECONDS = 1.0  # between two looks; after more, this process stood still or its trainer worked
 _RETRY_SECONDS = 0.2  # seconds between two attempts to connect
 _MAX_ROW_SERVERS = 1024  # in one message
 
 
 @dataclass(slots=True)
 class _HostRequest:
-    """Rows ``handles`` of one row server, and their ``columns`` once they are here. ``due``: when they have to be;
-    ``is_refused``: the row server does not have them, or sends something else."""
+    """Rows ``handles`` of one row server, and their ``columns`` once they are here. ``due``: when they have to be,
+    ``patience`` seconds after the row server was last heard; ``is_refused``: it does not have them, or sends something
+    else."""
 
     number: int
     address: str
     handles: Ints
+    patience: float
     due: float
     columns: Columns | None = None
     is_refused: bool = False
@@ -61,12 +71,6 @@ class FetchedLot:
     def is_here(self) -> bool:
         """True if all rows have come."""
         return all(each.columns is not None for each in self.requests)
-
-    def unreachable(self, now: float) -> str | None:
-        """Return the address of a row server that has not sent its rows in time, or does not have them ("": the service
-        did not know it any more); None: there is none."""
-        late = (each for each in self.requests if each.columns is None and (each.is_refused or now > each.due))
-        return next((each.address for each in late), None)
 
     @property
     def is_gathered(self) -> bool:
@@ -95,12 +99,13 @@ class FetchedLot:
 
 class _NamedRows(NamedTuple):
     """Rows that a message names: those that came ``here`` with it, and the ``handles`` of those at ``addresses``.
-    ``ends``: where each of these groups of rows ends, int64."""
+    ``ends``: where each of these groups of rows ends, int64; ``row_bytes``: bytes of a row, on average."""
 
     here: Columns
     handles: Ints
     addresses: list[str]
     ends: Ints
+    row_bytes: float
 
 
 class RowFetcher:
@@ -112,6 +117,8 @@ class RowFetcher:
         self._lines: dict[str, Line] = {}
         self._retry_at: dict[str, float] = {}
         self._requests: dict[int, _HostRequest] = {}  # those without an answer
+        self._heard: set[str] = set()  # addresses from which something has come at any time
+        self._looked = time.monotonic()
         self._numbers = count(1)
         # The part of each batch of a message, by run and first batch, until they are taken:
         self._parts: dict[tuple[int, int], list[tuple[FetchedLot, int, int]]] = {}
@@ -131,6 +138,7 @@ class RowFetcher:
             handles,
             [address for address, _ in on_hosts],
             np.cumsum([rows - len(handles), *(size for _, size in on_hosts)]),
+            head.nbytes / max(1, rows),
         )
         edges = [0, *accumulate(counts)]
         step = max(1, len(counts) * MAX_PACK_BYTES // max(1, head.nbytes))  # batches that are fetched together
@@ -152,15 +160,17 @@ class RowFetcher:
             order[sorting] = np.arange(len(places))
         at, *ends = np.searchsorted(by_place, named.ends).tolist()
         here = named.here if is_whole else named.here.take(by_place[:at])
-        requests = []
+        requests, step = [], int(max(1, PIECE_BYTES / max(1, named.row_bytes)))
         for address, end in zip(named.addresses, ends, strict=True):
-            if end > at:
-                requests.append(self._ask(address, named.handles[by_place[at:end] - named.here.rows]))
+            for begin in range(at, end, step):
+                handles = named.handles[by_place[begin : min(end, begin + step)] - named.here.rows]
+                requests.append(self._ask(address, handles, named.row_bytes))
             at = end
         return FetchedLot(here, order, requests)
 
-    def _ask(self, address: str, handles: Ints) -> _HostRequest:
-        request = _HostRequest(next(self._numbers), address, handles, time.monotonic() + PATIENCE_SECONDS)
+    def _ask(self, address: str, handles: Ints, row_bytes: float) -> _HostRequest:
+        patience = PATIENCE_SECONDS * min(_MOST_PATIENCE, max(1.0, row_bytes / PIECE_BYTES))
+        request = _HostRequest(next(self._numbers), address, handles, patience, time.monotonic() + patience)
         self._requests[request.number] = request
         if (line := self._line_to(address)) is not None:
             self._send(line, request)
@@ -205,22 +215,50 @@ class RowFetcher:
     def receive(self) -> None:
         """Take what came, and connect again where a connection has ended. What a row server sends in place of rows
         counts as if it did not have them."""
-        for address, line in [*self._lines.items()]:
-            try:
-                while (frames := line.receive(0)) is not None:
-                    self._received(address, frames)
-            except ProtocolError:
-                for request in [each for each in self._requests.values() if each.address == address]:
-                    self._refuse(request)
-            if line.is_lost:
-                del self._lines[address]
-                line.close()
-                self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
+        now = time.monotonic()
+        heard = {address for address, line in [*self._lines.items()] if self._take_from(address, line)}
+        self._heard |= heard
+        # A silence in which nobody looked says nothing: a connection that ended in it was not made anew.
+        is_late = now - self._looked > _LOOK_SECONDS
+        self._looked = now
+        for request in self._requests.values():
+            if is_late or request.address in heard:
+                request.due = now + request.patience
         for address in {each.address for each in self._requests.values()} - {*self._lines}:
             if (again := self._line_to(address)) is not None:
                 for request in self._requests.values():
                     if request.address == address:
                         self._send(again, request)
+
+    def _take_from(self, address: str, line: Line) -> bool:
+        """Take what came over ``line``, and close it if it has ended. Return True if something came."""
+        came = False
+        try:
+            while (frames := line.receive(0)) is not None:
+                came = True
+                self._received(address, frames)
+        except ProtocolError:
+            for request in [each for each in self._requests.values() if each.address == address]:
+                self._refuse(request)
+        if line.is_lost:
+            del self._lines[address]
+            line.close()
+            self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
+        return came
+
+    def unreachable(self, lot: FetchedLot) -> list[str]:
+        """Return the addresses of row servers that did not send rows of ``lot`` in time, or do not have them ("": the
+        service did not know it any more), as of the last call of :meth:`receive`; none: there are none.
+
+        With them come those of all others that are given up by now, or would be soon and were never heard.
+        """
+        lost = [each for each in lot.requests if each.columns is None and (each.is_refused or self._looked > each.due)]
+        others = [each for each in self._requests.values() if lost and self._is_given_up(each)]
+        return [*dict.fromkeys(each.address for each in (*lost, *others))]
+
+    def _is_given_up(self, request: _HostRequest) -> bool:
+        early = 0.0 if request.address in self._heard else _NEARLY_SECONDS
+        return self._looked > request.due - early
 
     def _received(self, address: str, frames: list[memoryview]) -> None:
         message, body = m.decode(frames)

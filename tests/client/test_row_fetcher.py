@@ -12,7 +12,8 @@ import pytest
 
 from pydp2.client import row_fetcher
 from pydp2.client.received import ReceivedBatch, parse_batches
-from pydp2.client.row_fetcher import RowFetcher
+from pydp2.client.row_fetcher import PATIENCE_SECONDS as PATIENCE
+from pydp2.client.row_fetcher import PIECE_BYTES, RowFetcher
 from pydp2.columns.columns import Columns
 from pydp2.errors import RemoteProtocolError
 from pydp2.host.row_server import RowServer, start_row_server
@@ -45,6 +46,24 @@ def start() -> Iterator[Callable[[], RowServer]]:
         server.hub.close()
     for context in contexts:
         context.term()
+
+
+class Clock:
+    """In place of the module ``time``: the time that the fetcher reads."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, fetcher: RowFetcher) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(row_fetcher, "time", made)
+    fetcher.receive()
+    return made
 
 
 @pytest.fixture
@@ -90,6 +109,43 @@ def serve_until(servers: list[RowServer], fetcher: RowFetcher, done: Callable[[]
 def received(fetcher: RowFetcher, head: m.BatchHead, body: list[memoryview]) -> list[ReceivedBatch]:
     fetcher.begin(head, [head.rows, *(each[1] for each in head.following)], body)
     return parse_batches(SCHEMA.slots, head, body, fetcher=fetcher)
+
+
+def waits_at(address: str, fetcher: RowFetcher, handles: Any = 5, first: int = 0, nbytes: int = 9) -> ReceivedBatch:
+    """Batch number ``first``, whose rows ``handles`` have been asked for at ``address``."""
+    wanted = np.atleast_1d(np.asarray(handles, np.int64))
+    head = head_of([len(wanted)], [[address, len(wanted)]], first=first)
+    head.nbytes = nbytes
+    return received(fetcher, head, body_of(columns_of(0, []), [*range(len(wanted))], wanted))[0]
+
+
+def looks(fetcher: RowFetcher, clock: Clock, seconds: float) -> None:
+    """``seconds`` go by in which the client looks again and again, as it does while it waits."""
+    until = clock.now + seconds
+    while clock.now < until:
+        clock.now = min(until, clock.now + 0.2)
+        fetcher.receive()
+
+
+def requests_of(server: RowServer, fetcher: RowFetcher, count: int) -> list[tuple[bytes, m.Message, list[memoryview]]]:
+    """The next ``count`` requests, with the peers that they came from; they have no answers yet."""
+    came = []
+
+    def heard() -> bool:
+        server.hub.accept(time.monotonic())
+        while (one := server.hub.receive()) is not None:
+            came.append((one[0], *m.decode(one[1])))
+        return len(came) >= count
+
+    serve_until([], fetcher, heard)
+    assert len(came) == count
+    return came
+
+
+def answer(server: RowServer, request: tuple[bytes, m.Message, list[memoryview]]) -> None:
+    """Send the rows of ``request``, all of them."""
+    peer, message, body = request
+    server._answer(peer, [memoryview(m.encode(message)), *body])
 
 
 def same(one: Columns, other: Columns) -> bool:
@@ -142,21 +198,116 @@ def test_rows_that_a_host_does_not_have_make_it_unreachable_at_once(
     server = start()
     handles = kept(server, columns_of(0, [1, 1]))
     (batch,) = received(fetcher, head_of([2], [[server.address, 2]]), body_of(columns_of(0, []), [0, 1], handles + 9))
-    serve_until([server], fetcher, lambda: batch.unreachable(time.monotonic()) is not None)
-    assert batch.unreachable(time.monotonic()) == server.address
+    serve_until([server], fetcher, lambda: bool(batch.unreachable(fetcher)))
+    assert batch.unreachable(fetcher) == [server.address]
     assert batch.awaits_rows
 
 
 @pytest.mark.parametrize("address", ["", NOWHERE, "tcp://no-such-host.invalid:1?key=" + "ab" * 32])
 def test_a_host_that_cannot_be_reached_or_is_not_known_any_more_is_named_after_a_while(
-    address: str, fetcher: RowFetcher
+    address: str, fetcher: RowFetcher, clock: Clock
 ) -> None:
-    handles = np.array([5], np.int64)
-    (batch,) = received(fetcher, head_of([1], [[address, 1]]), body_of(columns_of(0, []), [0], handles))
+    batch = waits_at(address, fetcher)
+    looks(fetcher, clock, PATIENCE - 0.1)
+    assert batch.unreachable(fetcher) == []
+    looks(fetcher, clock, 0.2)
+    assert batch.unreachable(fetcher) == [address]
+
+
+def test_a_row_server_that_sends_has_its_time_anew_for_all_that_it_was_asked_for(
+    start: Callable[[], RowServer], fetcher: RowFetcher, clock: Clock
+) -> None:
+    server = start()
+    handles = kept(server, columns_of(0, [1, 1, 1]))
+    first, second, third = (waits_at(server.address, fetcher, each, n) for n, each in enumerate(handles))
+    came = requests_of(server, fetcher, 3)
+    looks(fetcher, clock, PATIENCE - 0.1)
+    answer(server, came[0])
+    serve_until([], fetcher, lambda: not first.awaits_rows)
+    looks(fetcher, clock, PATIENCE - 0.1)
+    assert second.unreachable(fetcher) == third.unreachable(fetcher) == []
+    answer(server, came[1])
+    serve_until([], fetcher, lambda: not second.awaits_rows)
+    looks(fetcher, clock, PATIENCE + 0.1)
+    assert third.unreachable(fetcher) == [server.address]
+
+
+def test_an_answer_for_a_run_that_was_left_shows_that_the_row_server_sends(
+    start: Callable[[], RowServer], fetcher: RowFetcher, clock: Clock
+) -> None:
+    server = start()
+    handles = kept(server, columns_of(0, [1, 1]))
+    waits_at(server.address, fetcher, handles[0])
+    (old,) = requests_of(server, fetcher, 1)
+    fetcher.forget()
+    batch = waits_at(server.address, fetcher, handles[1])
+    looks(fetcher, clock, PATIENCE - 0.1)
+    answer(server, old)
+    (line,) = fetcher.handles
+    assert line.poll(5000)
+    looks(fetcher, clock, PATIENCE - 0.1)
+    assert batch.unreachable(fetcher) == []
+
+
+@pytest.mark.parametrize(("row_bytes", "rows"), [(PIECE_BYTES // 3, [3, 3, 1]), (3 * PIECE_BYTES, [1] * 7), (1, [7])])
+def test_no_answer_is_larger_than_a_piece_or_a_row(
+    row_bytes: int, rows: list[int], start: Callable[[], RowServer], fetcher: RowFetcher
+) -> None:
+    server = start()
+    columns = columns_of(0, [1, 0, 2, 3, 1, 1, 2])
+    handles = kept(server, columns)
+    head = head_of([7], [[server.address, 7]])
+    head.nbytes = 7 * row_bytes
+    (batch,) = received(fetcher, head, body_of(columns_of(0, []), [6, 5, 4, 3, 2, 1, 0], handles))
+    came = requests_of(server, fetcher, len(rows))
+    assert [len(body[0]) // 8 for _, _, body in came] == rows
+    for each in came:
+        answer(server, each)
+    serve_until([], fetcher, lambda: not batch.awaits_rows)
+    assert same(batch.columns(), columns.take(np.arange(7)[::-1]))
+
+
+def test_a_row_that_is_larger_than_a_piece_has_more_time(fetcher: RowFetcher, clock: Clock) -> None:
+    small, large = waits_at(NOWHERE, fetcher), waits_at(NOWHERE, fetcher, first=1, nbytes=20 * PIECE_BYTES)
+    looks(fetcher, clock, PATIENCE + 0.1)
+    assert (small.unreachable(fetcher), large.unreachable(fetcher)) == ([NOWHERE], [])
+    looks(fetcher, clock, PATIENCE)
+    assert large.unreachable(fetcher) == [NOWHERE]
+
+
+def test_the_time_in_which_this_process_stood_still_says_nothing_of_a_row_server(
+    start: Callable[[], RowServer], fetcher: RowFetcher, clock: Clock
+) -> None:
+    server = start()
+    columns = columns_of(0, [2])
+    batch = waits_at(server.address, fetcher, kept(server, columns))
+    looks(fetcher, clock, PATIENCE - 0.1)
+    clock.now += 14.0
     fetcher.receive()
-    now = time.monotonic()
-    assert batch.unreachable(now) is None
-    assert batch.unreachable(now + row_fetcher.PATIENCE_SECONDS) == address
+    looks(fetcher, clock, PATIENCE - 0.1)
+    assert batch.unreachable(fetcher) == []
+    serve_until([server], fetcher, lambda: not batch.awaits_rows)
+    assert same(batch.columns(), columns)
+
+
+def test_all_row_servers_that_are_silent_are_named_at_once(
+    start: Callable[[], RowServer], fetcher: RowFetcher, clock: Clock
+) -> None:
+    """Also those that were never heard and have a little time left: each of them would cost a new run of its own."""
+    server, silent = start(), [NOWHERE.replace(":1?", f":{port}?") for port in range(1, 5)]
+    handles = kept(server, columns_of(0, [1, 1]))
+    heard = waits_at(server.address, fetcher, handles[0], 0)
+    serve_until([server], fetcher, lambda: not heard.awaits_rows)
+    batch = waits_at(silent[0], fetcher, first=1)
+    waits_at(silent[1], fetcher, first=2)
+    looks(fetcher, clock, 0.8)
+    late = waits_at(silent[2], fetcher, first=3)
+    waits_at(server.address, fetcher, handles[1], 4)
+    looks(fetcher, clock, 1.0)
+    waits_at(silent[3], fetcher, first=5)
+    looks(fetcher, clock, PATIENCE - 1.7)
+    assert batch.unreachable(fetcher) == silent[:3]
+    assert late.unreachable(fetcher) == []
 
 
 def test_a_row_server_that_sends_something_else_counts_as_unreachable(
@@ -172,10 +323,10 @@ def test_a_row_server_that_sends_something_else_counts_as_unreachable(
             server.hub.send(came[0], [m.encode(m.FetchedRows(1, 1, False)), b"no columns"])
         fetcher.wait(5)
         fetcher.receive()
-        return batch.unreachable(time.monotonic()) is not None
+        return bool(batch.unreachable(fetcher))
 
     assert wait_until(lie)
-    assert batch.unreachable(time.monotonic()) == server.address
+    assert batch.unreachable(fetcher) == [server.address]
 
 
 def test_rows_come_over_a_new_connection_if_the_first_one_ends(

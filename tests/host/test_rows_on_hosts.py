@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 import pydp2
+from pydp2.client import row_fetcher
 from pydp2.errors import OptionError, ServiceUnreachable
+from pydp2.transport import Line
 from tests.conftest import wait_until
 
 from .test_hosts import (
@@ -112,6 +115,29 @@ def test_rows_that_are_lost_with_their_host_are_read_again(
     screen = capfd.readouterr().err
     assert "rows of pass 0 are lost with their host and are read again" in screen
     assert "condemned" not in screen
+
+
+def test_a_trainer_that_waits_long_for_rows_shows_that_it_lives(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the batches that wait for it count as given to others when it goes on, and it begins anew."""
+    provider = provider_file(SLOW)
+    whole = local(provider)
+    arrives = time.monotonic() + 60.0
+
+    class SlowLine(Line):
+        def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
+            nonlocal arrives
+            arrives = min(arrives, time.monotonic() + 1.5)  # after the first look
+            return super().receive(timeout_ms) if time.monotonic() > arrives else None
+
+    monkeypatch.setattr(row_fetcher, "Line", SlowLine)
+    with serving(provider, file) as service:
+        joined(workers=1, row_server=HERE)
+        assert wait_until(lambda: active(service) == 1)
+        with pydp2.connect(file, timeout=30.0, lease=1.0, **OPTIONS) as data:
+            assert stream(data) == whole
+            assert data._session.progress.run == 1
 
 
 def test_a_host_that_leaves_keeps_its_rows_until_trainers_have_them(

@@ -113,6 +113,7 @@ class World:
             patch(module, "new_context", NoContext)
         patch(row_fetcher, "Poller", lambda: TaskPoller(self.network))
         patch(row_fetcher, "Line", self._connect_row_server)
+        patch(row_fetcher, "PIECE_BYTES", 64)  # of a few rows
         patch(service_link, "Line", self._connect_host)
         patch(connection, "Line", lambda *_, **__: ClientLine(self.clients))
         patch(connection, "Frame", Frame)
