@@ -31,6 +31,8 @@ class RowServers:
         self._addresses: dict[int, str] = {}
         self._counts: dict[int, int] = {}
         self._released: dict[int, list[Ints]] = {}
+        self.off: frozenset[int] = frozenset()
+        """Hosts whose row servers keep no more rows."""
 
     def add(self, host: int, address: str) -> None:
         """Add the row server of ``host``, from which trainers fetch at ``address``."""
@@ -40,6 +42,7 @@ class RowServers:
         """Forget the row server of ``host``, which is gone. Return True if rows were lost with it."""
         self._released.pop(host, None)
         self._addresses.pop(host, None)
+        self.off -= {host}
         return self._counts.pop(host, 0) > 0
 
     def __contains__(self, host: int) -> bool:
@@ -57,6 +60,11 @@ class RowServers:
     def host_at(self, address: object) -> int | None:
         """Return the host whose row server has ``address``."""
         return next((host for host, known in self._addresses.items() if known == address), None)
+
+    def turn_off(self, host: int) -> bool:
+        """Note that no more rows stay on ``host``. Return False if that was known."""
+        known, self.off = self.off, self.off | {host}
+        return host not in known
 
     def row_count(self, host: int) -> int:
         """Return how many rows the row server of ``host`` has to keep."""
@@ -130,6 +138,7 @@ class HostRowStore:
     def __init__(self, local: HeapStore | CellStore | PassRows, servers: RowServers) -> None:
         self.local = local
         self._servers = servers
+        self._never_on = servers.off
         self._host = np.zeros(_FIRST_ROWS, np.int64)
         self._handle = np.zeros(_FIRST_ROWS, np.int64)
         self._live = np.zeros(_FIRST_ROWS, np.bool_)
@@ -152,6 +161,10 @@ class HostRowStore:
         rows = self._take_numbers(columns.rows)
         self._host[rows], self._handle[rows], self._live[rows] = columns.host, columns.handles, True
         return ~rows
+
+    def may_have_rows_on(self, host: int) -> bool:
+        """Return True if rows may be on ``host``, or on their way to there: its row server was not off before."""
+        return host not in self._never_on
 
     def _take_numbers(self, count: int) -> Ints:
         while count > self._free_count:

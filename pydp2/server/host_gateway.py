@@ -317,6 +317,7 @@ class HostGateway:
     def send_rows(self, host: int) -> None:
         """Have no more rows stay on ``host``."""
         if host in self.row_servers:
+            self.row_servers.turn_off(host)
             self._to_host(host, m.SendRows())
 
     def turn_away(self, host: int, error: Error) -> None:

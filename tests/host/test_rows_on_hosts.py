@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ from .test_hosts import short_host_timeout as short_host_timeout
 pytestmark = pytest.mark.usefixtures("short_host_timeout")
 
 HERE = "tcp://127.0.0.1:*"
+NOWHERE = "tcp://127.0.0.1:1?key=" + "ab" * 32
 
 
 @pytest.mark.parametrize("code", [KINDS, ROWS], ids=["all kinds of slots", "rows"])
@@ -115,6 +118,47 @@ def test_rows_that_are_lost_with_their_host_are_read_again(
     screen = capfd.readouterr().err
     assert "rows of pass 0 are lost with their host and are read again" in screen
     assert "condemned" not in screen
+
+
+@pytest.mark.parametrize(("jobs", "restarts"), [(["one", "one"], 1), (["one", "another"], 2)])
+def test_row_servers_that_cannot_be_reached_cost_each_pass_one_new_start(
+    jobs: list[str],
+    restarts: int,
+    provider_file: Callable[[str], str],
+    file: Path,
+    joined: Callable[..., Host],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Whichever rank tells which of them; but a pass of another job has rows there too."""
+    provider = provider_file(SLOW)
+    options = OPTIONS | {"last_batch": "keep"}
+    whole = local(provider, last_batch="keep")
+    ranks = jobs.count(jobs[0])
+    line, both, met = row_fetcher.Line, threading.Barrier(2), threading.local()
+
+    def nowhere(context: Any, address: str, **given: Any) -> Any:
+        if not hasattr(met, "once"):
+            met.once = True
+            both.wait(60.0)  # each has asked for rows before one of them gives up
+        return line(context, NOWHERE, **given)
+
+    monkeypatch.setattr(row_fetcher, "Line", nowhere)
+    monkeypatch.setattr(row_fetcher, "PATIENCE_SECONDS", 1.5)
+
+    def read(rank: int, job: str) -> list[bytes]:
+        with pydp2.connect(file, job=job, rank=rank, world_size=ranks, **options) as data:
+            return stream(data)
+
+    with serving(provider, file) as service, ThreadPoolExecutor(2) as threads:
+        for _ in range(2):
+            joined(workers=1, row_server=HERE)
+        assert wait_until(lambda: active(service) == 2)
+        seen = [*threads.map(read, range(ranks) if ranks > 1 else [0, 0], jobs)]
+    assert seen == [whole[rank::ranks] for rank in (range(ranks) if ranks > 1 else [0, 0])]
+    screen = capfd.readouterr().err
+    assert screen.count("are lost with their host and are read again") == restarts
+    assert screen.count("cannot fetch rows at") == 2 * restarts
 
 
 def test_a_trainer_that_waits_long_for_rows_shows_that_it_lives(

@@ -151,6 +151,17 @@ def test_rows_that_a_pool_has_are_not_given_back_with_what_was_not_taken(taken: 
     assert servers.row_count(2) == 0
 
 
+def test_a_pass_has_no_rows_on_a_host_whose_row_server_was_off_before_it_began() -> None:
+    servers, before = on_three_hosts()
+    assert [servers.turn_off(2), servers.turn_off(2)] == [True, False]
+    after = HostRowStore(HeapStore(SLOTS), servers)
+    servers.remove(2)
+    servers.turn_off(3)
+    assert [before.may_have_rows_on(host) for host in ADDRESSES] == [True, True, True]
+    assert [after.may_have_rows_on(host) for host in ADDRESSES] == [True, False, True]
+    assert servers.off == {3}
+
+
 def test_a_row_is_given_back_once() -> None:
     servers, store = on_three_hosts()
     ids = store.append(servers.accept(1, ints([5]), ints([8])))

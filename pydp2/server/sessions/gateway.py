@@ -374,18 +374,22 @@ class ClientGateway:
         trainer = job_session.trainers.registry.by_peer(peer)
         if self.row_servers is None or trainer is None:
             return
-        for address in addresses:
-            host = self.row_servers.host_at(address)
-            if host is not None:  # else it is gone, and that was seen here
-                self.outbox.append(SendRowsOf(host))
-                self._log_job(
-                    job_session.name,
-                    f"rank {trainer.rank} cannot fetch rows at {without_token(address)}; the rows of that host come "
-                    "through the service from now on; let trainers reach that address, or start the host without a "
-                    "row server",
-                    "row server",
-                )
-                job_session.trainers.take_up_again()
+        # One that is not found is gone, and that was seen here.
+        hosts = {host: each for each in addresses if (host := self.row_servers.host_at(each)) is not None}
+        # If another rank has told it before, the pass has been taken up without rows on that host.
+        runner = job_session.trainers.runner
+        told = [host for host in hosts if self.row_servers.turn_off(host) or runner.may_have_rows_on(host)]
+        for host in told:
+            self.outbox.append(SendRowsOf(host))
+            self._log_job(
+                job_session.name,
+                f"rank {trainer.rank} cannot fetch rows at {without_token(hosts[host])}; the rows of that host come "
+                "through the service from now on; let trainers reach that address, or start the host without a "
+                "row server",
+                "row server",
+            )
+        if told:
+            job_session.trainers.take_up_again()
 
     def rows_lost(self) -> None:
         """Note that rows are lost that stayed on a host: passes are taken up where no trainer misses a batch."""

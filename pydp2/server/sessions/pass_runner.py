@@ -274,6 +274,10 @@ class PassRunner:
         """True if rows of this pass may be on the hosts of their workers."""
         return self.dispatcher is not None and self.dispatcher.rows_stay
 
+    def may_have_rows_on(self, host: int) -> bool:
+        """Return True if rows of this pass may be on ``host``."""
+        return isinstance(self._store, HostRowStore) and self._store.may_have_rows_on(host)
+
     @property
     def byte_limited(self) -> bool:
         """True if the pool of this pass was stopped by its limit in bytes."""
