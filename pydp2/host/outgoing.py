@@ -14,6 +14,7 @@ from typing import Any
 
 MIN_WINDOW = 8 << 20
 MAX_WINDOW = 64 << 20
+_LEAST_SECONDS = 0.05  # of a round trip: data wait for busy loops at both ends, which a short message does not show
 
 
 class OutgoingQueue:
@@ -71,5 +72,6 @@ class OutgoingQueue:
         self._taken = max(self._taken, min(total, self._sent))
 
     def fit_window(self, bytes_per_second: float, round_trip: float) -> None:
-        """Set the window to twice what the connection holds: a rate times a round trip in seconds."""
-        self.window = int(min(MAX_WINDOW, max(MIN_WINDOW, 2 * bytes_per_second * round_trip)))
+        """Set the window to twice what is on the way: a rate times a round trip in seconds."""
+        seconds = max(round_trip, _LEAST_SECONDS)
+        self.window = int(min(MAX_WINDOW, max(MIN_WINDOW, 2 * bytes_per_second * seconds)))

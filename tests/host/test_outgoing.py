@@ -81,6 +81,11 @@ def test_a_worker_that_a_merge_waits_for_comes_first_until_its_queue_is_empty() 
 def test_the_window_fits_rate_and_round_trip_within_its_bounds() -> None:
     queue = OutgoingQueue()
     assert queue.window == MIN_WINDOW
-    for rate, round_trip, window in ((1e6, 0.001, MIN_WINDOW), (1e9, 0.01, 20_000_000), (1e10, 1.0, MAX_WINDOW)):
+    for rate, round_trip, window in (
+        (1e6, 0.001, MIN_WINDOW),
+        (1e8, 0.1, 20_000_000),
+        (2e8, 0.001, 20_000_000),  # as if it were 50 ms
+        (1e10, 1.0, MAX_WINDOW),
+    ):
         queue.fit_window(rate, round_trip)
         assert queue.window == window
