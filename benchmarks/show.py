@@ -10,7 +10,7 @@ from benchmarks.results import OURS, Row, Table
 
 _NONE = "-"
 _WIDE = 132  # columns, where it goes to a file
-_WAYS = (" cached", " relaxed", " keys", " workers", " hosts", " row server", " row servers")  # of the same libraries
+_WAYS = (" cached", " relaxed", " keys", " workers", " hosts", " 2 row servers", " row server")  # of the same libraries
 _OFTEN = 0.5  # the share of steps from which on a loader that was not ready is named
 
 
