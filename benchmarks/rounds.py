@@ -118,8 +118,8 @@ class Plan:
     options: Mapping[str, tuple[tuple[str, Any], ...]] | None = None
 
     def contestants(self, workload: str) -> list[Contestant]:
-        if self.hosts:
-            return [*HOSTS]
+        if self.hosts:  # with as many workers on each
+            return [c for c in HOSTS if all(number % dict(c.options).get("hosts", 1) == 0 for number in self.workers)]
         if self.native:
             return [c for c in NATIVE[workload] if c.peer in ("pydp2", *self.peers)]
         if self.plain:

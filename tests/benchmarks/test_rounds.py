@@ -206,6 +206,14 @@ def test_workers_of_another_host_are_measured_beside_those_of_this_one(tmp_path:
     assert "thread us" in shown
 
 
+def test_two_hosts_take_part_where_each_has_as_many_workers() -> None:
+    def names(*workers: int) -> list[str]:
+        return [one.name for one in rounds.Plan(hosts=True, workers=workers).contestants("words")]
+
+    assert "pydp2 2 row servers" in names(2, 4)
+    assert "pydp2 2 row servers" not in names(2, 3)
+
+
 def test_a_pass_that_is_too_short_for_its_latency_fails(data_folder: Path) -> None:
     job = Job("pydp2", "words", str(data.make("words", data_folder, SCALE)), options=(("step", 1.0),))
     result = rounds.run(job, sys.executable)
