@@ -218,13 +218,18 @@ class PassRecord:
 
     def claim(self, worker: int, epoch: str) -> tuple[dict[str, Any], int]:
         """Return where ``worker`` begins in the pass that is called ``epoch``, which the first worker opens, and how
-        often a state was loaded before: those who still read what was left then are in other jobs."""
+        often a state was loaded before: those who still read what was left then are in other jobs.
+
+        Bounds of buckets that were kept are in it if they were when the pass was opened: all workers begin alike, also
+        one that begins when another has found them.
+        """
         with self.changing() as record:
             if record["epoch"] != epoch or worker in record["workers"]:
-                record.update(epoch=epoch, workers=[], start=record["next"], next=_pass_after(record["next"]))
+                kept = _buckets({"bounds": record["bounds"]}) if "bounds" in record else {}
+                start = {**kept, **record["next"]}
+                record.update(epoch=epoch, workers=[], start=start, next=_pass_after(record["next"]))
             record["workers"].append(worker)
-            start: dict[str, Any] = record["start"]
-            return start, record["restarts"]
+            return record["start"], record["restarts"]
 
     def go_on(self, epoch: str, state: Mapping[str, Any]) -> None:
         """Have the pass that is called ``epoch`` be that of ``state``, which each of its workers has loaded."""
@@ -238,12 +243,6 @@ class PassRecord:
             with self.changing() as record:
                 if record["next"]["pass"] == pass_id + 1:
                     record["next"] |= _buckets({"bounds": state["buckets"]["bounds"]})
-
-    @property
-    def bounds(self) -> list[int] | None:
-        """Bounds of buckets that were kept; None if there are none."""
-        with self.changing() as record:
-            return record.get("bounds")
 
     def keep_bounds(self, buckets: Mapping[str, Any]) -> None:
         """Keep the bounds of ``buckets`` for all passes to come, if it has any and none are kept."""

@@ -104,7 +104,8 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         elif worker.seed is not None:
             start = self._record.claim(worker.number, epoch)[0]
             loader = self._loader(worker, f"{start['pass']}-0")
-            if self._begun or (bounds := self._record.bounds) is None:
+            bounds = start.get("buckets", {}).get("bounds")
+            if self._begun or bounds is None:
                 loader.set_epoch(start["pass"])
             else:  # a new job, which would find others
                 loader.load_state_dict(beginning_of_pass(loader.client.state_dict(), start["pass"], bounds))

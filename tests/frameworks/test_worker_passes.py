@@ -12,7 +12,7 @@ import pytest
 import pydp2
 from pydp2.errors import ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.shared_service import Ranks
-from pydp2.frameworks.worker_passes import WorkerPasses
+from pydp2.frameworks.worker_passes import PassRecord, WorkerPasses
 from tests.conftest import wait_until
 from tests.runs import NUMBERS_OPTIONS
 
@@ -180,3 +180,12 @@ def test_the_state_of_another_stream_is_refused_where_it_is_read(service: pydp2.
     passes.load_state_dict(state)
     with pytest.raises(StateMismatch, match="batch_size"):
         list(in_turn(passes, 1))
+
+
+def test_all_workers_of_a_pass_begin_it_alike_also_if_one_has_found_bounds_meanwhile() -> None:
+    record = PassRecord({"pass": 0})
+    first, _ = record.claim(0, "one")
+    record.keep_bounds({"bounds": [8, 16]})
+    assert record.claim(1, "one")[0] == first == {"pass": 0}
+    later = [record.claim(worker, "two")[0] for worker in range(2)]
+    assert [(start["pass"], start["buckets"]) for start in later] == [(1, {"bounds": [8, 16]})] * 2
