@@ -32,18 +32,14 @@ def uses_ipv6(address: str) -> bool:
     host = address.partition("?")[0].removeprefix("tcp://").rpartition(":")[0]
     if not address.startswith("tcp://") or host in ("", "*", "localhost") or host[0] == "[":
         return host.startswith("[")
+    return not _is_known(host, socket.AF_INET) and _is_known(host, socket.AF_INET6)
+
+
+def _is_known(host: str, family: socket.AddressFamily) -> bool:
+    """Return True if ``host`` has an address of ``family``."""
     try:
-        socket.getaddrinfo(host, None, socket.AF_INET)
-    except socket.gaierror as error:
-        if error.errno == socket.EAI_AGAIN:  # nobody knows it now
-            return False
-    except UnicodeError:  # no name
-        return False
-    else:
-        return False
-    try:
-        return bool(socket.getaddrinfo(host, None, socket.AF_INET6))
-    except socket.gaierror:
+        return bool(socket.getaddrinfo(host, None, family))
+    except (socket.gaierror, UnicodeError):  # nobody knows it now, or it is no name
         return False
 
 

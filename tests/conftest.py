@@ -165,22 +165,32 @@ def open_files(pid: int | str = "self") -> dict[int, str]:
     return found
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    """After a test there is no new descriptor, thread or process."""
-    descriptors = open_files()
+@contextlib.contextmanager
+def nothing_stays(*, descriptors: bool = True, besides: str = "") -> Iterator[None]:
+    """Behind the block there is no new thread or process, but those of this name, and no new descriptor, unless others
+    open some at any time."""
+    files = open_files()
     threads = set(threading.enumerate())
     running = _pids()  # whether they are of tests is no matter: only of later ones it is asked
     yield
     left: list[str] = []
 
     def nothing() -> bool:
+        new = processes_of_tests(besides=running)
         left[:] = [f"thread {t.name}" for t in threading.enumerate() if t not in threads and t.is_alive()]
-        left.extend(f"process {pid} {name}" for pid, name in processes_of_tests(besides=running).items())
-        left.extend(f"descriptor {fd}, {what}" for fd, what in open_files().items() if fd not in descriptors)
+        left.extend(f"process {pid} {name}" for pid, name in new.items() if name != besides)
+        if descriptors:
+            left.extend(f"descriptor {fd}, {what}" for fd, what in open_files().items() if fd not in files)
         return not left
 
     assert wait_until(nothing), left
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    """After a test there is no new descriptor, thread or process."""
+    with nothing_stays():
+        yield
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ class EndReading(Message):
 
 @dataclass(frozen=True, slots=True)
 class Retire(Message):
-    """Server, or the host of the worker, which leaves: begin no more files, and return those that are not begun."""
+    """Agent of a host that leaves, as the server of its workers: begin no more files, return those not begun."""
 
 
 @dataclass(frozen=True, slots=True)

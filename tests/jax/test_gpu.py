@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -27,7 +26,7 @@ import pydp2.jax.device_put as device_put_module  # noqa: E402
 from pydp2.columns.columns import aligned_empty  # noqa: E402
 from pydp2.jax.device_put import make_put  # noqa: E402
 from pydp2.jax.placement import ProcessPlacement  # noqa: E402
-from tests.conftest import _pids, processes_of_tests, wait_until  # noqa: E402
+from tests.conftest import nothing_stays  # noqa: E402
 
 
 def found(platform: str) -> list[Any]:
@@ -96,16 +95,8 @@ WIDE = """
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """After a test there is no new thread or process. The driver opens descriptors whenever it likes."""
-    threads, running = set(threading.enumerate()), _pids()
-    yield
-    left: list[Any] = []
-
-    def nothing() -> bool:
-        left[:] = [thread for thread in threading.enumerate() if thread not in threads and thread.is_alive()]
-        left.extend(processes_of_tests(besides=running).items())
-        return not left
-
-    assert wait_until(nothing), left
+    with nothing_stays(descriptors=False):
+        yield
 
 
 def place(name: str, is_committed: bool) -> Any:

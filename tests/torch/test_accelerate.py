@@ -25,9 +25,10 @@ def _own_state() -> Iterator[None]:
     accelerate.state.GradientState._reset_state()
 
 
-def accelerated(made: Any, folder: Path, *, stop: int = -1, resume: bool = False) -> list[str]:
+def accelerated(made: Any, folder: Path, *, stop: int = -1, resume: bool = False, device: str = "cpu") -> list[str]:
     """What the steps of two epochs got; behind ``stop`` of them all is saved, and that is the end."""
-    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator = accelerate.Accelerator(cpu=device == "cpu")
+    assert accelerator.device.type == device
     seen: list[str] = []
     with pydp2.torch.loader(*TRAIN, **DIGITS, device=accelerator.device) as loader:
         made, optimizer, data = accelerator.prepare(made, torch.optim.SGD(made.parameters(), 0.1, momentum=0.9), loader)
@@ -40,7 +41,7 @@ def accelerated(made: Any, folder: Path, *, stop: int = -1, resume: bool = False
                 accelerator.backward(torch.nn.functional.cross_entropy(made(step["pixel"] / 16), step["label"]))
                 optimizer.step()
                 optimizer.zero_grad()
-                seen.append(digest(step))
+                seen.append(digest({name: value.cpu() for name, value in step.items()}))
                 if len(seen) == stop:
                     accelerator.save_state(str(folder))
                     return seen

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import islice
@@ -24,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 import pydp2  # noqa: E402
 import pydp2.torch  # noqa: E402
 from pydp2 import fluid  # noqa: E402
-from tests.conftest import _pids, processes_of_tests, wait_until  # noqa: E402
+from tests.conftest import nothing_stays  # noqa: E402
 from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of forks beside the threads of a driver, and of frameworks
@@ -99,17 +98,9 @@ def _driver() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """After a test there is no new thread or process. The driver opens descriptors whenever it likes."""
-    threads, running = set(threading.enumerate()), _pids()
-    yield
-    left: list[Any] = []
-
-    def nothing() -> bool:
-        left[:] = [thread for thread in threading.enumerate() if thread not in threads and thread.is_alive()]
-        # orted: Lightning asks mpi4py, where that is installed, how many processes there are, and that starts it
-        left.extend(each for each in processes_of_tests(besides=running).items() if each[1] != "orted")
-        return not left
-
-    assert wait_until(nothing), left
+    # orted: Lightning asks mpi4py, where that is installed, how many processes there are, and that starts it
+    with nothing_stays(descriptors=False, besides="orted"):
+        yield
 
 
 def kinds(provider_file: Callable[[str], str], *left_out: str) -> str:
@@ -446,31 +437,12 @@ def test_accelerate_leaves_a_loader_alone_and_goes_on_where_it_saved(
 ) -> None:
     accelerate: Any = pytest.importorskip("accelerate")
 
-    def run(stop: int, resume: bool) -> list[str]:
-        accelerator, seen = accelerate.Accelerator(cpu=device == "cpu"), []
-        assert accelerator.device.type == device
-        with pydp2.torch.loader(*TRAIN, **DIGITS, device=accelerator.device) as loader:
-            layer = model()
-            layer, optimizer, data = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), 0.1), loader)
-            assert data is loader
-            accelerator.register_for_checkpointing(data)
-            if resume:
-                accelerator.load_state(str(tmp_path))
-            for _ in range(data.pass_id, 2):
-                for step in data:
-                    loss = torch.nn.functional.cross_entropy(layer(step["pixel"] / 16), step["label"])  # type: ignore[call-overload]
-                    accelerator.backward(loss)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    seen.append(digest_of(step))
-                    if len(seen) == stop:
-                        accelerator.save_state(str(tmp_path))
-                        return seen
-        return seen
+    from tests.torch.test_accelerate import accelerated  # it needs Accelerate
 
     both = passes[0] + passes[1]
     try:
-        assert run(9, False) + run(-1, True) == both
+        first = accelerated(model(), tmp_path, stop=9, device=device)
+        assert first + accelerated(model(), tmp_path, resume=True, device=device) == both
     finally:
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
         accelerate.state.GradientState._reset_state()

@@ -303,8 +303,9 @@ class TrainerGroup:
         self.delivery.begin(start.at)
         if start.at.batch_index:
             files, samples = self.runner.run_again
-            again = f"{files} files are run again, {samples} samples of them a second time"
-            again = again if start.at.point is not None else "all that came before is read again"
+            again = "all that came before is read again"
+            if start.at.point is not None:
+                again = f"{files} files are run again, {samples} samples of them a second time"
             self._log(f"pass {pass_id} is taken up at batch {start.at.batch_index}: {again}", "")
 
     def _join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
