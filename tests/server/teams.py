@@ -143,6 +143,11 @@ class Trainer:
     asked: int = 0  # batches of the run
     said: int = 0  # of them, which it has said to be used
 
+    def catch(self, *errors: type[Error]) -> None:
+        """Go on with the next pass if one has failed with one of ``errors``."""
+        if isinstance(self.error, errors):
+            self.error, self.position = None, self.position.next_pass()
+
 
 class NoEnd(AssertionError):
     """Trainers wait for ever."""
@@ -425,9 +430,14 @@ class World:
                 if trainer.peer == peer:
                     trainer.inbox.append(message)
 
-    def finish(self, trainers: Collection[Trainer], passes: int, *, close: bool = False) -> None:
-        """In peace to the end of so many passes; with ``close`` each leaves that has had them, or was refused."""
+    def finish(
+        self, trainers: Collection[Trainer], passes: int, *, close: bool = False, catch: tuple[type[Error], ...] = ()
+    ) -> None:
+        """In peace to the end of so many passes, also if they fail with an error of ``catch``; with ``close`` each
+        leaves that has had them, or was refused."""
         for _ in range(5000):
+            for trainer in trainers:
+                trainer.catch(*catch)
             going = [t for t in trainers if t.position.pass_id < passes and t.error is None]
             if not going:
                 return

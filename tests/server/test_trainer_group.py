@@ -537,6 +537,21 @@ def test_ranks_that_have_ended_or_left_a_pass_stay_so_when_rows_are_lost() -> No
     assert [n for _, n in reads.used] == [*range(2, 30, 3)]
 
 
+def test_a_rank_hears_why_its_pass_failed_though_rows_are_lost_before_it_heard_it() -> None:
+    made = World(1, 2)
+    made.numbers.errors[0] = ProviderError("a file raised")
+    reads, told = made.come(0), made.come(1)
+    made.begin(reads)
+    made.begin(told)
+    assert [type(each) for each in told.inbox] == [m.Failed]
+    made.lose_rows()
+    made.reconnect(told)
+    made.receive(told)
+    assert isinstance(told.error, ProviderError)
+    assert [made.next(reads), made.next(reads)] == [0, None]
+    assert isinstance(reads.error, ProviderError)
+
+
 def test_nothing_is_taken_up_again_where_no_rows_stay_or_no_pass_is_under_way() -> None:
     made = World(10, 2)
     one, other = made.come(0), made.come(1)
@@ -551,12 +566,15 @@ def test_nothing_is_taken_up_again_where_no_rows_stay_or_no_pass_is_under_way() 
 
 @each_seed(150)
 def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None:
-    """Kills (what a killed one had in hand counts as not used), broken connections, silence, rows that are lost."""
+    """Kills (what a killed one had in hand counts as not used), broken connections, silence, rows that are lost,
+    passes that fail."""
     choose = Random(seed)
     dynamic = choose.random() < 0.4
     world = 1 if dynamic else choose.choice([1, 2, 3])
     length = choose.choice([0, 1, 3, 10, 40])
     made = World(length, world, dynamic=dynamic, seed=seed, prefetch_bytes=choose.choice(BYTES))
+    if choose.random() < 0.5:
+        made.numbers.errors[choose.choice([0, 1, 2])] = ProviderError("a file raised")
     used: list[tuple[int, int]] = []
     ranks = range(choose.choice([1, 2, 3]) if dynamic else world)
     trainers = {rank: made.come(0 if dynamic else rank) for rank in ranks}
@@ -569,6 +587,7 @@ def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None
             continue
         act = choose.random()
         if trainer.over:
+            trainer.catch(ProviderError)
             if trainer.position.pass_id < 3:
                 made.begin(trainer)
         elif act < 0.03 and len(trainers) > 1:
@@ -595,7 +614,7 @@ def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None
     for rank in ranks:
         if rank not in trainers:
             trainers[rank] = made.come(0 if dynamic else rank)
-    made.finish(trainers.values(), 3)
+    made.finish(trainers.values(), 3, catch=(ProviderError,))
     for trainer in trainers.values():
         assert trainer.error is None
         used += trainer.used

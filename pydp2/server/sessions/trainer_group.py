@@ -402,13 +402,14 @@ class TrainerGroup:
         at = self.delivery.resume_point().with_tail_in_point()
         start = PassSnapshot(at, dict(runner.early_ends), runner.buckets)
         trainers = [(each, each.state, self.delivery.first_missing(each)) for each in registry.trainers.values()]
-        done = {**registry.passed_through}
+        done, errors = {**registry.passed_through}, self._errors
         self.stop()
         if registry.alone:  # its trainer says where it is
             runner.pass_id -= 1
         else:
             self._open(runner.pass_id, start)
             registry.passed_through.update(done)
+            self._errors = errors  # also of this pass: a rank that was told may not have heard it
         for trainer, state, first_missing in trainers:
             if state is PassState.IN and trainer.peer:
                 self.out.append((trainer.peer, m.BeginAgain(trainer.run), ()))
