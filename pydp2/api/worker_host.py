@@ -41,6 +41,9 @@ from pydp2.transport.compression import CODEC, FrameCompressor
 _ANSWER_SECONDS = 10.0  # for the service to send what it is made from
 _REST_SECONDS = 0.5  # between two attempts to reach the service
 _END_SECONDS = 10.0  # for the agent to end once it is asked to
+_MAX_DATA_CONNECTIONS = 4
+_CORES_PER_CONNECTION = 4
+"""Number of cores of a host for each connection for what workers send: it has a thread that encrypts."""
 _LEFT = "it has left"
 
 
@@ -195,11 +198,13 @@ class WorkerHost:
         """Run the process of the agent; return its last words."""
         assert target.key_pair is not None
         rundir = RunDir()
+        connections = max(1, min(_MAX_DATA_CONNECTIONS, machine.cores() // _CORES_PER_CONNECTION))
         try:
             setup = AgentSetup(
                 address=target.address, public_key=target.key_pair.public, secret_key=target.key_pair.secret,
                 name=self._name, places=self._places, root=str(self._root), path=tuple(search_path()),
                 worker_address=rundir.address("workers"), digest=spec.digest, patience=self._patience,
+                data_connections=min(connections, self._places),
                 compress=self._compress, row_server=self._row_server,
             )  # fmt: skip
             process, channel = start_interpreter("pydp2.host.main", "main", passed=[rundir.lock])

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ class Agent:
         self._heard_at = self._out_of_reach_since = time.monotonic()
         self._beat_at = self._accepted_at = 0.0
         self._beat_ns = 0
+        self._opens_since = inf  # while it joins: when it began to open a connection for data
         self._round_trip = 0.0
         self._rate_from = (time.monotonic(), 0)
 
@@ -162,6 +164,7 @@ class Agent:
         pair = KeyPair(self._setup.public_key, self._setup.secret_key)
         self._link = ServiceLink(self._setup.address, pair, compresses=bool(self._setup.compress))
         self._poll.add(self._link.handle)
+        self._opens_since = inf
         self._life.move(AgentEvent.CONNECT)
         if self._rows is not None:
             self._rows.begin_session()
@@ -197,8 +200,10 @@ class Agent:
             self._lose("the connection ended", now)
         elif now - self._heard_at > self._timing.host_timeout:
             self._lose(f"nothing heard for {self._timing.host_timeout:g} s", now)
+        elif now - self._opens_since > self._timing.host_timeout and self._life.state is AgentState.JOINING:
+            self._lose("a connection for data does not come about", now)
         else:
-            if now - self._beat_at >= self._timing.host_beat and self._life.state is not AgentState.JOINING:
+            if now - self._beat_at >= self._timing.host_beat and link.data_connections:
                 self._send_beat(link, now)
             link.flush()
 
@@ -228,19 +233,17 @@ class Agent:
     def _handle(self, link: ServiceLink, message: m.Message, body: Sequence[Any], now: float) -> None:
         match message:
             case m.Spec(_, digest):
-                self._accepted(link, digest)
+                self._accepted(link, digest, now)
+            case m.DataOpened():
+                self._data_opened(link, now)
             case m.StartWorker(worker, status_row):
-                self._start(worker, status_row)
+                self._start(link, worker, status_row)
             case m.KillWorker(worker):
                 self._engine.kill(worker)
             case m.ToWorker(worker):
                 self._to_worker(link, worker, body)
-            case m.RowReaders(keys) if self._rows is not None:
-                self._rows.allow(keys)
-            case m.ReleaseRows() if self._rows is not None:
-                self._rows.release(body)
-            case m.SendRows() if self._rows is not None:
-                self._rows.turn_off()
+            case m.RowReaders() | m.ReleaseRows() | m.SendRows() if self._rows is not None:
+                self._rows.handle(message, body)
             case m.HostReceived(total, sent_ns):
                 self._taken(link, total, sent_ns, now)
             case m.Refused(error):
@@ -251,23 +254,34 @@ class Agent:
                 else:
                     self._finish("left" if self._life.state is AgentState.LEAVING else "closed", reason)
 
-    def _accepted(self, link: ServiceLink, digest: str) -> None:
+    def _accepted(self, link: ServiceLink, digest: str, now: float) -> None:
         if digest != self._setup.digest:
             self._finish("again", "the service is made from something else now")
+            return
+        self._open_data(link, now)
+
+    def _open_data(self, link: ServiceLink, now: float) -> None:
+        link.open_data()
+        self._opens_since = now
+
+    def _data_opened(self, link: ServiceLink, now: float) -> None:
+        """Open one more connection for data; once there are as many as there are to be, workers may be started."""
+        if link.data_connections < self._setup.data_connections:
+            self._open_data(link, now)
             return
         self._life.move(AgentEvent.ACCEPTED)
         self._rest = _FIRST_REST
         self._rate_from = (time.monotonic(), 0)
-        link.open_data()
         link.send(m.Prepared(opened_entries(self._files, Path(self._setup.root))))
 
-    def _start(self, worker: int, status_row: int) -> None:
+    def _start(self, link: ServiceLink, worker: int, status_row: int) -> None:
         """Start a worker. Raises RemoteProtocolError if it was started already, or its status row is not free."""
         rows = status_rows(self._setup.places)
         if worker in self._connections or status_row >= rows or status_row in self._status_rows.values():
             raise RemoteProtocolError(f"StartWorker: worker {worker} on status row {status_row} of {rows}")
         self._status_rows[worker] = status_row
         self._connections[worker] = WorkerConnection(b"", worker_link(LinkRole.SERVER))
+        link.begin_worker(worker, status_row)
         self._engine.start(worker, status_row)
 
     def _taken(self, link: ServiceLink, total: int, sent_ns: int, now: float) -> None:

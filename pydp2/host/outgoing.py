@@ -1,7 +1,7 @@
 """Queue what the workers of a host send to the service, within a window. Pure.
 
-Everything goes over one connection. If all of it were handed to the connection at once, what the service waits for
-would stand behind megabytes that it does not need yet. So at most a window of bytes is under way that the service has
+If all of it were handed to a connection at once, what the service waits for would stand behind megabytes that it does
+not need yet. So at most a window of bytes is under way that the service has
 not taken; what is left waits here, in a queue for each worker, and a worker that a merge waits for comes first. The
 messages of one worker keep their order.
 """
@@ -48,8 +48,13 @@ class OutgoingQueue:
         if self._queues.get(worker):
             self._wanted[worker] = None
 
-    def pop(self) -> Sequence[Any] | None:
-        """Return the message that is sent next; None: there is none, or the window is full."""
+    def has(self, worker: int) -> bool:
+        """Return True if messages of ``worker`` wait here."""
+        return worker in self._queues
+
+    def pop(self) -> tuple[int, Sequence[Any]] | None:
+        """Return the message that is sent next, and the worker that it is of; None: there is none, or the window is
+        full."""
         if not self._turns:
             return None
         worker = next(iter(self._wanted), self._turns[0])
@@ -65,7 +70,7 @@ class OutgoingQueue:
             self._wanted.pop(worker, None)
         self._sent += size
         self.waiting_bytes -= size
-        return frames
+        return worker, frames
 
     def taken(self, total: int) -> None:
         """Note that the service has taken ``total`` bytes since the beginning."""

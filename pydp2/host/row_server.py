@@ -98,6 +98,16 @@ class RowServer:
                 self._readings.discard(reading)
                 self._attempts = {attempt: of for attempt, of in self._attempts.items() if of != reading}
 
+    def handle(self, message: m.RowReaders | m.ReleaseRows | m.SendRows, body: Sequence[Any]) -> None:
+        """Do what the service says. Raises RemoteProtocolError."""
+        match message:
+            case m.RowReaders(keys):
+                self.allow(keys)
+            case m.ReleaseRows():
+                self.release(body)
+            case m.SendRows():
+                self.turn_off()
+
     def allow(self, keys: Collection[Any]) -> None:
         """Let the trainers with these public keys fetch rows, and no others."""
         self._keys.allowed = frozenset(key for key in keys if isinstance(key, str))

@@ -29,6 +29,8 @@ class AgentSetup:
     digest: str
     patience: float
     """Seconds without a service after which the agent ends."""
+    data_connections: int = 1
+    """Number of connections for what workers send."""
     compress: str = ""
     """Codec that compresses the frames of workers; "": none."""
     row_server: str = ""

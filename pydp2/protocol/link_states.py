@@ -111,6 +111,7 @@ HOST_LINK: TransitionTable = {
     **{(s, S, m.Refused): LinkState.CLOSED for s in (LinkState.NEW, LinkState.JOINED, *_AT_WORK)},
     (LinkState.NEW, H, m.Join): LinkState.JOINED,
     (LinkState.JOINED, S, m.Spec): LinkState.JOINED,
+    (LinkState.JOINED, S, m.DataOpened): LinkState.JOINED,
     (LinkState.JOINED, H, m.Prepared): LinkState.PREPARED,
     **{(s, S, k): s for s in _AT_WORK for k in (m.StartWorker, m.KillWorker, m.ToWorker)},
     **{(s, S, k): s for s in _AT_WORK for k in (m.RowReaders, m.ReleaseRows, m.SendRows)},
@@ -118,7 +119,7 @@ HOST_LINK: TransitionTable = {
     **{(s, S, m.HostReceived): s for s in (LinkState.JOINED, *_AT_WORK)},
     (LinkState.PREPARED, H, m.Drain): LinkState.DRAINING,
     **{(s, S, m.Closing): LinkState.CLOSED for s in (LinkState.NEW, LinkState.JOINED, *_AT_WORK)},
-    # The other connection of a host
+    # The other connections of a host
     (LinkState.NEW, H, m.OpenData): LinkState.CARRIES_DATA,
     **{(LinkState.CARRIES_DATA, H, k): LinkState.CARRIES_DATA for k in (m.WorkerStarted, m.FromWorker, m.WorkerExited)},
     # Messages that were under way when the server ended the session
@@ -164,7 +165,7 @@ def client_link(own_role: LinkRole) -> Link:
 
 
 def host_link(own_role: LinkRole) -> Link:
-    """Return a link between a host and the server, for either of its connections, seen from ``own_role``."""
+    """Return a link between a host and the server, for any of its connections, seen from ``own_role``."""
     return Link(HOST_LINK, own_role, H if own_role is S else S)
 
 

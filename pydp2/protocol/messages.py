@@ -16,7 +16,7 @@ import msgpack
 
 from pydp2.errors import LocalProtocolError, RemoteProtocolError
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 HEADER_LIMIT = 64 * 1024
 INT_LIMIT = 1 << 62
 """Number that all numbers on the wire are below, so that sums and shared memory of 64 bits hold them."""
@@ -68,10 +68,8 @@ class Broken(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeginReading(Message):
-    """Server: reading number ``reading`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``.
-
-    There may be several at a time, one for each job that is in a pass. ``rows_stay``: rows may stay on the host.
-    """
+    """Server: reading number ``reading`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``. There may be
+    several at a time, one for each job that is in a pass. ``rows_stay``: rows may stay on the host."""
 
     reading: int
     pass_id: int
@@ -197,9 +195,15 @@ class Join(Message):
 
 @dataclass(frozen=True, slots=True)
 class OpenData(Message):
-    """Host: what workers send comes over this connection, for the ``session`` that joined over another one."""
+    """Host: what workers send comes over this connection, for the ``session`` that joined over another one. There may
+    be several; a worker stays on one."""
 
     session: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataOpened(Message):
+    """Server: the connection for data that the host opened last is there; one more may be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +257,9 @@ class WorkerStarted(Message):
 @dataclass(frozen=True, slots=True)
 class WorkerExited(Message):
     """Host: the process of a worker ended, with ``status`` as ``os.waitpid`` gives it; all that it sent came before.
-
     ``running`` is the sample that it was asking for, as ``[file, attempt, sample index]``, or empty. ``kill_reason``:
     why the host killed it, else empty; ``over_memory``: it had more memory than it may; ``timed_out``: a sample
-    exceeded ``sample_timeout``.
-    """
+    exceeded ``sample_timeout``."""
 
     worker: int
     status: int
@@ -403,10 +405,8 @@ class LeavePass(Message):
 
 @dataclass(frozen=True, slots=True)
 class Need(Message):
-    """Client: ``count`` more batches of run ``request_id`` may come, its first ``used_batches`` are used.
-
-    If ``count`` is 0, the trainer has read all that came, and waits. ``waited_us``, ``worked_us``: its time, in us.
-    """
+    """Client: ``count`` more batches of run ``request_id`` may come, its first ``used_batches`` are used. If ``count``
+    is 0, the trainer has read all that came, and waits. ``waited_us``, ``worked_us``: its time, in us."""
 
     request_id: int
     count: int
@@ -522,10 +522,10 @@ MESSAGES: dict[str, type[Message]] = {
     m.__name__: m
     for m in (
         Hello, Declared, Broken, BeginReading, Assign, Grant, Want, Places, EndReading, Retire, ReturnFiles, Quit,
-        Chunk, AskSpec, Spec, Join, OpenData, Prepared, StartWorker, KillWorker, ToWorker, FromWorker, WorkerStarted,
-        WorkerExited, HostBeat, HostReceived, Drain, RowReaders, ReleaseRows, SendRows, FetchRows, FetchedRows,
-        Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, BeginAgain, Detach, AskStats,
-        Stats, Probe, Closing,
+        Chunk, AskSpec, Spec, Join, OpenData, DataOpened, Prepared, StartWorker, KillWorker, ToWorker, FromWorker,
+        WorkerStarted, WorkerExited, HostBeat, HostReceived, Drain, RowReaders, ReleaseRows, SendRows, FetchRows,
+        FetchedRows, Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, BeginAgain,
+        Detach, AskStats, Stats, Probe, Closing,
     )
 }  # fmt: skip
 _TYPES: dict[str, tuple[type, int]] = {

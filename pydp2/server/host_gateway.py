@@ -152,8 +152,8 @@ class HostGateway:
                 self.hub.forget_peer(peer)
             return
         session.heard_at = now
-        if peer == session.data:
-            session.data_link.check_received(message)
+        if (data_link := session.data.get(peer)) is not None:
+            data_link.check_received(message)
             size = sum(map(len, frames))
             session.received += size
             session.inflated += size
@@ -195,8 +195,8 @@ class HostGateway:
                 case m.OpenData(session_id):
                     found = self.sessions.open_data(peer, session_id, now)
                     if found is not None:
-                        found.data_link.check_received(message)
-                        self._announce(found)
+                        found.data[peer].check_received(message)
+                        self._send_control(found, m.DataOpened())
                 case m.HostBeat():  # of a session that is over
                     self._send(peer, m.Closing("its session is over", {}, True))
                     self.hub.end_peer(peer)
@@ -230,22 +230,20 @@ class HostGateway:
                 ) from lacks
 
     def _prepared(self, session: HostSession, opened: Sequence[Any]) -> None:
+        if not session.data:
+            raise RemoteProtocolError("Prepared: there is no connection for data")
+        if len(opened) != len(sampled_entries(self._files)):
+            raise RemoteProtocolError(f"Prepared: {len(opened)} entries")
         try:
-            if len(opened) != len(sampled_entries(self._files)):
-                raise RemoteProtocolError(f"Prepared: {len(opened)} entries")
             self.sessions.note_opened(session, opened, self._sampled)
         except HostRefused as error:
             self.turn_away(session.host, error)
             return
-        self._announce(session)
-
-    def _announce(self, session: HostSession) -> None:
-        if session.is_ready:
-            self._log(f"{session.name} joins with {session.places} workers", "host")
-            if session.row_server:
-                self.row_servers.add(session.host, session.row_server)
-                self._send_control(session, m.RowReaders(sorted(self._readers)))
-            self._events.append(HostReady(session.host, session.places))
+        self._log(f"{session.name} joins with {session.places} workers", "host")
+        if session.row_server:
+            self.row_servers.add(session.host, session.row_server)
+            self._send_control(session, m.RowReaders(sorted(self._readers)))
+        self._events.append(HostReady(session.host, session.places))
 
     def _take_data(self, session: HostSession, message: m.Message, body: Sequence[memoryview]) -> None:
         match message:
@@ -366,7 +364,7 @@ class HostGateway:
         if self.sessions.end(session.host) is None:
             return
         self._send(session.control, last)
-        for peer in (session.control, session.data):
+        for peer in session.peers:
             self.hub.end_peer(peer)
         self._events.append(HostGone(session.host, session.running, how, self.row_servers.remove(session.host)))
 
@@ -374,7 +372,7 @@ class HostGateway:
         """Look which hosts are still there, and tell them that the service is. Return what follows."""
         dropped = set(self.hub.take_dropped())
         for session in self.sessions:
-            if dropped & {session.control, session.data}:
+            if dropped & session.peers:
                 self.hub.note_refusal(session.control, "its key was removed", now)
                 self.turn_away(session.host, HostRefused("the key of this host was removed; ask for another one"))
             elif now - session.sent_at > self._timing.host_beat:
@@ -400,7 +398,7 @@ class HostGateway:
                 **session.figures, "host": session.name, "number": session.host, "places": session.places,
                 "state": session.link.state.value, "silent_seconds": round(now - session.heard_at, 3),
                 "received_bytes": session.received, "inflated_bytes": session.inflated,
-                "rows_kept": self.row_servers.row_count(session.host),
+                "data_connections": len(session.data), "rows_kept": self.row_servers.row_count(session.host),
             }
             for session in self.sessions
         ]  # fmt: skip

@@ -37,6 +37,7 @@ _SPARE_BYTES = 4 << 20  # addresses, of which no page is used, for the last word
 _COLLECT = 10_000  # lists and the like that are made and kept before one looks for rings of them; we make none
 _KEPT = 3  # descriptors that workers leave to others: theirs come out of what trainers leave
 _HOST_BACKLOG = 256  # messages of one host that wait here: what the loop takes in one round; more wait at the host
+_HOST_IO_THREADS = 4  # that decrypt what comes from hosts; a connection stays on the one that had the fewest
 _BACKLOG = 64  # messages of one client: more than one that waits for batches ever has under way
 
 
@@ -46,7 +47,7 @@ def serve(
     """Serve until told to stop; the exit status. ``channel`` leads to the program that started this process, ``wakeup``
     is readable when a signal has come."""
     zmq = new_context(1 if spec.server_key is None else 2)  # encrypting takes time of the thread that sends
-    host_zmq = new_context(2)  # its own: a context has one ZAP handler, which belongs to one hub
+    host_zmq = new_context(_HOST_IO_THREADS)  # its own: a context has one ZAP handler, which belongs to one hub
     hubs: list[Hub] = []
     server: Server | None = None
     serving = False  # before that, the program hears of errors and tells of them

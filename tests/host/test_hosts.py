@@ -236,6 +236,22 @@ def test_the_stream_of_three_hosts_is_that_of_a_local_service(
     assert [host.ended() for host in made] == ["its program closed it"] * 3
 
 
+@pytest.mark.parametrize("cores", [7, 12])
+def test_workers_of_a_host_with_many_cores_send_over_several_connections(
+    cores: int, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("pydp2.api.machine.cores", lambda: cores)
+    provider = provider_file(ROWS)
+    whole = local(provider, passes=2)
+    with serving(provider, file) as service:
+        joined(workers=5)
+        assert wait_until(lambda: active(service) == 5)
+        assert [each["data_connections"] for each in hosts(service)] == [cores // 4]
+        with service.connect(**OPTIONS) as data:
+            assert stream(data, 2) == whole
+
+
 @pytest.mark.parametrize("code", [KINDS, ROWS], ids=["all kinds of slots", "rows"])
 def test_the_stream_of_hosts_that_compress_is_that_of_a_local_service(
     code: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
@@ -734,10 +750,11 @@ def hostile(file: Path) -> Iterator[tuple[ServiceLink, Line]]:
     try:
         link.send(m.Join(m.WIRE_VERSION, RELEASE, "hostile", 1, link.session, "", {}, "zstd"))
         answer(link, m.Spec)
-        link.send(m.Prepared([0] * len(sampled_entries(FileList.of(FILES)))))
         link.open_data()
+        answer(link, m.DataOpened)
+        link.send(m.Prepared([0] * len(sampled_entries(FileList.of(FILES)))))
         answer(link, m.StartWorker)
-        yield link, link._data
+        yield link, link._data[0][0]
     finally:
         link.close()
 

@@ -30,10 +30,10 @@ def test_each_message_goes_once_those_of_a_worker_in_order_and_never_more_than_t
     def pop() -> bool:
         nonlocal sent
         before = queue.bytes_under_way
-        frames = queue.pop()
-        if frames is None:
+        if (message := queue.pop()) is None:
             return False
-        (frame,) = frames
+        worker, (frame,) = message
+        assert worker == frame[0]
         popped[frame[0]].append(frame)
         sent += len(frame)
         assert before == 0 or queue.bytes_under_way <= 100, "one message alone may be larger"
@@ -70,12 +70,12 @@ def test_a_worker_that_a_merge_waits_for_comes_first_until_its_queue_is_empty() 
     queue.prefer(3)
     queue.prefer(7)
     order = []
-    while (frames := queue.pop()) is not None:
-        order.append(frames[0])
+    while (message := queue.pop()) is not None:
+        order.append(message[1][0])
     assert order == [b"30", b"31", b"10", b"20", b"11", b"21"]
     queue.push(3, [b"32"])
     queue.push(1, [b"12"])
-    assert queue.pop() == [b"32"], "nobody waits for it any more: it came first"
+    assert queue.pop() == (3, [b"32"]), "nobody waits for it any more: it came first"
 
 
 def test_the_window_fits_rate_and_round_trip_within_its_bounds() -> None:

@@ -98,6 +98,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         1, "0.1.0", "node7", 8, "fedcba9876543210", "0123456789abcdef", {"python": "3.11.7"}, "zstd", "tcp://node7:7800"
     ),
     m.OpenData("fedcba9876543210"),
+    m.DataOpened(),
     m.Prepared([1, 0, 1]),
     m.StartWorker(3, 5),
     m.KillWorker(3),

@@ -69,8 +69,8 @@ class Side:
         control, data = Peer(self.hub), Peer(self.hub)
         session = os.urandom(8).hex()
         control.say(m.Join(m.WIRE_VERSION, RELEASE, "node7", 1, session, "", {}, codec, row_server))
-        control.say(m.Prepared([0]))
         data.say(m.OpenData(session))
+        control.say(m.Prepared([0]))
         return control, data
 
     def receive(self, most: int = 100) -> tuple[list[Any], bool]:

@@ -6,7 +6,12 @@ import pytest
 
 from pydp2.errors import HostRefused, RemoteProtocolError
 from pydp2.protocol import messages as m
-from pydp2.server.workers.host_sessions import HostSession, HostSessions, check_state_directory
+from pydp2.server.workers.host_sessions import (
+    MAX_DATA_CONNECTIONS,
+    HostSession,
+    HostSessions,
+    check_state_directory,
+)
 
 
 @pytest.fixture
@@ -51,26 +56,27 @@ def test_a_session_is_of_one_host_alone(sessions: HostSessions) -> None:
             join(sessions, session)
 
 
-def test_data_belongs_to_the_session_that_it_names_once(sessions: HostSessions) -> None:
+def test_data_belongs_to_the_session_that_it_names(sessions: HostSessions) -> None:
     session = join(sessions, "a")
+    session.link.check_received(m.Join(2, "1.0", "node", 2, "a", "", {}))
     assert sessions.open_data(b"data", "b", 1.0) is None
-    assert sessions.open_data(b"data", "a", 1.0) is session
-    assert sessions.at(b"data") is sessions.at(b"a") is session
-    assert sessions.open_data(b"other", "a", 1.0) is None, "a second connection gets nothing of the first"
+    assert sessions.open_data(b"data", "a", 1.0) is sessions.open_data(b"more", "a", 1.0) is session
+    assert sessions.at(b"data") is sessions.at(b"more") is sessions.at(b"a") is session
     assert sessions.end(session.host) is session
-    assert sessions.at(b"data") is sessions.at(b"a") is None
+    assert sessions.at(b"data") is sessions.at(b"more") is sessions.at(b"a") is None
     assert sessions.end(session.host) is None
 
 
-def test_a_host_is_ready_with_both_connections_and_once_it_is_prepared(sessions: HostSessions) -> None:
-    session = join(sessions, "a")
-    session.link.check_received(m.Join(2, "1.0", "node", 2, "a", "", {}))
-    session.link.check_sending(m.Spec({}, ""))
-    assert not session.is_ready
-    session.link.check_received(m.Prepared([]))
-    assert not session.is_ready
-    sessions.open_data(b"data", "a", 1.0)
-    assert session.is_ready
+def test_a_session_has_so_many_connections_for_data_and_none_once_it_is_prepared(sessions: HostSessions) -> None:
+    full, begun = join(sessions, "a"), join(sessions, "b")
+    for session in (full, begun):
+        session.link.check_received(m.Join(2, "1.0", "node", 2, session.session, "", {}))
+    for number in range(MAX_DATA_CONNECTIONS):
+        assert sessions.open_data(b"data %d" % number, "a", 1.0) is full
+    assert sessions.open_data(b"one more", "a", 1.0) is None
+    begun.link.check_received(m.Prepared([]))
+    assert sessions.open_data(b"late", "b", 1.0) is None
+    assert sessions.at(b"one more") is sessions.at(b"late") is None
 
 
 def test_a_host_is_silent_until_it_is_heard_again(sessions: HostSessions) -> None:

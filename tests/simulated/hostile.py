@@ -143,9 +143,9 @@ class LyingHost:
 
     def _join(self) -> None:
         self._say(0, m.Join(m.WIRE_VERSION, RELEASE, "liar", self._choose.choice([1, 2]), self._session, "", {}))
-        if self._state != "joined":
-            self._say(1, m.OpenData(self._session))
-            self._say(0, m.Prepared([0] * len(sampled_entries(self.world.files))))
+
+    def _prepare(self) -> None:
+        self._say(0, m.Prepared([0] * len(sampled_entries(self.world.files))))
         if self._state == "draining":
             self._say(0, m.Drain())
 
@@ -164,6 +164,10 @@ class LyingHost:
                 message, body = m.decode(frames)
                 if isinstance(message, m.Closing | m.Refused):
                     self._left = 0
+                elif isinstance(message, m.Spec) and self._state not in STATES[:2]:
+                    self._say(1, m.OpenData(self._session))
+                elif isinstance(message, m.DataOpened):
+                    self._prepare()
                 elif isinstance(message, m.KillWorker):
                     if self._choose.random() < 0.7:
                         self._say(1, m.WorkerExited(message.worker, 9, [], "", False, False))
@@ -292,21 +296,25 @@ class LyingService:
         """Broken messages that were sent."""
         self.started = 0
         """Workers that hosts were told to start, in order."""
+        self._control_of: dict[str, bytes] = {}  # of each session
         world.turns.over = True
         world.far.wake = self._came
 
     def _came(self) -> None:
         while (received := self.world.far.receive()) is not None:
             peer, frames = received
-            name = msgpack.unpackb(frames[0])[0]
-            if name == "Join":
-                if self._choose.random() < 0.9:
-                    self._say(peer, m.Spec({}, self.world.digest))
-                self._later(peer)
-            elif name == "Prepared":
-                for row in range(self._choose.randrange(3)):
-                    self._say(peer, m.StartWorker(self.started, row))
-                    self.started += 1
+            match m.decode(frames)[0]:
+                case m.Join(session=session):
+                    self._control_of[session] = peer
+                    if self._choose.random() < 0.9:
+                        self._say(peer, m.Spec({}, self.world.digest))
+                    self._later(peer)
+                case m.OpenData(session) if (control := self._control_of[session]) in self.world.far.peers:
+                    self._say(control, m.DataOpened())
+                case m.Prepared():
+                    for row in range(self._choose.randrange(3)):
+                        self._say(peer, m.StartWorker(self.started, row))
+                        self.started += 1
 
     def _say(self, peer: bytes, message: m.Message) -> None:
         self.world.far.send(peer, [m.encode(message)])

@@ -225,7 +225,7 @@ class Host:
         setup = AgentSetup(
             address="tcp://head:7701?key=" + "a" * 64, public_key="", secret_key="", name=f"host {number}",
             places=world.random.choice([1, 1, 2, 3]), root="/", path=(), worker_address="", digest=world.digest,
-            patience=1e9, compress="zstd" if COMPRESSES and number % 2 else "",
+            patience=1e9, compress="zstd" if COMPRESSES and number % 2 else "", data_connections=1 + number % 3,
         )  # fmt: skip
         engine: Any = self.engine
         hub: Any = self.hub

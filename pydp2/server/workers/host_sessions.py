@@ -18,6 +18,8 @@ from pydp2.protocol.link_states import Link, LinkRole, LinkState, host_link
 
 MAX_PLACES = 1024
 """Number of workers that one host may run."""
+MAX_DATA_CONNECTIONS = 8
+"""Number of connections for data that a host may have."""
 MAX_BEATS = 4
 """Number of beats that are answered in the time between two; more come after a delay, or from a host that lies."""
 _MAX_HOSTS = 1024
@@ -30,8 +32,7 @@ _REPORT_BYTES = 1 << 20  # received since the host was told how much has come
 
 @dataclass(slots=True)
 class HostSession:
-    """Session of host number ``host``. ``control`` and ``data`` are its two connections, the second b"" until it is
-    there."""
+    """Session of host number ``host``, with a connection for ``control``, and some for ``data`` once they are there."""
 
     host: int
     name: str
@@ -40,8 +41,7 @@ class HostSession:
     control: bytes
     heard_at: float
     link: Link = field(default_factory=lambda: host_link(LinkRole.SERVER))
-    data_link: Link = field(default_factory=lambda: host_link(LinkRole.SERVER))
-    data: bytes = b""
+    data: dict[bytes, Link] = field(default_factory=dict)
     sent_at: float = 0.0
     beat_ns: int = 0
     compresses: bool = False
@@ -62,9 +62,9 @@ class HostSession:
     """Sampled entries that are no files there."""
 
     @property
-    def is_ready(self) -> bool:
-        """True if workers can be started there: both connections are there, and the host is prepared."""
-        return self.data != b"" and self.link.state is LinkState.PREPARED
+    def peers(self) -> set[bytes]:
+        """All connections that it has."""
+        return {self.control, *self.data}
 
     @property
     def owes_report(self) -> bool:
@@ -138,11 +138,12 @@ class HostSessions:
         return next(each for each in names if each not in taken)
 
     def open_data(self, peer: bytes, session: str, now: float) -> HostSession | None:
-        """Return the session whose data comes over ``peer`` from now on; None: there is no such session."""
+        """Return the session whose data comes over ``peer``, too, from now on; None: there is no such session, or it
+        may have no more connections."""
         found = next((each for each in self._sessions.values() if each.session == session), None)
-        if found is None or found.data:
+        if found is None or found.link.state is not LinkState.JOINED or len(found.data) >= MAX_DATA_CONNECTIONS:
             return None
-        found.data, found.heard_at = peer, now
+        found.data[peer], found.heard_at = host_link(LinkRole.SERVER), now
         self._at[peer] = found
         return found
 
@@ -150,8 +151,8 @@ class HostSessions:
         """End the session of ``host``. Return it, if there was one."""
         found = self._sessions.pop(host, None)
         if found is not None:
-            self._at.pop(found.control, None)
-            self._at.pop(found.data, None)
+            for peer in found.peers:
+                self._at.pop(peer, None)
         return found
 
     def silent(self, now: float, limit: float) -> list[HostSession]:
