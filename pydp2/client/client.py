@@ -363,9 +363,9 @@ class Client(Stream):
             if fetcher is not None and (addresses := batch.unreachable(fetcher)):
                 self._begin(addresses)
                 return False
-            self._show_life()  # over a slow line a batch may take long
+            self._show_life()  # over a slow line a batch may take long; after a silence this begins anew
             seconds = _ROWS_SECONDS
-        return True
+        return self._session.progress.run == run
 
     def _end_run_if_told(self) -> bool:
         """Begin anew, or raise, if the service says that this run is over whatever waits here of it."""

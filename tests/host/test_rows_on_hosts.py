@@ -17,6 +17,7 @@ import pytest
 
 import pydp2
 from pydp2.client import row_fetcher
+from pydp2.client.row_fetcher import RowFetcher
 from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.transport import Line
 from tests.conftest import wait_until
@@ -182,6 +183,28 @@ def test_a_trainer_that_waits_long_for_rows_shows_that_it_lives(
         with pydp2.connect(file, timeout=30.0, lease=1.0, **OPTIONS) as data:
             assert stream(data) == whole
             assert data._session.progress.run == 1
+
+
+def test_a_trainer_that_stood_still_while_its_rows_came_has_no_batch_twice(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its lease it begins anew; the batch whose rows it has got in the meantime comes once more."""
+    provider = provider_file(ROWS)
+    whole = local(provider)
+    wait = RowFetcher.wait
+    stops = iter([0.0, 1.3, 0.0, 0.0, 1.3])  # seconds
+
+    def stopped(fetcher: RowFetcher, *given: Any) -> None:
+        wait(fetcher, *given)
+        time.sleep(next(stops, 0.0))  # as if the process were stopped here
+
+    monkeypatch.setattr(RowFetcher, "wait", stopped)
+    with serving(provider, file) as service:
+        joined(workers=2, row_server=HERE)
+        assert wait_until(lambda: active(service) == 2)
+        with pydp2.connect(file, lease=1.0, **OPTIONS) as data:
+            assert stream(data) == whole
+    assert next(stops, None) is None, "it was stopped"
 
 
 def test_a_host_that_leaves_keeps_its_rows_until_trainers_have_them(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydp2.client.client import Client
 from pydp2.client.connection import Target
+from pydp2.client.loaded_state import FEW
 from pydp2.errors import Error, JobTaken, Rewound, ServiceLost, ServiceUnreachable
 from pydp2.transport.keys import KeyPair
 
@@ -50,6 +51,8 @@ class Trainer:
 
     def __init__(self, team: Team, rank: int, state: dict[str, Any] | None) -> None:
         self.team, self.rank, self.state = team, rank, state
+        self.had = 0
+        """Batches since it began."""
         self.machine = -1 - rank
         self.client: Client | None = None
         self.task = Task(team.world.network, self.machine, self._run)
@@ -77,6 +80,7 @@ class Trainer:
         try:
             for batch in client:
                 assert batch.pass_id == number
+                self.had += 1
                 seen.batches.append(list(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))
                 seen.pool_weights.append(batch.pool_weight)
                 seen.paddings.append(batch.padding)
@@ -90,6 +94,14 @@ class Trainer:
         else:
             team.note(self.rank, (number + 1, 0), client.state_dict())
         seen.whole = True
+
+    @property
+    def is_far(self) -> bool:
+        """True if it does not follow by itself when another rank loads its state once more: it has had more batches
+        since it loaded it than a client goes on after, or the end of a pass."""
+        if self.state is None:
+            return False
+        return self.had > FEW or self.team.next_pass(self.rank) > self.state["pass"]
 
     def kill(self) -> None:
         """Its process dies."""
@@ -173,7 +185,7 @@ class Team:
     def lost(self, trainer: Trainer, error: Error) -> None:
         """``trainer`` cannot go on."""
         self.world.done[f"lost: {type(error).__name__}"] += 1
-        self.world.check_loss(error)
+        self.world.check_loss(trainer, error)
         self.restart()
 
     def replace(self, trainer: Trainer, seconds: float) -> None:

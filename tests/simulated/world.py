@@ -334,14 +334,16 @@ class World:
                 self.server.close("the test is over", None, asked=True)
             self.disk.crash()
 
-    def check_loss(self, error: Error) -> None:
+    def check_loss(self, trainer: Trainer, error: Error) -> None:
         """A trainer gives up only if it was away for longer than its lease, the service was killed before it had
-        written down what several ranks need, or a process without a state comes where others have loaded one."""
+        written down what several ranks need, a process without a state comes where others have loaded one, or one that
+        is not the first to load its state comes so late that others are far."""
         unwritten = isinstance(error, Rewound) and self.case.ranks > 1 and self.done["crash server"]
         stateless = isinstance(error, Rewound) and self.done["rank dies"] and self.team.restarts
         # after a restart the service waits for the one that had the rank
         replaced = isinstance(error, JobTaken) and self.done["rank dies"] and self.folder is not None
-        assert self.lease < LONG or unwritten or stateless or replaced, error
+        late = isinstance(error, Rewound) and self.team.restarts > 1 and trainer.is_far
+        assert self.lease < LONG or unwritten or stateless or replaced or late, error
 
     def _check_end(self, host: Host) -> None:
         """A host ends only if it is told to, or is not what it must be."""
