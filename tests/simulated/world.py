@@ -40,7 +40,7 @@ from ..server.cases import TYPES, Bad, Case, Sample, weight
 from .disk import Disk
 from .hosts import TIMING, Engine, Host, Turns
 from .network import ClientLine, Frame, Hub, LastPoller, Line, Network, NoContext, Poller, TaskPoller
-from .trainers import LONG, Seen, Team
+from .trainers import LONG, Seen, Team, Trainer
 
 STEPS = 2_000_000  # a schedule with long waits has taken 400,000; who stands still is found by PATIENCE
 PATIENCE = 120.0  # seconds in which some trainer gets on
