@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Generator
+import contextlib
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import FormatError, OptionError
+from pydp2.formats.source import written_whole
 from pydp2.mx.finish import Floats
 
 _MAGIC = b"\x93NUMPY"
@@ -29,36 +30,35 @@ def mean_picture(
 
     Raises:
         FormatError: the file is no ``.npy`` file, or its array has another shape or is not of floats.
-        OptionError: the mean is to be made, and there is no picture.
+        OptionError: the mean is to be made, and there is no picture, or the path ends in ``.gz``.
         OSError: the file cannot be read; or not be written, which is tried before the pictures are read.
     """
     file = Path(path)
     if file.exists():
         return _read(file, shape)
-    _write(file, None)
-    count, total = 0, np.zeros(shape)
-    for some, of in sums():
-        count, total = count + some, total + of
-    if not count:
-        raise OptionError(f"mean_img={path!r} does not exist, and there are no pictures to compute it from")
-    mean: Floats = (total / count).astype(np.float32)
-    _write(file, mean)
+    with contextlib.ExitStack() as stack:
+        with _told(file):
+            beside = stack.enter_context(written_whole(file))
+        count, total = 0, np.zeros(shape)
+        for some, of in sums():
+            count, total = count + some, total + of
+        if not count:
+            raise OptionError(f"mean_img={path!r} does not exist, and there are no pictures to compute it from")
+        mean: Floats = (total / count).astype(np.float32)
+        with _told(file):
+            with open(beside, "wb") as out:
+                np.save(out, mean)
+            stack.close()
     return mean
 
 
-def _write(file: Path, mean: Floats | None) -> None:
-    """Write ``mean``. With None only test that the file can be written."""
-    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+@contextlib.contextmanager
+def _told(file: Path) -> Iterator[None]:
+    """Say that it is ``file`` that cannot be written."""
     try:
-        with open(beside, "xb") as out:
-            if mean is not None:
-                np.save(out, mean)
-        if mean is not None:
-            beside.replace(file)  # whole or not at all, also where several programs make it
+        yield
     except OSError as exc:
         raise OSError(exc.errno, f"mean_img cannot be written: {exc.strerror or exc}", str(file)) from exc
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _read(file: Path, shape: tuple[int, ...]) -> Floats:
