@@ -2,6 +2,8 @@
 """Gather, sort and release rows and encode sets in compiled form: :mod:`pydp2.rowstore.gather`,
 :mod:`pydp2.order.picking`, :mod:`pydp2.columns.sample_set`."""
 
+from collections import deque
+
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -10,8 +12,118 @@ from libc.string cimport memcpy, memmove, memset
 cdef extern from *:
     """
     static inline void pydp2_fence(void) { __sync_synchronize(); }
+
+    #include <pthread.h>
+    #include <signal.h>
+    #include <stdint.h>
+    #include <stdlib.h>
+    #include <string.h>
+
+    #define PYDP2_RING 64 /* copies that wait at most */
+
+    typedef struct {
+        char *to;
+        const char *from;
+        const int64_t *rows;
+        int64_t count;
+        size_t size;
+    } pydp2_copy;
+
+    typedef struct {
+        pthread_t thread;
+        pthread_mutex_t lock;
+        pthread_cond_t work, progress;
+        pydp2_copy ring[PYDP2_RING];
+        uint64_t submitted, done;
+        int stop;
+    } pydp2_copier;
+
+    static void *pydp2_copy_all(void *given) {
+        pydp2_copier *c = (pydp2_copier *)given;
+        pthread_mutex_lock(&c->lock);
+        for (;;) {
+            while (c->done == c->submitted && !c->stop)
+                pthread_cond_wait(&c->work, &c->lock);
+            if (c->done == c->submitted)
+                break;
+            pydp2_copy one = c->ring[c->done % PYDP2_RING];
+            pthread_mutex_unlock(&c->lock);
+            for (int64_t i = 0; i < one.count; i++)
+                memcpy(one.to + one.rows[i] * one.size, one.from + i * one.size, one.size);
+            pthread_mutex_lock(&c->lock);
+            __atomic_store_n(&c->done, c->done + 1, __ATOMIC_RELEASE);
+            pthread_cond_broadcast(&c->progress);
+        }
+        pthread_mutex_unlock(&c->lock);
+        return NULL;
+    }
+
+    static pydp2_copier *pydp2_copier_new(void) {
+        pydp2_copier *c = (pydp2_copier *)calloc(1, sizeof(pydp2_copier));
+        sigset_t all, before;
+        pthread_attr_t small;
+        int failed;
+        if (c == NULL)
+            return NULL;
+        pthread_mutex_init(&c->lock, NULL);
+        pthread_cond_init(&c->work, NULL);
+        pthread_cond_init(&c->progress, NULL);
+        sigfillset(&all); /* signals are for the threads of Python */
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        pthread_attr_init(&small);
+        pthread_attr_setstacksize(&small, 1 << 18);
+        failed = pthread_create(&c->thread, &small, pydp2_copy_all, c);
+        pthread_attr_destroy(&small);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (failed) {
+            free(c);
+            return NULL;
+        }
+        return c;
+    }
+
+    static uint64_t pydp2_copier_done(pydp2_copier *c) { return __atomic_load_n(&c->done, __ATOMIC_ACQUIRE); }
+
+    static void pydp2_copier_wait(pydp2_copier *c, uint64_t number) {
+        pthread_mutex_lock(&c->lock);
+        while (c->done < number)
+            pthread_cond_wait(&c->progress, &c->lock);
+        pthread_mutex_unlock(&c->lock);
+    }
+
+    static void pydp2_copier_add(pydp2_copier *c, pydp2_copy one) {
+        pthread_mutex_lock(&c->lock);
+        while (c->submitted - c->done == PYDP2_RING)
+            pthread_cond_wait(&c->progress, &c->lock);
+        c->ring[c->submitted % PYDP2_RING] = one;
+        c->submitted++;
+        pthread_cond_signal(&c->work);
+        pthread_mutex_unlock(&c->lock);
+    }
+
+    static void pydp2_copier_free(pydp2_copier *c) {
+        pthread_mutex_lock(&c->lock);
+        c->stop = 1;
+        pthread_cond_signal(&c->work);
+        pthread_mutex_unlock(&c->lock);
+        pthread_join(c->thread, NULL);
+        free(c);
+    }
     """
+    ctypedef struct pydp2_copy:
+        char* to
+        const char* from_ "from"
+        const int64_t* rows
+        int64_t count
+        size_t size
+    ctypedef struct pydp2_copier:
+        uint64_t submitted
     void _full_fence "pydp2_fence"() noexcept
+    pydp2_copier* pydp2_copier_new() noexcept nogil
+    uint64_t pydp2_copier_done(pydp2_copier*) noexcept nogil
+    void pydp2_copier_wait(pydp2_copier*, uint64_t) noexcept nogil
+    void pydp2_copier_add(pydp2_copier*, pydp2_copy) noexcept nogil
+    void pydp2_copier_free(pydp2_copier*) noexcept nogil
 
 
 def fence():
@@ -338,3 +450,60 @@ def scatter(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssi
             PyBuffer_Release(&mine)
     finally:
         PyBuffer_Release(&theirs)
+
+
+cdef class RowCopier:
+    cdef pydp2_copier* _copier
+    cdef object _held  # number of each copy that may not be over, and what it reads and writes
+
+    def __cinit__(self):
+        self._held = deque()
+        self._copier = pydp2_copier_new()
+        if self._copier == NULL:
+            raise MemoryError("no thread can be started that copies rows")
+
+    def __dealloc__(self):
+        cdef pydp2_copier* copier = self._copier
+        if copier != NULL:
+            with nogil:
+                pydp2_copier_free(copier)
+
+    @property
+    def submitted(self):
+        return self._copier.submitted
+
+    @property
+    def done(self):
+        return pydp2_copier_done(self._copier)
+
+    def release(self):
+        done = self.done
+        while self._held and self._held[0][0] <= done:
+            self._held.popleft()
+
+    def submit(self, const uint8_t[::1] source, const int64_t[::1] rows, Py_ssize_t size, uint8_t[::1] out):
+        cdef Py_ssize_t i, count = rows.shape[0], room
+        cdef pydp2_copy one
+        cdef pydp2_copier* copier = self._copier
+        if size < 1 or source.shape[0] != count * size:
+            raise ValueError("a place for each row is needed")
+        room = out.shape[0] // size
+        for i in range(count):
+            if not 0 <= rows[i] < room:
+                raise IndexError("a row lies outside of its array")
+        self.release()
+        if not count:
+            return copier.submitted
+        one.to, one.from_, one.rows = <char*>&out[0], <const char*>&source[0], &rows[0]
+        one.count, one.size = count, size
+        self._held.append((copier.submitted + 1, source, rows, out))
+        with nogil:
+            pydp2_copier_add(copier, one)
+        return copier.submitted
+
+    def wait(self, uint64_t number):
+        cdef pydp2_copier* copier = self._copier
+        if number > copier.submitted:
+            raise ValueError("there is no such copy")
+        with nogil:
+            pydp2_copier_wait(copier, number)

@@ -21,6 +21,7 @@ from pydp2.rowstore.gather import Selection, gather_copy
 from pydp2.rowstore.handles import check_handles, handles_of, ids_of, next_generation
 from pydp2.rowstore.pass_store import PassStore
 from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.rowstore.row_copier import RowCopier
 
 CELL_NOTE_PREFIX = b"places"
 """Beginning of the note on such memory, before the note of its layout."""
@@ -45,6 +46,11 @@ class CellRegion:
         """Copy the rows of ``columns`` to ``cells``."""
         for mine, theirs in zip(self._arrays, columns.arrays, strict=True):
             mine[cells] = theirs[0]
+
+    def put_soon(self, cells: Ints, columns: Columns, copier: RowCopier) -> None:
+        """Have ``copier`` copy the rows of ``columns`` to ``cells``."""
+        for mine, theirs in zip(self._arrays, columns.arrays, strict=True):
+            copier.put(theirs[0], mine, cells)
 
     def sources(self, cells: Ints) -> list[tuple[Array, Selection]]:
         """Return for each array where the entries of ``cells`` lie, as :class:`.heap.HeapStore` does."""
@@ -87,6 +93,7 @@ class CellAllocator:
         self._free_count = 0
         self._high_water = 0  # cells from here on were never used
         self._released: list[Ints] = []  # given back, and not free yet
+        self._copier = RowCopier(count)
         self.granted: dict[int, int] = {}
         """Number of cells by worker that it has and has not put a row in."""
 
@@ -131,9 +138,13 @@ class CellAllocator:
             raise MemoryError(
                 f"{columns.rows} cells are needed, {len(cells)} of {self.region.layout.max_rows} are free"
             )
-        self.region.put(cells, columns)
+        self.region.put_soon(cells, columns, self._copier)
         self._owner[cells] = _OWNER_SERVER
         return cells
+
+    def wait_for(self, cells: Ints) -> None:
+        """Return once the rows that were put in ``cells`` are there."""
+        self._copier.wait_for(cells)
 
     def reclaim_worker(self, worker: int) -> None:
         """Free the cells that were granted to ``worker``, whose process has ended."""
@@ -168,6 +179,7 @@ class CellAllocator:
         cells = np.concatenate(several)
         if (self._owner[cells] != _OWNER_SERVER).any() or _has_duplicates(cells):
             raise KeyError(f"cells are given back once, and only such that hold a row; got {cells.tolist()[:20]}")
+        self._copier.wait_for(cells)  # what is copied late must not lie where another row is by then
         self._owner[cells] = _OWNER_NONE
         next_generation(cells, self.region.generations)
         self._push_free(cells)
@@ -238,14 +250,18 @@ class CellStore(PassStore):
 
     def take(self, ids: Any) -> Columns:
         """Return the rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
-        return self._allocator.region.take_cells(np.asarray(ids, np.int64))
+        cells = np.asarray(ids, np.int64)
+        self._allocator.wait_for(cells)
+        return self._allocator.region.take_cells(cells)
 
     def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
         """Return for each array of the columns of ``ids`` where its entries lie."""
+        self._allocator.wait_for(ids)
         return self._allocator.region.sources(ids)
 
     def handles(self, ids: Ints) -> Ints:
         """Return the handles by which a trainer finds the rows."""
+        self._allocator.wait_for(ids)
         return self._allocator.region.handles(ids)
 
     def lengths(self, ids: Ints, slot: int) -> Ints:

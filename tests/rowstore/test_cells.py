@@ -3,6 +3,7 @@ for a row finds out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pydp2.columns.columns import Columns, Ints
 from pydp2.errors import RemoteProtocolError
+from pydp2.rowstore import row_copier
 from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.cells import CellAllocator, CellRegion, CellRows, CellStore
 from pydp2.rowstore.handles import StaleRows
@@ -26,6 +28,14 @@ from pydp2.schema.input_types import (
     integer_value_sequence,
     suits_cells,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def each_row_is_copied_by_the_thread() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_copier, "_MIN_BYTES", 0)
+        yield
+
 
 SLOTS = Slots((dense_vector(300), integer_value(1 << 20)))
 ROOM = 40  # places
