@@ -258,9 +258,9 @@ class _HostWorkers:
 
     def begin(self, sampled: int) -> None:
         """Have the host join; ``sampled``: how many entries of the list it looked for."""
-        for message in (self._join, m.Prepared([1] * sampled)):
-            self._control.send([m.encode(message)])
+        self._control.send([m.encode(self._join)])
         self._data.send([m.encode(m.OpenData("replay"))])
+        self._control.send([m.encode(m.Prepared([1] * sampled))])
 
     def say(self, worker: int, frames: list[Any]) -> None:
         """Send a message of ``worker``."""

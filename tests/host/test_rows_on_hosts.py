@@ -192,7 +192,7 @@ def test_a_trainer_that_stood_still_while_its_rows_came_has_no_batch_twice(
     provider = provider_file(ROWS)
     whole = local(provider)
     wait = RowFetcher.wait
-    stops = iter([0.0, 1.3, 0.0, 0.0, 1.3])  # seconds
+    stops = iter([1.3])  # seconds
 
     def stopped(fetcher: RowFetcher, *given: Any) -> None:
         wait(fetcher, *given)
