@@ -52,7 +52,8 @@ class Liar:
         self.say(0, m.Join(m.WIRE_VERSION, RELEASE, name, places, session, "", {}))
         assert isinstance(answer := self.heard(), m.Spec), answer
         self.say(1, m.OpenData(session))
-        assert isinstance(answer := self.heard(), m.DataOpened), answer
+        while not isinstance(answer := self.heard(), m.DataOpened):
+            assert isinstance(answer, m.HostReceived), answer
         self.say(0, m.Prepared([0] * len(sampled_entries(FileList.of(map(str, range(files)))))))
 
     def is_cut(self, line: int = 0, seconds: float = 10.0) -> bool:
