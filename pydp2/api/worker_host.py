@@ -198,14 +198,13 @@ class WorkerHost:
         """Run the process of the agent; return its last words."""
         assert target.key_pair is not None
         rundir = RunDir()
-        connections = max(1, min(_MAX_DATA_CONNECTIONS, machine.cores() // _CORES_PER_CONNECTION))
+        connections = min(_MAX_DATA_CONNECTIONS, self._places, max(1, machine.cores() // _CORES_PER_CONNECTION))
         try:
             setup = AgentSetup(
                 address=target.address, public_key=target.key_pair.public, secret_key=target.key_pair.secret,
                 name=self._name, places=self._places, root=str(self._root), path=tuple(search_path()),
                 worker_address=rundir.address("workers"), digest=spec.digest, patience=self._patience,
-                data_connections=min(connections, self._places),
-                compress=self._compress, row_server=self._row_server,
+                data_connections=connections, compress=self._compress, row_server=self._row_server,
             )  # fmt: skip
             process, channel = start_interpreter("pydp2.host.main", "main", passed=[rundir.lock])
             self._agent = process

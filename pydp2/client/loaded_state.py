@@ -3,8 +3,8 @@ load the same one (docs/order.md, "Ranks")."""
 
 from __future__ import annotations
 
-FEW = 16
-"""Number of batches after which a client does not go on by itself any more."""
+MAX_REJOIN_BATCHES = 16
+"""Number of batches since it loaded a state with which a client still goes on by itself."""
 
 
 class LoadedState:
@@ -40,7 +40,7 @@ class LoadedState:
     def rejoin(self, name: str) -> bool:
         """Return True if the client goes on, once, with a service that went back to the state ``name``: it is the one
         that it loaded itself, not many batches ago."""
-        if not name or name != self._origin or self._batches > FEW:
+        if not name or name != self._origin or self._batches > MAX_REJOIN_BATCHES:
             return False
         self.name, self.is_repeat, self._origin = name, True, ""
         return True

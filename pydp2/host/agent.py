@@ -201,7 +201,7 @@ class Agent:
         elif now - self._heard_at > self._timing.host_timeout:
             self._lose(f"nothing heard for {self._timing.host_timeout:g} s", now)
         elif now - self._opens_since > self._timing.host_timeout and self._life.state is AgentState.JOINING:
-            self._lose("a connection for data does not come about", now)
+            self._lose(f"no connection for data in {self._timing.host_timeout:g} s", now)
         else:
             if now - self._beat_at >= self._timing.host_beat and link.data_connections:
                 self._send_beat(link, now)

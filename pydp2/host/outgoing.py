@@ -1,9 +1,8 @@
 """Queue what the workers of a host send to the service, within a window. Pure.
 
 If all of it were handed to a connection at once, what the service waits for would stand behind megabytes that it does
-not need yet. So at most a window of bytes is under way that the service has
-not taken; what is left waits here, in a queue for each worker, and a worker that a merge waits for comes first. The
-messages of one worker keep their order.
+not need yet. So at most a window of bytes is under way that the service has not taken; what is left waits here, in a
+queue for each worker, and a worker that a merge waits for comes first. The messages of one worker keep their order.
 """
 
 from __future__ import annotations

@@ -452,7 +452,7 @@ def scatter(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssi
         PyBuffer_Release(&theirs)
 
 
-cdef class RowCopier:
+cdef class CopyThread:
     cdef pydp2_copier* _copier
     cdef object _held  # number of each copy that may not be over, and what it reads and writes
 

@@ -42,15 +42,13 @@ class CellRegion:
         self.generations: Ints = layout.view(memory, layout.row_info[0])
         """Generation of each cell: how often it was given back, as far as that can be counted. The server writes it."""
 
-    def put(self, cells: Ints, columns: Columns) -> None:
-        """Copy the rows of ``columns`` to ``cells``."""
+    def put(self, cells: Ints, columns: Columns, copier: RowCopier | None = None) -> None:
+        """Copy the rows of ``columns`` to ``cells``, now, or soon by ``copier``."""
         for mine, theirs in zip(self._arrays, columns.arrays, strict=True):
-            mine[cells] = theirs[0]
-
-    def put_soon(self, cells: Ints, columns: Columns, copier: RowCopier) -> None:
-        """Have ``copier`` copy the rows of ``columns`` to ``cells``."""
-        for mine, theirs in zip(self._arrays, columns.arrays, strict=True):
-            copier.put(theirs[0], mine, cells)
+            if copier is None:
+                mine[cells] = theirs[0]
+            else:
+                copier.put(theirs[0], mine, cells)
 
     def sources(self, cells: Ints) -> list[tuple[Array, Selection]]:
         """Return for each array where the entries of ``cells`` lie, as :class:`.heap.HeapStore` does."""
@@ -138,7 +136,7 @@ class CellAllocator:
             raise MemoryError(
                 f"{columns.rows} cells are needed, {len(cells)} of {self.region.layout.max_rows} are free"
             )
-        self.region.put_soon(cells, columns, self._copier)
+        self.region.put(cells, columns, self._copier)
         self._owner[cells] = _OWNER_SERVER
         return cells
 

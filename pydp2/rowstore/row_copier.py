@@ -25,7 +25,7 @@ class RowCopier:
 
     def __init__(self, places: int) -> None:
         self._number_of: Ints = np.zeros(places, np.int64)  # the last copy to each place, from 1 on
-        self._thread: _array_kernels.RowCopier | None = None  # once there is something for it
+        self._thread: _array_kernels.CopyThread | None = None  # once there is something for it
         self._is_tried = not is_active()
 
     def put(self, rows: Array, into: Array, places: Ints) -> None:
@@ -37,13 +37,13 @@ class RowCopier:
             return
         self._number_of[places] = thread.submit(_as_bytes(rows), places, into.strides[0], _as_bytes(into))
 
-    def _started(self) -> _array_kernels.RowCopier | None:
+    def _started(self) -> _array_kernels.CopyThread | None:
         if not self._is_tried:
             from pydp2.native import _array_kernels
 
             self._is_tried = True
             with contextlib.suppress(MemoryError):
-                self._thread = _array_kernels.RowCopier()
+                self._thread = _array_kernels.CopyThread()
         return self._thread
 
     def wait_for(self, places: Ints) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydp2.client.loaded_state import FEW, LoadedState
+from pydp2.client.loaded_state import MAX_REJOIN_BATCHES, LoadedState
 
 
 def test_a_state_is_asked_for_until_the_service_answers() -> None:
@@ -34,10 +34,10 @@ def test_a_client_goes_back_once_to_the_state_that_it_loaded_itself() -> None:
 def test_a_client_that_has_had_many_batches_since_does_not_go_back() -> None:
     loaded = LoadedState()
     loaded.load("a")
-    for _ in range(FEW):
+    for _ in range(MAX_REJOIN_BATCHES):
         loaded.note_batch()
     assert loaded.rejoin("a")
     loaded.load("a")
-    for _ in range(FEW + 1):
+    for _ in range(MAX_REJOIN_BATCHES + 1):
         loaded.note_batch()
     assert not loaded.rejoin("a")

@@ -103,6 +103,15 @@ def test_what_was_compressed_comes_out_as_the_worker_sent_it(side: Side) -> None
     assert shown["inflated_bytes"] - shown["received_bytes"] == sum(map(len, frames)) - sum(map(len, packed))
 
 
+def test_a_host_is_not_ready_before_it_has_a_connection_for_data(side: Side) -> None:
+    control = Peer(side.hub)
+    control.say(m.Join(m.WIRE_VERSION, RELEASE, "node7", 1, "s", "", {}))
+    control.say(m.Prepared([0]))
+    events, _ = side.receive()
+    assert [type(each) for each in events] == [HostGone]
+    assert side.log == ["a host broke the protocol: Prepared: there is no connection for data"]
+
+
 ZEROS = bytes(1 << 20)
 
 

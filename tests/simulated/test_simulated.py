@@ -3,10 +3,15 @@ is the oracle's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pydp2.protocol.messages import DataOpened, Message
+from pydp2.server.host_gateway import HostGateway
+from pydp2.server.workers.host_sessions import HostSession
 from pydp2.transport.compression import FrameInflater
 
 from ..seeds import each_seed
@@ -40,6 +45,23 @@ def test_schedules_have_frames_that_are_compressed(tmp_path: Path, monkeypatch: 
     for seed in range(10):
         play(seed, tmp_path)
     assert len(sizes) > 10
+
+
+def test_a_host_whose_connection_for_data_is_not_answered_joins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[HostSession] = []
+    send = HostGateway._send_control
+
+    def lossy(self: HostGateway, session: HostSession, message: Message, frames: Sequence[Any] = ()) -> None:
+        if isinstance(message, DataOpened) and len(dropped) < 12:
+            dropped.append(session)
+        else:
+            send(self, session, message, frames)
+
+    monkeypatch.setattr(HostGateway, "_send_control", lossy)
+    play(3, tmp_path)
+    assert len(dropped) == 12
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydp2.client.client import Client
 from pydp2.client.connection import Target
-from pydp2.client.loaded_state import FEW
+from pydp2.client.loaded_state import MAX_REJOIN_BATCHES
 from pydp2.errors import Error, JobTaken, Rewound, ServiceLost, ServiceUnreachable
 from pydp2.transport.keys import KeyPair
 
@@ -101,7 +101,7 @@ class Trainer:
         since it loaded it than a client goes on after, or the end of a pass."""
         if self.state is None:
             return False
-        return self.had > FEW or self.team.next_pass(self.rank) > self.state["pass"]
+        return self.had > MAX_REJOIN_BATCHES or self.team.next_pass(self.rank) > self.state["pass"]
 
     def kill(self) -> None:
         """Its process dies."""
