@@ -9,6 +9,7 @@ memory must be of the kind that is used when it is first written to.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,44 @@ from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.rowstore.gather import EntryRanges, Selection, gather_copy
 from pydp2.rowstore.region_layout import RegionLayout
 
+_LEAST_WRITTEN = 1 << 16  # bytes: for less a call of the kernel costs more than it saves
+
+
+class _PageWriter:
+    """Writer to parts of ``memory`` that nobody has written to yet. ``descriptor``: of the file that it maps; None: it
+    maps none.
+
+    For a copy to such a part the kernel finds a page, fills it with zeros and maps it, one after the other. What is
+    written to the file fills its pages at once, in less than half of the time.
+    """
+
+    def __init__(self, memory: Any, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        self._address = 0 if descriptor is None else np.frombuffer(memory, np.uint8, 1).ctypes.data
+
+    def copy(self, values: Array, array: Array) -> None:
+        """Copy ``values`` to ``array``, a part of the memory without gaps, of the same shape and dtype."""
+        if self._descriptor is None or values.nbytes < _LEAST_WRITTEN or not values.flags.c_contiguous:
+            array[...] = values
+            return
+        rest, offset = values.reshape(-1).view(np.uint8).data, array.ctypes.data - self._address
+        try:
+            while rest:
+                written = os.pwrite(self._descriptor, rest, offset)
+                rest, offset = rest[written:], offset + written
+        except OSError:  # the kernel has no memory for it, say: then a copy may still find some
+            array[...] = values
+
 
 class AppendOnlyStore:
-    """Store in ``memory``, of ``layout``: one process appends, processes that only read gather rows by number."""
+    """Store in ``memory``, of ``layout``: one process appends, processes that only read gather rows by number.
 
-    def __init__(self, layout: RegionLayout, memory: Any) -> None:
+    ``descriptor``: of the file that ``memory`` maps, for the process that appends; None: it maps none.
+    """
+
+    def __init__(self, layout: RegionLayout, memory: Any, descriptor: int | None = None) -> None:
         self.layout = layout
+        self._pages = _PageWriter(memory, descriptor)
         self._arrays = [[layout.view(memory, region) for region in regions] for regions in layout.arrays]
         self._offsets = [[layout.view(memory, region) for region in regions] for regions in layout.offsets]
         self.sample_indices, self.sizes, self.weights = (layout.view(memory, region) for region in layout.row_info)
@@ -57,7 +90,7 @@ class AppendOnlyStore:
                 where.append(slice(begin, begin + int(edges[-1])))
             found = [mine[where[min(i, len(where) - 1)]] for i, mine in enumerate(self._arrays[slot])]
             for mine, theirs in zip(found, arrays, strict=True):
-                mine[...] = theirs
+                self._pages.copy(theirs, mine)
             views.append(found)
         self.sample_indices[at:end] = sample_indices
         self.sizes[at:end] = sizes

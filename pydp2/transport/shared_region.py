@@ -11,25 +11,25 @@ import contextlib
 import fcntl
 import mmap
 import os
+import stat
 import sys
 
 from pydp2.transport.address_space import map_memory
 
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0  # the mmap module does not name it; without it so much is refused
-_FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: only what was mapped before can be written to
 
 
 class SharedRegion:
     """Region of ``size`` bytes, all 0, writable in this process: ``memory``. ``read_only_descriptor``: the one to give
-    to others, None where that is not possible; ``writable_descriptor``: the one for those that may write too, where
-    ``others_write`` asks for that. Raises OSError if there is no room for that many addresses."""
+    to others; ``writable_descriptor``: the one for those that may write too. Both are None where memory cannot be
+    shared. Raises OSError if there is no room for that many addresses."""
 
-    def __init__(self, size: int, *, others_write: bool = False) -> None:
+    def __init__(self, size: int) -> None:
         self.read_only_descriptor: int | None = None
         self.writable_descriptor: int | None = None
-        self.memory = self._map_shared(size, others_write) or _map_private(size)
+        self.memory = self._map_shared(size) or _map_private(size)
 
-    def _map_shared(self, size: int, others_write: bool) -> mmap.mmap | None:
+    def _map_shared(self, size: int) -> mmap.mmap | None:
         try:
             descriptor = os.memfd_create("pydp2-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except (AttributeError, OSError):
@@ -37,9 +37,8 @@ class SharedRegion:
         try:
             os.ftruncate(descriptor, size)
             memory = map_memory(descriptor, size)
-            self.read_only_descriptor = _sealed_read_only(descriptor, others_write=others_write)
-            if others_write:
-                self.writable_descriptor = os.dup(descriptor)
+            self.read_only_descriptor = _sealed_read_only(descriptor)
+            self.writable_descriptor = os.dup(descriptor)
         except (AttributeError, OSError):
             self.close()  # one of them alone would lead to other memory than ours
             return None
@@ -48,7 +47,7 @@ class SharedRegion:
         return memory
 
     def close_writable(self) -> None:
-        """Close the descriptor for those that may write: no other process is going to."""
+        """Close the descriptor for those that may write: nobody is going to use it."""
         if self.writable_descriptor is not None:
             os.close(self.writable_descriptor)
             self.writable_descriptor = None
@@ -61,14 +60,12 @@ class SharedRegion:
         self.read_only_descriptor = self.writable_descriptor = None
 
 
-def _sealed_read_only(descriptor: int, *, others_write: bool) -> int:
-    """Return a read-only descriptor of the same file. ``others_write``: others are still to write there. Raises
-    OSError, AttributeError if that is not possible."""
-    short = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short | (0 if others_write else _FUTURE_WRITE))
-    except OSError:  # an older kernel: there a process that has the other one can only open it as it was given
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short)
+def _sealed_read_only(descriptor: int) -> int:
+    """Return a read-only descriptor of the same file, whose size cannot change any more. Raises OSError,
+    AttributeError if that is not possible."""
+    os.fchmod(descriptor, stat.S_IRUSR)  # so that another user cannot open it anew, to write
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    # There is no seal against writing: holes could not be given back (fallocate), nor could the file be written to.
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
 

@@ -148,7 +148,7 @@ PLACED = Slots((dense_vector(300),))
 def placed() -> tuple[SharedRegion, CellAllocator, Ints]:
     """Memory of rows that have places, and 9 that lie there: row i is full of i."""
     layout = RegionLayout(PLACED, 1 << 20)
-    lasting = SharedRegion(layout.size, others_write=True)
+    lasting = SharedRegion(layout.size)
     places = CellAllocator(CellRegion(layout, lasting.memory))
     rows = np.repeat(np.arange(9, dtype=np.float32)[:, None], 300, axis=1)
     return lasting, places, places.put(Columns(PLACED, 9, [[rows]]))

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import gc
+import mmap
+import os
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydp2.columns.columns import Columns
+from pydp2.rowstore import append_only
 from pydp2.rowstore.append_only import AppendOnlyStore
 from pydp2.rowstore.batch_rows import BatchRows, concat_rows
 from pydp2.rowstore.region_layout import ROW_OVERHEAD, RegionLayout
 from pydp2.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
+from pydp2.transport.shared_region import SharedRegion, map_region
 
 data = st.data()
 
@@ -55,6 +64,73 @@ def test_rows_of_all_that_was_put_there_are_gathered_by_number(some, data):
         for slot, declared in enumerate(slots.types):
             if declared.seq_type:
                 assert each.lengths(ids, slot).tolist() == expected.lengths(slot).tolist()
+
+
+@contextlib.contextmanager
+def shown_to_others(layout: RegionLayout) -> Iterator[SharedRegion]:
+    """Memory that is gone behind the block."""
+    region = SharedRegion(layout.size)
+    try:
+        assert region.read_only_descriptor is not None
+        yield region
+    finally:
+        region.close()
+        region.memory = mmap.mmap(-1, 1)
+        gc.collect()  # columns refer to themselves
+
+
+@contextlib.contextmanager
+def writing(how: str) -> Iterator[None]:
+    """The file that the memory belongs to is written to for any number of bytes; ``how`` says what the kernel does."""
+
+    def few_bytes(descriptor: int, what: memoryview, offset: int) -> int:
+        return pwrite(descriptor, what[:3], offset)
+
+    def no_memory(descriptor: int, what: memoryview, offset: int) -> int:
+        few_bytes(descriptor, what, offset)
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    pwrite = os.pwrite
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(append_only, "_LEAST_WRITTEN", 1)
+        patch.setattr(os, "pwrite", {"at once": pwrite, "little by little": few_bytes, "not": no_memory}[how])
+        yield
+
+
+@pytest.mark.parametrize("how", ["at once", "little by little", "not"])
+@given(data=data)
+@settings(max_examples=30)
+def test_others_see_the_same_rows_where_they_are_written_to_the_file(some, data, how):
+    slots = data.draw(some.slots)
+    sample = st.tuples(*map(some.good_values, slots.types)).map(list)
+    layout = RegionLayout(slots, 1 << 14)
+    parts = [some.columns_of(slots, data.draw(st.lists(sample, max_size=5))) for _ in range(3)]
+    everything = Columns.concat(parts)
+    with shown_to_others(layout) as region:
+        row_store = AppendOnlyStore(layout, region.memory, region.writable_descriptor)
+        with writing(how):
+            looks = [[f.tobytes() for f in fill(row_store, part)[1].frames()] for part in parts]
+        reader = AppendOnlyStore(layout, map_region(os.dup(region.read_only_descriptor), layout.size))
+        taken = reader.take(np.arange(everything.rows))
+        del row_store, reader
+    assert looks == [[f.tobytes() for f in part.frames()] for part in parts]
+    assert [f.tobytes() for f in taken.frames()] == [f.tobytes() for f in everything.frames()]
+
+
+def test_only_what_is_large_is_written_to_the_file(some, monkeypatch):
+    slots = Slots((dense_vector(4096), integer_value(99)))
+    layout = RegionLayout(slots, 1 << 20)
+    written = []
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda to, what, at: written.append(len(what)) or pwrite(to, what, at))
+    with shown_to_others(layout) as region:
+        row_store = AppendOnlyStore(layout, region.memory, region.writable_descriptor)
+        fill(row_store, some.columns_of(slots, [[[0.5] * 4096, 7]] * 4))
+        fill(row_store, some.columns_of(slots, [[[1.5] * 4096, 8]] * 3))
+        taken = row_store.take(np.array([3, 4]))
+        del row_store
+    assert written == [4 * 4096 * 4]
+    assert taken.arrays[0][0][:, 0].tolist() == [0.5, 1.5]
 
 
 def memory_of(row_store: AppendOnlyStore) -> list[np.ndarray]:

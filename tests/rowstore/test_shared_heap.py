@@ -150,7 +150,7 @@ def test_memory_that_is_not_needed_any_more_is_given_back(monkeypatch: pytest.Mo
     monkeypatch.setattr(shared_heap_module, "_SPARE_BYTES", 1 << 16)
     monkeypatch.setattr(heap_module, "_SLACK", 1 << 16)
     layout = RegionLayout(SLOTS, 1 << 30, movable=True)
-    region = SharedRegion(layout.size, others_write=True)
+    region = SharedRegion(layout.size)
     try:
         if region.read_only_descriptor is None:
             pytest.skip("memory cannot be shared here")

@@ -6,11 +6,11 @@ import ctypes
 import errno
 import mmap
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from pydp2.transport import shared_region
 from pydp2.transport.shared_region import SharedRegion, map_region
 
 SIZE = 3 * mmap.PAGESIZE
@@ -21,10 +21,7 @@ def copy(made: SharedRegion) -> int:
     return os.dup(made.read_only_descriptor)
 
 
-@pytest.mark.parametrize("seal", [True, False])
-def test_who_looks_sees_what_is_written_and_cannot_write(seal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not seal:  # a kernel that does not know of it
-        monkeypatch.setattr(shared_region, "_FUTURE_WRITE", 1 << 20)
+def test_who_looks_sees_what_is_written_and_cannot_write() -> None:
     made = SharedRegion(SIZE)
     seen = map_region(copy(made), SIZE)
     made.memory[100:104] = b"here"
@@ -60,6 +57,28 @@ def test_nor_can_it_make_its_mapping_one_that_can_be_written_to() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mprotect(ctypes.c_void_p(begin), ctypes.c_size_t(SIZE), mmap.PROT_READ | mmap.PROT_WRITE) == -1
     del seen
+
+
+def test_another_user_cannot_open_it_anew_to_write() -> None:
+    made = SharedRegion(SIZE)
+    assert made.read_only_descriptor is not None
+    assert stat.S_IMODE(os.fstat(made.read_only_descriptor).st_mode) == stat.S_IRUSR
+    if os.geteuid():  # root may open anything
+        with pytest.raises(PermissionError):
+            os.open(f"/proc/self/fd/{made.read_only_descriptor}", os.O_RDWR)
+    made.close()
+
+
+def test_who_was_given_it_to_write_can_write() -> None:
+    made = SharedRegion(SIZE)
+    assert made.writable_descriptor is not None
+    seen = map_region(os.dup(made.writable_descriptor), SIZE, writable=True)
+    seen[100:104] = b"here"
+    os.pwrite(made.writable_descriptor, b"too", 104)
+    assert made.memory[100:107] == b"heretoo"
+    made.close_writable()
+    assert made.writable_descriptor is None
+    made.close()
 
 
 def test_what_is_not_written_costs_nothing() -> None:
@@ -105,6 +124,6 @@ def test_where_only_one_of_two_descriptors_can_be_had_nothing_is_shown(monkeypat
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(os, "dup", cannot)
-    made = SharedRegion(SIZE, others_write=True)
+    made = SharedRegion(SIZE)
     assert made.read_only_descriptor is made.writable_descriptor is None
     made.memory[:4] = b"here"

@@ -34,7 +34,7 @@ class Service(Ends):
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        self.lasting = SharedRegion(LAYOUT.size, others_write=True)
+        self.lasting = SharedRegion(LAYOUT.size)
         self.rows = CellRegion(LAYOUT, self.lasting.memory)
         assert self.lasting.writable_descriptor is not None
         self.hub.fd_offer.offered = self.lasting.writable_descriptor, CELL_NOTE_PREFIX + LAYOUT.note

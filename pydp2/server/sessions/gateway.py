@@ -177,7 +177,7 @@ class ClientGateway:
         row_store = None
         with contextlib.suppress(OSError):  # without that many addresses each file lies where it was read
             lasting = SharedRegion(layout.size)
-            row_store = AppendOnlyStore(layout, lasting.memory)
+            row_store = AppendOnlyStore(layout, lasting.memory, lasting.writable_descriptor)
             if lasting.read_only_descriptor is not None:  # here, too
                 self._hub.fd_offer.offered = lasting.read_only_descriptor, layout.note
         return MemoryCache(layout.limit, row_store)

@@ -42,7 +42,7 @@ def create_shared_pool(slots: Slots) -> SharedPool | None:
     if not layout.max_rows:
         return None
     try:
-        region = SharedRegion(layout.size, others_write=True)  # else a hole in it could not be given back
+        region = SharedRegion(layout.size)
     except (OSError, OverflowError):
         return None
     region.close_writable()

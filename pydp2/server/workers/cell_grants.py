@@ -75,7 +75,7 @@ def create_cell_grants(schema: Schema, limit: int) -> CellGrants | None:
     if not layout.max_rows:  # not even one would fit
         return None
     try:
-        lasting = SharedRegion(layout.size, others_write=True)
+        lasting = SharedRegion(layout.size)
     except OSError:  # so many addresses are not to be had
         return None
     if lasting.read_only_descriptor is None:
