@@ -3,11 +3,13 @@
 The first files that fit are kept: in a pass larger than the limit, an LRU would push out exactly what the next pass
 wants first. Where there is an append-only store, samples move there as they are offered, and the pass that reads them
 takes them from there too. So they stay there, also if their file does not become whole: the next time that it is read,
-the samples that are there already are passed over, and the rest of it follows.
+the samples that are there already are passed over, as long as they are the same, and the rest of it follows. What is
+not the same any more (the file has changed, or the provider draws anew) takes room for nothing from then on.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from copy import copy
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -38,30 +40,66 @@ _DROPPED_BYTES = 512  # bytes per dropped sample
 
 
 class _PartialFile:
-    """File of which not all was offered yet. ``until``: the samples before this index are here. ``row_ranges``: first
-    row and number of rows of each part in the append-only store."""
+    """File of which not all was offered yet. ``until``: the samples before this index are here. ``confirmed``: those
+    before this one were offered by the present reading, the others by an earlier one. ``row_ranges``: first row and
+    number of rows of each part in the append-only store."""
 
-    __slots__ = ("dropped", "nbytes", "parts", "row_ranges", "until")
+    __slots__ = ("_ends", "confirmed", "dropped", "nbytes", "parts", "row_ranges", "until")
 
     def __init__(self) -> None:
         self.nbytes = 0
         self.parts: list[Any] = []
         self.dropped: list[DroppedSample] = []
-        self.until = 0
+        self.until = self.confirmed = 0
         self.row_ranges: list[tuple[int, int]] = []
+        self._ends: list[int] = []  # index behind the last sample of each part
 
     def add(self, samples: Any, dropped: list[DroppedSample]) -> None:
         """Add what comes next. Who offered ``samples`` may shorten its own run."""
+        last, gap = _ends(samples, dropped)
         if samples is not None:
             self.parts.append(copy(samples))
+            self._ends.append(last)
         self.dropped += dropped
+        self.until = self.confirmed = max(self.until, last, gap)
+
+    def truncate(self, end: int) -> None:
+        """Forget the samples from index ``end`` on."""
+        if self.until <= end:
+            return
+        whole = bisect_right(self._ends, end)
+        cut, ranges = self.parts[whole : whole + 1], self.row_ranges[whole : whole + 1]
+        del self.parts[whole:], self.row_ranges[whole:], self._ends[whole:]
+        for part, (at, _) in zip(cut, ranges, strict=True):
+            if count := _count_before(part, end):
+                part.hi = part.lo + count
+                self.parts.append(part)
+                self.row_ranges.append((at, count))
+                self._ends.append(int(part.sample_indices[part.hi - 1]) + 1)
+        self.dropped = [each for each in self.dropped if each[0] < end]
+        self.until, self.confirmed = end, min(self.confirmed, end)
+
+    def row_ids(self, begin: int, end: int) -> Ints:
+        """Return the rows in the append-only store of the samples from index ``begin`` to ``end``, not included."""
+        found: list[Ints] = [np.empty(0, np.int64)]
+        for i in range(bisect_right(self._ends, begin), len(self.parts)):
+            part, (at, _) = self.parts[i], self.row_ranges[i]
+            lo, hi = _count_before(part, begin), _count_before(part, end)
+            if lo == hi:
+                break
+            found.append(np.arange(at + lo, at + hi))
+        return np.concatenate(found)
 
 
 class CachedSampleSet(NamedTuple):
-    """All samples that are there: the rows of the append-only store in the order of names, and the names as a set."""
+    """All samples that are there: the rows of the append-only store in the order of names, and the names as a set.
+    ``weight``, ``nbytes``: sums over these rows. ``max_weight``: the largest weight of one."""
 
     row_ids: Ints
     encoded: bytes
+    weight: int
+    nbytes: int
+    max_weight: int
 
 
 class MemoryCache(Generic[S]):
@@ -107,51 +145,42 @@ class MemoryCache(Generic[S]):
         if self.full or file in self._files:
             return
         partial = self._partial.setdefault(file, _PartialFile())
-        gaps: list[DroppedSample] = [(y, slot, reason) for y, slot, reason in dropped if y >= partial.until]
-        kept = None if samples is None else self._without_known(samples, partial.until)
+        gaps: list[DroppedSample] = [(y, slot, reason) for y, slot, reason in dropped]
+        kept = samples
+        if partial.until > partial.confirmed and self.row_store is not None:
+            kept, gaps = _pass_over_known(partial, samples, gaps, self.row_store)
+            if kept is None and not gaps:
+                return
         size = _DROPPED_BYTES * len(gaps)
         if kept is not None:
             size += int(kept.sizes[kept.lo : kept.hi].sum()) + ROW_OVERHEAD * (kept.hi - kept.lo)
         if self.bytes + size > self.limit:
             self._become_full(file, kept, gaps)
             return
-        if self.row_store is not None:
-            if kept is not None:
-                partial.row_ranges.append(_move_to_store(kept, self.row_store))
-            partial.until = max(partial.until, *_ends(kept, gaps))
+        if self.row_store is not None and kept is not None:
+            partial.row_ranges.append(_move_to_store(kept, self.row_store))
         partial.add(kept, gaps)
         partial.nbytes += size
         self.bytes += size
 
-    @staticmethod
-    def _without_known(samples: S, until: int) -> S | None:
-        """Return ``samples`` without those before sample index ``until``; None: there are no others."""
-        if not until or int(samples.sample_indices[samples.lo]) >= until:
-            return samples
-        known = int(np.searchsorted(samples.sample_indices[samples.lo : samples.hi], until))
-        if known == samples.hi - samples.lo:
-            return None
-        rest = copy(samples)
-        rest.lo += known
-        return rest
-
     def _become_full(self, file: int, samples: S | None, dropped: list[DroppedSample]) -> None:
-        """Note that the next samples of ``file`` do not fit, and reject all files that are not whole."""
+        """Note that the next samples of ``file`` do not fit, and reject all files that are not whole: of each what its
+        present reading has offered."""
         self.full = True
+        for partial in self._partial.values():
+            partial.truncate(partial.confirmed)
         self._partial[file].add(samples, dropped)
         if self.row_store is None:  # else what lies there stays there
             self.bytes -= sum(partial.nbytes for partial in self._partial.values())
         self.rejected = {file: (partial.parts, partial.dropped) for file, partial in self._partial.items()}
         self._partial.clear()
 
-    def finish_file(self, file: int, end: int | None = None) -> None:
-        """Finish ``file``, which was offered whole and ended at sample index ``end`` (None: behind what was offered).
-        If it had more samples when it was read before, it does not come into the cache."""
+    def finish_file(self, file: int) -> None:
+        """Finish ``file``, which was offered whole. What it had behind that when it was read before is forgotten."""
         if self.full or file in self._files:
             return
         partial = self._partial.pop(file, _PartialFile())
-        if end is not None and partial.until > end:
-            return
+        partial.truncate(partial.confirmed)
         self._files[file] = partial.parts, partial.dropped
         self.has_dropped = self.has_dropped or bool(partial.dropped)
         if self.row_store is not None:
@@ -166,21 +195,76 @@ class MemoryCache(Generic[S]):
             first, count = np.array(ranges, np.int64).reshape(-1, 2).T
             counts = np.array([sum(count for _, count in self._row_ranges[file]) for file in files], np.int64)
             sample_indices = expand_ranges(np.zeros(len(files), np.int64), counts)
+            row_ids = expand_ranges(first, count)
+            assert self.row_store is not None
+            weights = self.row_store.weights[row_ids]
             self._sample_set = CachedSampleSet(
-                expand_ranges(first, count), encode_set(np.repeat(np.array(files, np.int64), counts), sample_indices)
+                row_ids,
+                encode_set(np.repeat(np.array(files, np.int64), counts), sample_indices),
+                int(weights.sum()),
+                int(self.row_store.sizes[row_ids].sum()),
+                int(weights.max(initial=0)),
             )
         return self._sample_set
 
     def discard(self, file: int) -> None:
         """Note that ``file`` will not be complete. What lies in an append-only store waits there for the rest of it."""
-        if self.row_store is None and (partial := self._partial.pop(file, None)) is not None:
-            self.bytes -= partial.nbytes
+        if (partial := self._partial.get(file)) is not None:
+            partial.confirmed = 0
+            if self.row_store is None:
+                self.bytes -= partial.nbytes
+                del self._partial[file]
 
 
 def _ends(samples: Any, dropped: list[DroppedSample]) -> tuple[int, int]:
     """Return the sample indices behind the last of ``samples`` and of ``dropped``, 0 where there are none."""
     last = 0 if samples is None else int(samples.sample_indices[samples.hi - 1]) + 1
     return last, dropped[-1][0] + 1 if dropped else 0
+
+
+def _count_before(run: Any, index: int) -> int:
+    """Return how many samples of ``run`` come before sample index ``index``."""
+    return int(np.searchsorted(run.sample_indices[run.lo : run.hi], index))
+
+
+def _pass_over_known(
+    partial: _PartialFile, samples: Any, dropped: list[DroppedSample], row_store: AppendOnlyStore
+) -> tuple[Any, list[DroppedSample]]:
+    """Return what of ``samples`` and ``dropped``, which come next in a file, does not lie in ``row_store`` from an
+    earlier reading. Where that one was another, all that it left from here on is forgotten."""
+    begin, until = partial.confirmed, partial.until
+    end = min(until, max(begin, *_ends(samples, dropped)))
+    gaps = [each for each in dropped if each[0] < until]
+    known = rest = copy(samples)
+    if samples is not None:
+        count = _count_before(samples, until)
+        known.hi = known.lo + count
+        rest = None if known.hi == samples.hi else samples if not count else copy(samples)
+        if count and rest is not None:
+            rest.lo += count
+    there = [each for each in partial.dropped if begin <= each[0] < end]
+    if gaps == there and _is_same(known, partial.row_ids(begin, end), row_store):
+        partial.confirmed = end
+        return rest, dropped[len(gaps) :]
+    partial.truncate(begin)
+    return samples, dropped
+
+
+def _is_same(run: Any, row_ids: Ints, row_store: AppendOnlyStore) -> bool:
+    """Return True if the samples of ``run`` (None: there are none) are those at ``row_ids``, bit by bit."""
+    lo, hi = (0, 0) if run is None else (run.lo, run.hi)
+    if hi - lo != len(row_ids):
+        return False
+    if lo == hi:
+        return True
+    weights = 1 if run.weights is None else run.weights[lo:hi]
+    return (
+        np.array_equal(run.sample_indices[lo:hi], row_store.sample_indices[row_ids])
+        and np.array_equal(run.sizes[lo:hi], row_store.sizes[row_ids])
+        and bool((row_store.weights[row_ids] == weights).all())
+        and [*map(np.ndarray.tobytes, run.columns.slice(lo, hi).frames())]
+        == [*map(np.ndarray.tobytes, row_store.take(row_ids).frames())]
+    )
 
 
 def _move_to_store(part: Any, row_store: AppendOnlyStore) -> tuple[int, int]:

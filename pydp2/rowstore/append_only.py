@@ -62,11 +62,6 @@ class AppendOnlyStore:
         """Sample index, size and weight of each row, int64."""
         self.row_count = 0
         """Number of rows, in the process that appends."""
-        self.nbytes = 0
-        """Sum of the sizes of the rows."""
-        self.max_weight = 0
-        self.unit_weights = True
-        """True if all rows weigh 1."""
 
     held_bytes = 0
     """Number of bytes of rows that wait to be drawn: 0, because the rows here are the cache's."""
@@ -96,9 +91,6 @@ class AppendOnlyStore:
         self.sizes[at:end] = sizes
         self.weights[at:end] = 1 if weights is None else weights
         self.row_count = end
-        self.nbytes += int(sizes.sum())
-        self.max_weight = max(self.max_weight, int(self.weights[at:end].max(initial=0)))
-        self.unit_weights = self.unit_weights and bool((self.weights[at:end] == 1).all())
         return at, Columns(columns.slots, columns.rows, views)
 
     def holds(self, columns: Columns) -> bool:

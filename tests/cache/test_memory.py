@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,7 @@ def test_a_file_that_is_read_again_goes_on_where_the_store_has_it(again: list[in
         cache.offer(0, each)
         assert numbers(each) == [at + 1 + i for i in range(count)]
         at += count
-    cache.finish_file(0, 4)
+    cache.finish_file(0)
     assert [number for each in cache.runs_of(0) for number in numbers(each)] == [1, 2, 3, 4]
     assert store.row_count == 4
     assert cache.bytes == 2 * before
@@ -191,22 +192,115 @@ def test_dropped_samples_are_known_when_a_file_is_read_again() -> None:
     cache.discard(0)
     cache.offer(0, run(0, 0, 2), [(2, "n", "as it has to be")])
     cache.offer(0, run(0, 3, 4), [(4, "n", "as it has to be")])
-    cache.finish_file(0, 5)
+    cache.finish_file(0)
     assert [y for y, _, _ in cache.dropped_of(0)] == [2, 4]
     assert [each.sample_indices.tolist() for each in cache.runs_of(0)] == [[0, 1], [3]]
     assert store.row_count == 3
 
 
-def test_a_file_that_became_shorter_does_not_come_into_the_cache() -> None:
-    cache, _, _ = cache_with_store(10_000)
-    cache.offer(0, run(0, 0, 3))
+def test_a_file_that_became_shorter_comes_into_the_cache_as_it_is_now() -> None:
+    cache, store, _ = cache_with_store(10_000)
+    cache.offer(0, run(0, 0, 3), [(3, "n", "as it has to be")])
     cache.discard(0)
     cache.offer(0, run(0, 0, 2))
-    cache.finish_file(0, 2)
-    assert not cache.has(0)
-    cache.offer(0, run(0, 0, 2))
-    cache.finish_file(0, 2)
+    cache.finish_file(0)
     assert [numbers(each) for each in cache.runs_of(0)] == [[1, 2]]
+    assert cache.dropped_of(0) == []
+    assert store.take(cache.sample_set().row_ids).samples() == [[1], [2]]
+    assert cache.sample_set()[2:] == (2, 8, 1)
+
+
+def test_of_a_file_that_became_another_only_what_is_the_same_is_passed_over() -> None:
+    cache, store, _ = cache_with_store(10_000)
+    cache.offer(0, run(0, 0, 2))
+    cache.offer(0, run(0, 2, 4))
+    before = cache.bytes
+    cache.discard(0)
+    cache.offer(0, run(0, 0, 1))
+    other = run(0, 1, 3)
+    other.columns.arrays[0][0][other.lo] = 77  # in the place of 2
+    cache.offer(0, other)
+    cache.offer(0, run(0, 3, 5))
+    cache.finish_file(0)
+    assert [numbers(each) for each in cache.runs_of(0)] == [[1], [77, 3], [4, 5]]
+    assert store.take(cache.sample_set().row_ids).samples() == [[1], [77], [3], [4], [5]]
+    assert cache.bytes == before + 4 * 68, "what lies there for nothing counts"
+
+
+def test_where_the_cache_is_full_only_what_the_present_reading_gave_is_thrown_out() -> None:
+    cache, _, _ = cache_with_store(5 * 68)
+    cache.offer(0, run(0, 0, 4))
+    cache.discard(0)
+    cache.offer(0, run(0, 0, 3))
+    cache.offer(1, run(1, 0, 2))
+    assert cache.full
+    assert {file: [numbers(each) for each in runs] for file, (runs, _) in cache.rejected.items()} == {
+        0: [[1, 2, 3]], 1: [[101, 102]],
+    }  # fmt: skip
+
+
+readings = st.lists(
+    st.tuples(
+        st.integers(0, 1),  # the file
+        st.lists(st.tuples(st.sampled_from("rrrd"), st.integers(0, 2)), max_size=8),  # its rows and dropped samples
+        st.integers(0, 9),  # it is left behind as many
+        st.lists(st.integers(1, 8), max_size=3),  # where it is cut into pieces
+    ),
+    max_size=8,
+)
+
+
+@given(readings, st.integers(100, 3000))
+def test_a_file_comes_into_the_cache_as_the_reading_that_ended_gave_it(readings: Any, limit: int) -> None:
+    """Whatever earlier readings gave, and wherever they were left."""
+    cache, store, _ = cache_with_store(limit)
+    whole: dict[int, tuple[list[tuple[int, int]], list[int]]] = {}
+    for file, content, until, cuts in readings:
+        if file in whole or cache.full:
+            continue
+        places = sorted({0, len(content), *(cut for cut in cuts if cut < len(content))})
+        given_rows: list[tuple[int, int]] = []
+        given_gaps: list[int] = []
+        for lo, hi in pairwise(places):
+            if hi > until:
+                break
+            rows = [(y, 10 * number) for y, (kind, number) in enumerate(content) if kind == "r" and lo <= y < hi]
+            gaps = [y for y, (kind, _) in enumerate(content) if kind == "d" and lo <= y < hi]
+            given_rows, given_gaps = given_rows + rows, given_gaps + gaps
+            cache.offer(file, run_of(rows) if rows else None, [(y, "n", "bad") for y in gaps])
+            if cache.full:
+                runs, dropped = cache.rejected[file]
+                assert (rows_of(runs), [y for y, _, _ in dropped]) == (given_rows, given_gaps)
+                break
+        else:
+            cache.finish_file(file)
+            whole[file] = given_rows, given_gaps
+            continue
+        cache.discard(file)
+    for file, (rows, gaps) in whole.items():
+        assert (rows_of(cache.runs_of(file)), [y for y, _, _ in cache.dropped_of(file)]) == (rows, gaps)
+    names = cache.sample_set()
+    expected = [number for file in sorted(whole) for _, number in whole[file][0]]
+    assert [row[0] for row in store.take(names.row_ids).samples()] == expected
+    assert names.weight == len(expected)
+    assert cache.bytes <= limit
+
+
+def run_of(rows: list[tuple[int, int]]) -> SampleRun:
+    """Rows of one file, each with its sample index and its number."""
+    packer = Packer(SLOTS, strict=False)
+    for _, number in rows:
+        packer.add([number])
+    columns = packer.finish().columns
+    return SampleRun(columns, 0, len(rows), np.array([y for y, _ in rows]), columns.sample_bytes(), None)
+
+
+def rows_of(runs: list[SampleRun]) -> list[tuple[int, int]]:
+    return [
+        (y, number)
+        for each in runs
+        for y, number in zip(each.sample_indices[each.lo : each.hi].tolist(), numbers(each), strict=True)
+    ]
 
 
 def test_what_does_not_fit_stays_with_who_offered_it() -> None:

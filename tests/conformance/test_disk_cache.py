@@ -264,6 +264,40 @@ def test_what_memory_has_no_room_for_goes_to_the_disk(place: Place) -> None:
     assert len(place.entries()) == kept["disk"]["written"]
 
 
+CHANGES = """
+import os, signal, time
+
+@provider(input_types=[integer_value(1 << 30)], cache=CacheType.CACHE_PASS_ON_DISK, should_shuffle=False)
+def process(settings, key):
+    before = not os.path.exists("killed")
+    for i in range(3000):
+        if before and i % 50 == 0:
+            time.sleep(0.002)
+        while before and i == 2000:
+            if os.path.exists("has a batch"):
+                open("killed", "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.002)
+        yield i if before else 10_000 + i
+"""
+
+
+def test_what_two_readings_gave_between_them_is_not_kept(place: Place, tmp_path: Path) -> None:
+    address = f"{(tmp_path / 'changes.py')}:process"
+    (tmp_path / "changes.py").write_text("from pydp2 import *\n" + CHANGES)
+    options = {"batch_size": 100, "workers": 1, "cache_dir": place.cache, "root": tmp_path, "on_changed": "warn"}
+    for run in ("a worker dies", "alone"):
+        with pydp2.load(["a key"], address, **options) as data:
+            numbers = []
+            for batch in data:
+                (tmp_path / "has a batch").touch()
+                numbers += batch[0].tolist()
+            disk = data.stats()["cache"]["disk"]
+        assert len(numbers) == 3000
+        assert any(x < 10_000 for x in numbers) == (run == "a worker dies")
+        assert disk["written"] == (run == "alone")
+
+
 def test_jobs_of_one_service_read_each_file_once_in_all(place: Place) -> None:
     options = {"train": {"batch_size": 16, "seed": 3}, "eval": {"batch_size": 5, "shuffle": False}}
     with place.launch(NONE) as service:

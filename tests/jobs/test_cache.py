@@ -85,3 +85,31 @@ def test_without_the_cache_each_job_reads_for_itself(service: pydp2.Service, dat
         with service.connect(job=name, **JOBS[name]) as client:
             stream(client, 1)
     assert data.opened() == Counter(FILES * 3)
+
+
+DRAWS = """
+import os, time
+
+@provider(input_types=[integer_value(1000)], cache=CacheType.CACHE_PASS_IN_MEM, should_shuffle=False)
+def process(settings, filename):
+    numbers = list(range(int(filename), int(filename) + 100))
+    settings.rng.shuffle(numbers)
+    for i, number in enumerate(numbers):
+        while i >= 50 and not os.path.exists({left!r}):
+            time.sleep(0.002)
+        yield number
+"""
+
+
+def test_a_pass_that_was_left_leaves_nothing_of_its_draws_in_what_the_next_one_caches(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Each pass draws another order within a file, so what is cached must be of one pass alone."""
+    left = tmp_path / "left"
+    with pydp2.load(["0", "100", "200"], provider_file(DRAWS.format(left=str(left))), batch_size=10, workers=3) as data:
+        assert len(next(iter(data))[0]) == 10
+        left.touch()
+        passes = [[number for batch in data for number in batch[0].tolist()] for _ in range(3)]
+        assert data.stats()["cache"]["files"] == 3
+    assert [sorted(each) for each in passes] == [list(range(300))] * 3
+    assert passes[0] == passes[1] == passes[2], "the later ones come from the cache"

@@ -229,7 +229,7 @@ def test_nor_is_one_whose_samples_the_pool_cannot_hold_at_once() -> None:
     cache_fill = cache_fill_of(FILES, row_store=True, order=[0, 1])
     assert cache_fill.memory is not None
     assert cache_fill.memory.row_store is not None
-    assert cache_fill.memory.row_store.nbytes == size
+    assert cache_fill.memory.sample_set().nbytes == size
     assert not ordinary(FILES, Case(pool_bytes=size + 1))
     assert ordinary(FILES, Case(pool_bytes=size))
 

@@ -226,7 +226,7 @@ class CacheFill:
                 ledger.fills_cache = False
             elif self.memory is not None:
                 self._spills.pop(part.file, None)
-                self.memory.finish_file(part.file, ledger.committed)
+                self.memory.finish_file(part.file)
                 self._release(part.file)
 
     def _to_memory(self, file: int, samples: SampleRun | None, dropped: Sequence[Any]) -> None:

@@ -36,19 +36,20 @@ def cached_rows(
         return None
     row_store = cache.row_store
     found = CachedRows(row_store)
-    if not plan.wait_for_all or plan.buckets is not None or cache.has_dropped or row_store.nbytes >= plan.pool_bytes:
+    if not plan.wait_for_all or plan.buckets is not None or cache.has_dropped:
         return found, None
-    if row_store.max_weight > plan.batch_size and not plan.can_over_batch_size:
-        return found, None  # it fails, at a place that the merge knows
     names = cache.sample_set()
-    weight = row_store.row_count if row_store.unit_weights else int(row_store.weights[: row_store.row_count].sum())
+    if names.nbytes >= plan.pool_bytes:
+        return found, None
+    if names.max_weight > plan.batch_size and not plan.can_over_batch_size:
+        return found, None  # it fails, at a place that the merge knows
     all_ = CachedSamples(
         names.row_ids,
         names.encoded,
         row_store.weights,
         row_store.sizes,
-        weight,
-        row_store.nbytes,
-        row_store.unit_weights,
+        names.weight,
+        names.nbytes,
+        names.max_weight == 1 and names.weight == len(names.row_ids),
     )
     return found, all_

@@ -302,7 +302,9 @@ class FileDispatcher:
             return
         ledger.commit(part, run)
         self.samples_committed += part.rows
-        self._actions += self.losses.note_changed(part.file) if part.did_not_repeat else ()
+        if part.did_not_repeat:
+            self._actions += self.losses.note_changed(part.file)
+            self._cache.abandon(ledger)  # its parts are of different readings
         if part.state == FILE_RAISED:
             self._end_early(ledger, from_wire(part.error))
         else:
