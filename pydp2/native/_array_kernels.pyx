@@ -4,6 +4,7 @@
 
 from collections import deque
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -452,6 +453,7 @@ def scatter(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssi
         PyBuffer_Release(&theirs)
 
 
+@cython.no_gc  # else the collector may free what is read and written before the thread has ended
 cdef class CopyThread:
     cdef pydp2_copier* _copier
     cdef object _held  # number of each copy that may not be over, and what it reads and writes

@@ -51,10 +51,10 @@ class RowCopier:
         thread = self._thread
         if thread is None:
             return
-        thread.release()
         done = thread.done
         if done < thread.submitted and len(places) and (last := int(self._number_of[places].max())) > done:
             thread.wait(last)
+        thread.release()
 
 
 def _as_bytes(array: Array) -> Array:

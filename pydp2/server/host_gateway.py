@@ -240,10 +240,10 @@ class HostGateway:
             self.turn_away(session.host, error)
             return
         self._log(f"{session.name} joins with {session.places} workers", "host")
+        self._events.append(HostReady(session.host, session.places))  # before a send that may find it gone
         if session.row_server:
             self.row_servers.add(session.host, session.row_server)
             self._send_control(session, m.RowReaders(sorted(self._readers)))
-        self._events.append(HostReady(session.host, session.places))
 
     def _take_data(self, session: HostSession, message: m.Message, body: Sequence[memoryview]) -> None:
         match message:

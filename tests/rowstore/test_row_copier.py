@@ -4,6 +4,8 @@ they are copied from lives until then and no longer."""
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from random import Random
 
@@ -57,9 +59,33 @@ def test_what_is_copied_lives_until_it_is_copied_and_no_longer() -> None:
     del rows, places
     copier.wait_for(np.array([0]))
     assert (into == want).all()
-    copier.wait_for(np.array([], np.int64))
     gc.collect()
     assert kept() is None
+
+
+IN_A_CYCLE = """
+import gc, mmap
+import numpy as np
+from pydp2.native._array_kernels import CopyThread
+
+class Owner: pass
+
+def leave():
+    thread, memory = CopyThread(), mmap.mmap(-1, 1 << 27)  # older than what it belongs to
+    rows = np.ones(1 << 27, np.uint8)
+    thread.submit(rows, np.arange(128), 1 << 20, np.frombuffer(memory, np.uint8))
+    owner = Owner()
+    owner.owner, owner.thread = owner, thread
+
+gc.disable()
+leave()
+gc.collect()
+"""
+
+
+@pytest.mark.skipif(not is_active(), reason="needs the compiled form")
+def test_what_is_copied_lives_until_it_is_copied_where_the_collector_finds_all_of_it() -> None:
+    subprocess.run([sys.executable, "-c", IN_A_CYCLE], check=True, timeout=60)
 
 
 def test_a_place_outside_the_memory_is_refused_and_nothing_is_copied() -> None:

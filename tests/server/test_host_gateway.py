@@ -226,3 +226,16 @@ def test_the_rows_of_a_host_are_lost_with_it_if_it_has_some(side: Side) -> None:
     data.say(m.FromWorker(3, []))  # no message in it
     assert side.receive()[0] == [HostGone(1, {}, "broke the protocol", rows_lost=True)]
     assert 1 not in servers
+
+
+def test_a_host_that_goes_as_it_joins_is_gone_behind_the_word_that_it_is_ready(side: Side) -> None:
+    """Its last message is read when the answer to it cannot be sent any more."""
+    control, data = Peer(side.hub), Peer(side.hub)
+    control.say(m.Join(m.WIRE_VERSION, RELEASE, "node7", 4, "s", "", {}, "", f"tcp://node7:7800?key={KEY}"))
+    data.say(m.OpenData("s"))
+    side.receive()
+    control.say(m.Prepared([0]))
+    control.cut()
+    events, _ = side.receive()
+    assert [type(event) for event in events] == [HostReady, HostGone]
+    assert len(side.gateway.sessions) == 0
