@@ -8,6 +8,7 @@ keep up, is full or fails, files are not kept; the service waits for it only as 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import time
 from collections.abc import Sequence
@@ -41,6 +42,9 @@ from pydp2.columns.columns import Columns
 BLOCK_BYTES = 4 << 20  # bytes of samples that are written together
 MAX_PENDING_BYTES = 64 << 20  # bytes that may wait to be written; a file that would come on top is not kept
 _RETRY_SECONDS = 60.0  # seconds without trying after the disk failed
+_COUNT_PARTS = 64  # the directory is counted anew when a service has written one of so many parts of the limit
+_COUNT_PAUSE = 20  # time between two counts, as a multiple of the time that one takes
+_OLDEST = 1024  # entries to be removed that are looked for at once
 
 
 @dataclass
@@ -78,6 +82,9 @@ class DiskCache(DiskThread[DiskAnswer]):
         self._notices_sent: set[str] = set()
         self._failed_at: float | None = None
         self._pending_bytes = 0
+        self._bytes_since_count = 0  # that this service wrote
+        self._next_count_at = 0.0
+        self._oldest: list[place.EntryFile] = []  # entries that are the next to be removed, the last one first
 
     # -- for the loop ----------------------------------------------------------------------------------------------
     @property
@@ -135,9 +142,7 @@ class DiskCache(DiskThread[DiskAnswer]):
             place.prepare_folder(self._folder, self._origin.key)
         except OSError as error:
             self._note_failure(error)
-        self.used_bytes = place.remove_leftovers(self._folder) + sum(
-            found.size for found in place.entry_files(self._folder)
-        )
+        self._count()
         if self.limit is None:
             with contextlib.suppress(OSError):
                 free = os.statvfs(self._folder)
@@ -283,19 +288,13 @@ class DiskCache(DiskThread[DiskAnswer]):
         )
 
     def _make_room(self, size: int) -> bool:
-        """Remove the entries used longest ago, never those used since this service began: a pass over more than fits
-        would remove exactly what the next one wants first."""
-        if self.limit is None or self.used_bytes + size <= self.limit:
+        """Make room for ``size`` bytes that are about to be written; return False if there is none."""
+        if self.limit is None:
             return True
-        own = sum(pending.writer.size for pending in self._pending_files.values() if pending.writer is not None)
-        found = sorted(place.entry_files(self._folder))
-        self.used_bytes = own + sum(each.size for each in found)
-        for oldest in found:
-            if self.used_bytes + size <= self.limit or oldest.last_used >= self._began_ns:
-                break
-            if place.remove_entry(oldest):
-                self.used_bytes -= oldest.size
-        if self.used_bytes + size <= self.limit:
+        self._bytes_since_count += size
+        if self._bytes_since_count > self.limit // _COUNT_PARTS and time.monotonic() >= self._next_count_at:
+            self._count()
+        if self.used_bytes + size <= self.limit or self._remove_oldest(size, self.limit):
             return True
         self._full = True
         self._notify(
@@ -304,3 +303,34 @@ class DiskCache(DiskThread[DiskAnswer]):
             once="full",
         )
         return False
+
+    def _count(self) -> None:
+        """Count the bytes in the directory, where other services write, too."""
+        began = time.monotonic()
+        self.used_bytes = place.used_bytes(self._folder, self._note_progress)
+        self._bytes_since_count = 0
+        now = time.monotonic()
+        self._next_count_at = now + _COUNT_PAUSE * (now - began)
+
+    def _remove_oldest(self, size: int, limit: int) -> bool:
+        """Remove the entries used longest ago, never those used since this service began: a pass over more than fits
+        would remove exactly what the next one wants first. Return False if there is still no room for ``size``."""
+        has_looked = has_removed = False
+        while self.used_bytes + size > limit:
+            if self._oldest:
+                oldest = self._oldest.pop()
+                if not place.was_used_since(oldest) and place.remove_entry(oldest):
+                    self.used_bytes -= oldest.size
+                    has_removed = True
+            elif has_looked and not has_removed:
+                return False
+            else:
+                self._count()
+                self._oldest = self._find_oldest()
+                has_looked, has_removed = True, False
+        return True
+
+    def _find_oldest(self) -> list[place.EntryFile]:
+        """Return some of the entries that were not used since this service began, the one used longest ago last."""
+        unused = (each for each in place.entry_files(self._folder) if each.last_used < self._began_ns)
+        return heapq.nsmallest(_OLDEST, unused)[::-1]

@@ -18,7 +18,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,13 +70,27 @@ def count_files(folder: Path) -> Iterator[EntryFile]:
     return (each for each in _files(folder) if each.path.name == COUNTS_NAME)
 
 
+def used_bytes(folder: Path, progress: Callable[[], None]) -> int:
+    """Return the bytes of all entries in ``folder``, with those that services are writing; remove what killed services
+    left. ``progress`` is called after every entry."""
+    written = remove_leftovers(folder)
+    for each, known in _known_files(folder):
+        written += known.st_size if each.name != COUNTS_NAME else 0
+        progress()
+    return written
+
+
 def _files(folder: Path) -> Iterator[EntryFile]:
+    return (EntryFile(known.st_mtime_ns, known.st_size, Path(each.path)) for each, known in _known_files(folder))
+
+
+def _known_files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
     for each in _in_places(folder):
         if each.name == COUNTS_NAME or _DIGEST.fullmatch(each.name):
             with contextlib.suppress(OSError):  # another service removed it
                 known = each.stat(follow_symlinks=False)
                 if not stat.S_ISDIR(known.st_mode):
-                    yield EntryFile(known.st_mtime_ns, known.st_size, Path(each.path))
+                    yield each, known
 
 
 def _in_places(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -100,15 +114,24 @@ def _remove_leftover(path: Path) -> int:
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         size = os.fstat(file).st_size
+        if not size:  # it may just have been made, and its writer is about to lock it
+            return 0
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return size
-        if size:  # an empty file may just have been made, and not be locked yet
-            path.unlink()
+        path.unlink()
         return 0
     finally:
         os.close(file)
+
+
+def was_used_since(found: EntryFile) -> bool:
+    """Return True if an entry was used, or replaced, since it was found."""
+    try:
+        return found.path.lstat().st_mtime_ns != found.last_used
+    except OSError:
+        return False
 
 
 def remove_entry(found: EntryFile) -> bool:

@@ -1,0 +1,161 @@
+"""The cache on disk as a service uses it: what it keeps, how many bytes that takes, what goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pydp2.cache import disk as module
+from pydp2.cache import folder as place
+from pydp2.cache.disk import DiskCache
+from pydp2.cache.disk_messages import CacheNotice, CacheOrigin, DiskHit, DiskMiss, OfferSettled
+from pydp2.columns.columns import Columns
+from pydp2.order.sample_source import SampleRun
+from pydp2.schema.input_types import Slots, integer_value
+
+from ..conftest import wait_until
+
+SLOTS = Slots((integer_value(1 << 30),))
+ROWS = 25_000  # of a file, 4 bytes each
+LIMIT = 1_000_000
+
+
+class User:
+    """A service that uses a cache: the files of its list are no files on this machine."""
+
+    def __init__(self, folder: Path, key: str, limit: int | None) -> None:
+        files = [f"http://x/{key}{number}" for number in range(20)]
+        self.disk = DiskCache(folder, CacheOrigin(key * 24, "p.process", files, ".", SLOTS, False), limit)
+        self.notices: list[str] = []
+
+    def answer(self, *kinds: type) -> Any:
+        """The next answer of one of these kinds."""
+        found: list[Any] = []
+
+        def has_come() -> bool:
+            answers = self.disk.take_answers()
+            self.notices += [each.text for each in answers if isinstance(each, CacheNotice)]
+            found.extend(each for each in answers if isinstance(each, kinds))
+            return bool(found)
+
+        assert wait_until(has_come)
+        return found[0]
+
+    def looks_up(self, file: int) -> DiskHit | DiskMiss:
+        self.disk.look_up(file)
+        found: DiskHit | DiskMiss = self.answer(DiskHit, DiskMiss)
+        return found
+
+    def begins_to_write(self, file: int, rows: int = ROWS) -> tuple[int, ...]:
+        found = self.looks_up(file)
+        assert isinstance(found, DiskMiss)
+        assert found.stamp is not None
+        columns = Columns(SLOTS, rows, [[np.arange(rows, dtype=np.int32)]])
+        assert self.disk.offer(
+            file, found.stamp, SampleRun(columns, 0, rows, np.arange(rows), np.full(rows, 4), None), []
+        )
+        return found.stamp
+
+    def reads(self, file: int) -> bool:
+        """Have a pass read ``file``. Return True if it was there, otherwise it is written."""
+        if isinstance(self.looks_up(file), DiskHit):
+            return True
+        self.disk.finish_file(file, self.begins_to_write(file))
+        self.answer(OfferSettled)
+        return False
+
+
+Users = Callable[..., User]
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[Users]:
+    """Makes services that share a cache, which are closed in the end."""
+    made: list[User] = []
+
+    def make(key: str = "a", limit: int | None = LIMIT) -> User:
+        made.append(User(tmp_path, key, limit))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.disk.close()
+
+
+def bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*/*"))
+
+
+def count_at_will(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is busy may take long for a count of few entries."""
+    monkeypatch.setattr(module, "_COUNT_PAUSE", 0)
+
+
+def test_services_that_share_a_directory_keep_to_the_limit_together(
+    tmp_path: Path, user: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_at_will(monkeypatch)
+    users = [user(key) for key in "abcd"]
+    for each in users:
+        each.looks_up(19)  # each has begun before the others write
+    for file in range(9):
+        for each in users:
+            if each.disk.accepts_offers:
+                each.reads(file)
+    assert 0.8 * LIMIT < bytes_in(tmp_path) <= LIMIT
+
+
+def test_what_another_service_has_not_finished_yet_counts(
+    tmp_path: Path, user: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_at_will(monkeypatch)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 1)
+    one, other = user("a"), user("b")
+    one.looks_up(19)
+    other.begins_to_write(0, 200_000)
+    assert wait_until(lambda: bytes_in(tmp_path) > 800_000)
+    for file in range(5):
+        if one.disk.accepts_offers:
+            one.reads(file)
+    assert 0.8 * LIMIT < bytes_in(tmp_path) <= LIMIT
+    assert len(one.notices) == 1
+    assert "is full at 1000000 bytes" in one.notices[0]
+
+
+def test_a_full_cache_is_not_counted_for_every_entry_that_is_written(
+    tmp_path: Path, user: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = user("a")
+    for file in range(9):
+        before.reads(file)
+    counts: list[Path] = []
+
+    def used_bytes(folder: Path, progress: Callable[[], None]) -> int:
+        counts.append(folder)
+        return real(folder, progress)
+
+    real = place.used_bytes
+    monkeypatch.setattr(place, "used_bytes", used_bytes)
+    monkeypatch.setattr(module, "_COUNT_PAUSE", 1e9)  # as where counting takes long
+    after = user("b")
+    for file in range(9):
+        after.reads(file)
+    assert after.disk.files_written == 9
+    assert bytes_in(tmp_path) <= LIMIT
+    assert len(counts) == 2  # at the start, and when the oldest had to be found
+
+
+def test_an_entry_that_another_service_uses_meanwhile_is_not_the_oldest_any_more(tmp_path: Path, user: Users) -> None:
+    before = user("a")
+    for file in range(9):
+        before.reads(file)
+    after = user("b")
+    after.reads(0)  # removes the first, and knows which are the next
+    third = user("a")
+    assert third.reads(1)
+    after.reads(1)
+    assert [isinstance(third.looks_up(file), DiskHit) for file in range(4)] == [False, True, False, True]
