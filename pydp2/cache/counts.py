@@ -217,7 +217,9 @@ class CountStore(DiskThread[CountAnswer]):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # others can tell it from one that was left behind
                 file.write(_HEAD.pack(_MAGIC, _VERSION, len(label), len(rows), _digest(*body)))
                 file.writelines(body)
-            new.rename(self._path)
+                file.flush()
+                place.flush_writes(file.fileno())
+                new.rename(self._path)  # still locked: otherwise others would remove it
         except BaseException:
             with contextlib.suppress(OSError):
                 new.unlink()

@@ -28,7 +28,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.cache.folder import TEMPORARY_PREFIX
+from pydp2.cache.folder import TEMPORARY_PREFIX, flush_writes
 from pydp2.columns.checksum import crc32
 from pydp2.columns.columns import Columns, frame_count
 from pydp2.errors import ProtocolError
@@ -169,14 +169,22 @@ class CacheEntryWriter:
         head = _pack_head(FORMAT_VERSION, self.size, index)
         self._write(index)
         os.pwrite(self._file, head, 0)
+        flush_writes(self._file)
         self._path.rename(path)
-        os.close(self._file)
+        self._close()
 
     def discard(self) -> None:
         """Remove the entry, which will not be whole."""
         with contextlib.suppress(OSError):
             self._path.unlink()
-        os.close(self._file)
+        self._close()
+
+    def _close(self) -> None:
+        """Close the file once: the descriptor is gone even if that fails, and may be another file's by then."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            with contextlib.suppress(OSError):  # what was to be kept was flushed before
+                os.close(file)
 
     def _write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)

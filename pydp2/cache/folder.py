@@ -126,6 +126,12 @@ def _remove_leftover(path: Path) -> int:
         os.close(file)
 
 
+def flush_writes(file: int) -> None:
+    """Send what was written to the descriptor ``file`` to the server of its file system. Raises OSError, where closing
+    ``file`` would: a network file system tells only then that there is no room. The lock of ``file`` stays."""
+    os.close(os.dup(file))
+
+
 def was_used_since(found: EntryFile) -> bool:
     """Return True if an entry was used, or replaced, since it was found."""
     try:

@@ -19,6 +19,7 @@ from pydp2.cache import counts as module
 from pydp2.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore, read_counts
 from pydp2.cache.disk_messages import CacheNotice, CacheOrigin
 from pydp2.cache.file_format import DamagedEntry
+from pydp2.cache.folder import remove_leftovers
 from pydp2.schema.input_types import Slots, integer_value
 
 from ..conftest import wait_until
@@ -266,3 +267,17 @@ def test_a_service_that_keeps_the_lock_is_not_waited_for_for_ever(
     finally:
         os.close(lock)
     assert place.open(["key"])[1] == {"key": 1}
+
+
+def test_a_service_that_starts_just_then_does_not_remove_the_counts_that_another_writes(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_another(new: Path, target: Path) -> Path:
+        remove_leftovers(place.cache)
+        return rename(new, target)
+
+    rename, key = Path.rename, "a1" * 12
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", start_another)
+        assert place.remember(["key"], {"key": 7}, key) == []
+    assert place.open(["key"], key)[1] == {"key": 7}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -159,3 +161,33 @@ def test_an_entry_that_another_service_uses_meanwhile_is_not_the_oldest_any_more
     assert third.reads(1)
     after.reads(1)
     assert [isinstance(third.looks_up(file), DiskHit) for file in range(4)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_disk_that_tells_only_on_closing_that_it_is_full_costs_the_entry_alone(
+    tmp_path: Path, user: Users, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """As a network file system does. A descriptor that could not be closed is gone nevertheless."""
+    one = user(limit=None)
+    assert not one.reads(0)
+    closed: list[int] = []
+
+    def close(file: int) -> None:
+        of_entry = tmp_path in Path(f"/proc/self/fd/{file}").readlink().parents
+        real(file)
+        closed.extend([file] if of_entry else [])
+        if of_entry and len(closed) == failing:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    real = os.close
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close)
+        stamp = one.begins_to_write(1)
+        one.disk.finish_file(1, stamp)
+        one.answer(OfferSettled)
+    assert len(closed) == 2  # a copy, and the file itself
+    assert one.reads(0)
+    assert list(tmp_path.glob("*/.new-*")) == []
+    if failing == 1:
+        assert not (tmp_path / ("a" * 24) / one.disk._names.name(1)).exists()
+        assert "Disk quota exceeded; the pass goes on" in one.notices[0]
