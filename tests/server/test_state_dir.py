@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,6 +123,63 @@ def test_a_service_that_was_killed_while_it_wrote_has_a_whole_snapshot(
     assert told.lines == []
     again.write([{"number": 4}], wait=True)
     assert opened(tmp_path)[0].read() == [{"number": 4}]
+
+
+def test_a_new_snapshot_that_was_used_is_not_lost_when_the_next_service_is_killed_too(
+    tmp_path: Path, opened: Opened
+) -> None:
+    state, _ = opened(tmp_path)
+    for number in (1, 2):
+        state.write([{"number": number}], wait=True)
+    (tmp_path / NEW).write_bytes(encode(3, [{"number": 3}]))  # killed before it was renamed
+    assert opened(tmp_path)[0].read() == [{"number": 3}]
+    (tmp_path / NEW).write_bytes(b"")  # killed as it began to write
+    again, told = opened(tmp_path)
+    assert again.read() == [{"number": 3}]
+    assert again.intact
+    assert told.lines == []
+
+
+def test_a_new_snapshot_takes_the_place_of_a_damaged_one_and_spares_the_one_before(
+    tmp_path: Path, opened: Opened
+) -> None:
+    state, _ = opened(tmp_path)
+    for number in (1, 2):
+        state.write([{"number": number}], wait=True)
+    (tmp_path / LAST).write_bytes(b"nothing of ours")
+    (tmp_path / NEW).write_bytes(encode(3, [{"number": 3}]))
+    again, told = opened(tmp_path)
+    assert again.read() == [{"number": 3}]
+    assert again.intact
+    assert [line.rpartition("; ")[2] for line in told.lines] == ["a later one is used"]
+    assert [decode((tmp_path / name).read_bytes())[0] for name in (BEFORE, LAST)] == [1, 3]
+
+
+@pytest.mark.parametrize("name", [BEFORE, LAST, NEW])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_snapshot_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch, name: str, error: int
+) -> None:
+    def read_bytes(path: Path) -> bytes:
+        if path.name == name:
+            raise OSError(error, os.strerror(error))
+        return real(path)
+
+    real = Path.read_bytes
+    state, _ = opened(tmp_path)
+    for number in (1, 2):
+        state.write([{"number": number}], wait=True)
+    shutil.copy(tmp_path / LAST, tmp_path / NEW)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        with pytest.raises(OptionError) as raised:
+            opened(tmp_path)[0].read()
+    assert str(raised.value) == (
+        f"state_dir={str(tmp_path)!r} must have snapshots that can be read, {tmp_path / name} cannot: "
+        f"{os.strerror(error)}; make it readable and start the service again, or choose another directory"
+    )
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_two_damaged_snapshots_are_said_and_the_service_begins_anew(tmp_path: Path, opened: Opened) -> None:

@@ -67,7 +67,7 @@ class StateDir:
     """State directory ``path``. ``log(text, kind)`` tells what is wrong with it. The service waits at most ``patience``
     seconds for a snapshot to be on the disk.
 
-    Raises OptionError when it cannot be written, StateMismatch when a newer release wrote there.
+    Raises OptionError when it cannot be read or written, StateMismatch when a newer release wrote there.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ class StateDir:
 
     # -- reading ---------------------------------------------------------------------------------------------------
     def read(self) -> list[Any]:
-        """Return the jobs of the latest whole snapshot; [] if there is none."""
+        """Return the jobs of the latest whole snapshot; [] if there is none. A snapshot that cannot be read just now is
+        no damaged one: it would be overwritten."""
         found: dict[str, tuple[int, list[Any]]] = {}
         wrong: dict[str, str] = {}
         for name in (BEFORE, LAST, NEW):
@@ -104,23 +105,40 @@ class StateDir:
             except DamagedSnapshot as error:
                 wrong[name] = str(error)
             except OSError as error:
-                wrong[name] = error.strerror or "it cannot be read"
+                raise OptionError(
+                    f"state_dir={str(self._path)!r} must have snapshots that can be read, {self._path / name} cannot: "
+                    f"{error.strerror or error}; make it readable and start the service again, or choose another "
+                    "directory"
+                ) from None
             except StateMismatch as error:
                 raise StateMismatch(
                     f"state_dir={str(self._path)!r} holds a snapshot that cannot be used: {error}; use that one, or "
                     "another directory"
                 ) from None
         if LAST in wrong:
-            self.intact = False
-            instead = "the one before it is used" if found else "the service begins anew"
+            self.intact = NEW in found
+            instead = "the service begins anew"
+            if found:
+                instead = "a later one is used" if self.intact else "the one before it is used"
             self._log(f"the snapshot {self._path / LAST} is damaged ({wrong[LAST]}); {instead}", "")
         elif found.keys() == {BEFORE}:
             self.intact = False
             self._log(f"{self._path / BEFORE} is used: a later snapshot could not be written", "")
         if not found:
             return []
-        self._serial, self._jobs = max(found.values(), key=lambda one: one[0])
+        latest = max(found, key=lambda name: found[name][0])
+        self._serial, self._jobs = found[latest]
+        if latest == NEW:
+            self._keep_new(is_last_whole=LAST in found)
         return self._jobs
+
+    def _keep_new(self, *, is_last_whole: bool) -> None:
+        """Make the snapshot that a killed service had written, but not renamed, the last: the next one is written over
+        its name."""
+        try:
+            self._rename_new(keep_last=is_last_whole)
+        except OSError as error:
+            raise self._unwritable(error) from None
 
     def check(self) -> None:
         """Raise OptionError unless files can be made here."""
@@ -130,10 +148,13 @@ class StateDir:
                 trial.touch(0o600)
                 trial.unlink()
         except OSError as error:
-            raise OptionError(
-                f"state_dir={str(self._path)!r} must be a directory that can be written: {error.strerror}; choose "
-                "another place, or leave the option out"
-            ) from None
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> OptionError:
+        return OptionError(
+            f"state_dir={str(self._path)!r} must be a directory that can be written: {error.strerror}; choose another "
+            "place, or leave the option out"
+        )
 
     # -- writing ---------------------------------------------------------------------------------------------------
     def write(self, jobs: list[dict[str, Any]], *, wait: bool = False) -> None:
@@ -190,8 +211,7 @@ class StateDir:
                 self._written.notify_all()
 
     def _replace(self, data: bytes) -> None:
-        new, last = self._path / NEW, self._path / LAST
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = os.open(self._path / NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             view = memoryview(data)
             while view:
@@ -199,9 +219,14 @@ class StateDir:
             os.fsync(file)
         finally:
             os.close(file)
-        with contextlib.suppress(FileNotFoundError):
-            last.rename(self._path / BEFORE)
-        new.rename(last)
+        self._rename_new(keep_last=True)
+
+    def _rename_new(self, *, keep_last: bool) -> None:
+        """Rename the new snapshot to the last one; with ``keep_last`` that is kept as the one before."""
+        if keep_last:
+            with contextlib.suppress(FileNotFoundError):
+                (self._path / LAST).rename(self._path / BEFORE)
+        (self._path / NEW).rename(self._path / LAST)
         folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
