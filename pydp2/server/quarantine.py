@@ -6,10 +6,12 @@ again: a pass that goes back to a saved state, or is run anew, meets the same lo
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from hashlib import blake2b
@@ -47,6 +49,8 @@ _VALUES: dict[str, tuple[Callable[[object], bool], str]] = {
     "exception": (_is_text, "a text"),
     "sample_timeout": (_is_seconds, "a number of seconds above 0"),
 }  # what a line has, and what each value may be
+_LOCK_SECONDS = 5.0  # seconds to wait for another service that tries out whether the file can be written
+_POLL_SECONDS = 0.01
 _OPTIONAL = ("exception", "sample_timeout")
 
 
@@ -82,10 +86,33 @@ class Quarantine:
         for _, loss in read(path):
             if isinstance(loss, Loss):
                 self._known.add(_key(loss))
+        is_alone = self._lock(fcntl.LOCK_EX)
         size = os.fstat(self._file).st_size
         self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
-        os.write(self._file, b"\n")  # a full disk tells only now
-        os.ftruncate(self._file, size)
+        if is_alone:  # what is cut off again is no line of another service
+            os.write(self._file, b"\n")  # a full disk tells only now
+            os.ftruncate(self._file, size)
+        self._share()
+
+    def _share(self) -> None:
+        """Keep other services from trying out the file as long as this one may write. Raises OSError if one that tries
+        it out takes too long."""
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not self._lock(fcntl.LOCK_SH):
+            if time.monotonic() > deadline:
+                raise OSError(0, "another process keeps it locked")
+            time.sleep(_POLL_SECONDS)
+
+    def _lock(self, kind: int) -> bool:
+        """Lock the file; return False if another process has locked it. On a file system without locks nobody tries a
+        file out."""
+        try:
+            fcntl.flock(self._file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return kind == fcntl.LOCK_SH
+        return True
 
     def write(self, loss: Loss) -> None:
         """Write ``loss`` down, if that has not been done."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pydp2.errors import BadSample, Error, FileCondemned, NotRepeatable, OptionError, ProviderError
+from pydp2.server import quarantine as module
 from pydp2.server.actions import TIMED_OUT, Loss
 from pydp2.server.dispatch.losses import _kind
 from pydp2.server.quarantine import Quarantine, read
@@ -148,6 +152,67 @@ def test_no_permission_is_an_error_at_once(quarantine: Make, tmp_path: Path) -> 
     (tmp_path / "bad.jsonl").touch(0o400)
     with pytest.raises(OptionError, match="Permission denied"):
         quarantine()
+
+
+def test_a_service_that_starts_does_not_cut_off_what_others_write_meanwhile(
+    quarantine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it does with the file, the other writes right after it."""
+    other = quarantine()
+    losses = iter(Loss(0, "a.txt", y, "", "why", "dropped") for y in range(1000))
+    written: list[Loss] = []
+
+    def write(file: int, data: bytes) -> int:
+        count = real(file, data)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", real)
+            written.append(next(losses))
+            other.write(written[-1])
+        return count
+
+    real = os.write
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", write)
+            quarantine().write(next(losses))
+    found = [loss for _, loss in read(tmp_path / "bad.jsonl")]
+    assert len(found) == 3 + len(written)
+    assert {loss.y for loss in found if isinstance(loss, Loss)} == set(range(len(found)))
+
+
+def test_a_service_that_tries_the_file_out_is_waited_for_but_not_for_ever(
+    quarantine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "sleep", lambda seconds: fcntl.flock(lock, fcntl.LOCK_UN))
+            quarantine().write(LOSS)
+        assert len(lines(path)) == 1
+    finally:
+        os.close(lock)
+    lock = os.open(other := tmp_path / "other.jsonl", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
+        with pytest.raises(OptionError, match="must be a file that can be written: another process keeps it locked"):
+            quarantine(other)
+    finally:
+        os.close(lock)
+
+
+def test_a_file_system_without_locks_is_written_without_a_trial(
+    quarantine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(file: int, kind: int) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    made = quarantine()
+    made.write(LOSS)
+    assert [loss for _, loss in read(tmp_path / "bad.jsonl")] == [LOSS]
 
 
 @contextmanager
