@@ -47,6 +47,7 @@ _COUNTED = np.dtype([("file", "<i8"), *_STAMP, ("count", COUNT)])
 _NO_FILE = (-1, 0, 0)  # stamp in a row of an entry that names no file
 _LOCK_SECONDS = 5.0  # seconds to wait for another service that writes its counts
 _POLL_SECONDS = 0.01
+_DAY_SECONDS = 86_400.0
 _FEW = 4096  # files that are looked for at a time
 
 Rows = npt.NDArray[Any]
@@ -88,6 +89,7 @@ class CountStore(DiskThread[CountAnswer]):
         mapped = mmap.mmap(-1, 8 * max(1, len(origin.files)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._remembered = np.frombuffer(mapped, np.int64)
         self._failed = False
+        self._noted_at = 0.0  # time at which the last use was noted
 
     def load(self) -> None:
         """Look for what is remembered; the answers are CountsLoaded."""
@@ -121,7 +123,7 @@ class CountStore(DiskThread[CountAnswer]):
         rows = np.empty(0, _ROW)
         try:
             rows = read_counts(self._path)[1]
-            os.utime(self._path)  # it is in use
+            self._note_use()
         except FileNotFoundError:
             pass
         except (DamagedEntry, *DISK_ERRORS) as error:
@@ -129,6 +131,11 @@ class CountStore(DiskThread[CountAnswer]):
             self._answer(CacheNotice(f"{text} counted again", "cache"))
         for found in self._find(rows):
             self._answer(found)
+
+    def _note_use(self) -> None:
+        """Note that the counts are in use."""
+        self._noted_at = time.time()
+        os.utime(self._path)
 
     def _find(self, rows: Rows) -> Iterator[CountsLoaded]:
         """Find those counts in ``rows`` that are of the files as they are, some at a time."""
@@ -169,6 +176,9 @@ class CountStore(DiskThread[CountAnswer]):
     def _write(self) -> None:
         counted, self._counted = np.frombuffer(self._counted, _COUNTED), bytearray()
         if not len(counted):
+            if time.time() - self._noted_at > _DAY_SECONDS:
+                with contextlib.suppress(OSError):
+                    self._note_use()
             return
         # the last count of each file
         counted = counted[len(counted) - 1 - np.unique(counted["file"][::-1], return_index=True)[1]]

@@ -44,6 +44,7 @@ MAX_PENDING_BYTES = 64 << 20  # bytes that may wait to be written; a file that w
 _RETRY_SECONDS = 60.0  # seconds without trying after the disk failed
 _COUNT_PARTS = 64  # the directory is counted anew when a service has written one of so many parts of the limit
 _COUNT_PAUSE = 20  # time between two counts, as a multiple of the time that one takes
+_DAY_NS = 86_400 * 10**9
 _OLDEST = 1024  # entries to be removed that are looked for at once
 
 
@@ -183,12 +184,17 @@ class DiskCache(DiskThread[DiskAnswer]):
         known = (reader.stat.st_ino, reader.stat.st_size, reader.stat.st_mtime_ns)
         if self._verified.get(file) != known:
             reader.verify(self._note_progress)
-            self._touch(file, path)
+            self._verified[file] = known
+        self._touch(file, path, reader.stat.st_mtime_ns)
         pieces = reader.pieces(self._origin.slots, weighted=self._origin.weighted)
         return DiskHit(file, there.stamp, pieces, reader.index.dropped)
 
-    def _touch(self, file: int, path: Path) -> None:
-        """Note that the entry is in use: it is the last to be thrown out, and need not be verified again."""
+    def _touch(self, file: int, path: Path, last_used: int = 0) -> None:
+        """Note that the entry is in use: it is the last to be thrown out, and need not be verified again. Once a day is
+        enough, and spares other services that use it a new look at all bytes."""
+        now = time.time_ns()
+        if max(self._began_ns, now - _DAY_NS) <= last_used <= now + _DAY_NS:
+            return
         with contextlib.suppress(OSError):
             os.utime(path)
             known = path.stat()
@@ -331,6 +337,12 @@ class DiskCache(DiskThread[DiskAnswer]):
         return True
 
     def _find_oldest(self) -> list[place.EntryFile]:
-        """Return some of the entries that were not used since this service began, the one used longest ago last."""
-        unused = (each for each in place.entry_files(self._folder) if each.last_used < self._began_ns)
-        return heapq.nsmallest(_OLDEST, unused)[::-1]
+        """Return some of the entries that were not used since this service began, the one used longest ago last.
+        An entry whose time lies ahead counts as unused for long: a clock was wrong, and it would never go."""
+        latest = time.time_ns() + _DAY_NS  # the clock of a file server may be a little ahead
+
+        def last_used(entry: place.EntryFile) -> int:
+            return entry.last_used if entry.last_used <= latest else 0
+
+        unused = (each for each in place.entry_files(self._folder) if last_used(each) < self._began_ns)
+        return heapq.nsmallest(_OLDEST, unused, key=last_used)[::-1]

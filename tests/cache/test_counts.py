@@ -223,6 +223,21 @@ def test_a_count_that_is_remembered_already_is_not_written_again(place: Place) -
     assert path.stat().st_ino != written
 
 
+def test_counts_that_a_service_uses_for_weeks_are_as_old_as_its_last_day(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.remember(["key"], {"key": 1})
+    path = next(place.cache.glob("*/counts"))
+    store, _, _ = place.open(["key"])
+    os.utime(path, (OLD, OLD))
+    store.write()
+    assert wait_until(lambda: not store._steps and store._step_began is None)
+    assert path.stat().st_mtime == pytest.approx(OLD)  # it is noted once a day
+    monkeypatch.setattr(module, "_DAY_SECONDS", 0.0)
+    store.write()
+    assert wait_until(lambda: path.stat().st_mtime > OLD + 500)
+
+
 @pytest.mark.parametrize("damage", ["cut", "bit", "other", "empty"])
 def test_damaged_counts_are_said_and_replaced(place: Place, damage: str) -> None:
     settle(place, a="1")

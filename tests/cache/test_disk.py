@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pydp2.cache import disk as module
 from pydp2.cache import folder as place
 from pydp2.cache.disk import DiskCache
 from pydp2.cache.disk_messages import CacheNotice, CacheOrigin, DiskHit, DiskMiss, OfferSettled
+from pydp2.cache.file_format import CacheEntryReader
 from pydp2.columns.columns import Columns
 from pydp2.order.sample_source import SampleRun
 from pydp2.schema.input_types import Slots, integer_value
@@ -24,6 +26,7 @@ from ..conftest import wait_until
 SLOTS = Slots((integer_value(1 << 30),))
 ROWS = 25_000  # of a file, 4 bytes each
 LIMIT = 1_000_000
+DAY = 86_400
 
 
 class User:
@@ -191,3 +194,62 @@ def test_a_disk_that_tells_only_on_closing_that_it_is_full_costs_the_entry_alone
     if failing == 1:
         assert not (tmp_path / ("a" * 24) / one.disk._names.name(1)).exists()
         assert "Disk quota exceeded; the pass goes on" in one.notices[0]
+
+
+def date(folder: Path, days: float) -> None:
+    """Have all entries used so many days from now."""
+    then = time.time() + days * DAY
+    for each in place.entry_files(folder):
+        os.utime(each.path, (then, then))
+
+
+def test_entries_whose_time_lies_far_ahead_are_the_first_to_go(tmp_path: Path, user: Users) -> None:
+    before = user("a")
+    for file in range(9):
+        before.reads(file)
+    date(tmp_path, -1)
+    ahead = tmp_path / ("a" * 24) / before.disk._names.name(5)
+    os.utime(ahead, (time.time() + 365 * DAY,) * 2)
+    after = user("b")
+    after.reads(0)
+    assert after.disk.files_written == 1
+    assert not ahead.exists()
+    for file in range(1, 9):
+        after.reads(file)
+    assert after.disk.files_written == 9
+
+
+def test_the_last_use_of_an_entry_is_noted_at_most_once_a_day(
+    tmp_path: Path, user: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def last_used() -> int:
+        (entry,) = place.entry_files(tmp_path)
+        return entry.last_used
+
+    one = user()
+    one.reads(0)
+    first = last_used()
+    assert all(one.reads(0) for _ in range(3))
+    assert last_used() == first
+    monkeypatch.setattr(module, "_DAY_NS", 0)
+    assert wait_until(lambda: one.reads(0) and last_used() > first)
+    date(tmp_path, 40)
+    assert one.reads(0)
+    assert last_used() < (time.time() + DAY) * 1e9
+
+
+def test_services_that_use_the_same_entries_verify_each_once(user: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[CacheEntryReader] = []
+
+    def verify(reader: CacheEntryReader, progress: Callable[[], None]) -> None:
+        verified.append(reader)
+        real(reader, progress)
+
+    real = CacheEntryReader.verify
+    monkeypatch.setattr(CacheEntryReader, "verify", verify)
+    user("a").reads(0)
+    users = [user("a"), user("a")]
+    for _ in range(5):
+        for each in users:
+            assert each.reads(0)
+    assert len(verified) <= 3  # the first one once more, because the other has noted its use
