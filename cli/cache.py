@@ -97,14 +97,17 @@ def verify(ctx: click.Context, cache_dir: str | None) -> None:
 )
 @click.pass_context
 def clear(ctx: click.Context, cache_dir: str | None, older_than: float | None) -> None:
-    """Remove all entries, or with --older_than only those that were not used for that time."""
+    """Remove all entries, or with --older_than only those that were not used for that time. Unfinished files of
+    services that were killed are always removed."""
     folder = _open_folder(cache_dir)
     latest = None if older_than is None else time.time() - older_than
     found = [*folder.entries(), *folder.counts()]
     entries = [entry for entry in found if latest is None or entry.used <= latest]
     removed = [entry for entry in entries if folder.remove(entry)]
-    gone = size_text(sum(entry.size for entry in removed))
-    click.echo(f"{folder.path}: {_entries_text(len(removed))} removed, {gone}", err=True)
+    leftovers, leftover_bytes = folder.remove_leftovers()
+    what = _entries_text(len(removed)) + (f" and {count_text(leftovers, 'unfinished file')}" if leftovers else "")
+    gone = size_text(leftover_bytes + sum(entry.size for entry in removed))
+    click.echo(f"{folder.path}: {what} removed, {gone}", err=True)
     if len(removed) < len(entries):
         click.echo(f"Error: {_entries_text(len(entries) - len(removed))} could not be removed", err=True)
         ctx.exit(1)

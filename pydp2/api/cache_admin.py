@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydp2.cache.counts import read_counts
 from pydp2.cache.file_format import CacheEntryReader, DamagedEntry
-from pydp2.cache.folder import EntryFile, count_files, default_folder, entry_files, remove_entry
+from pydp2.cache.folder import EntryFile, count_files, default_folder, entry_files, remove_entry, remove_leftovers
 from pydp2.errors import OptionError
 
 
@@ -57,6 +57,12 @@ class CacheFolder:
     def remove(self, entry: CacheEntry) -> bool:
         """Remove ``entry``; return False if that is not possible. A service that reads it keeps its samples."""
         return remove_entry(EntryFile(int(entry.used * 1e9), entry.size, entry.path))
+
+    def remove_leftovers(self) -> tuple[int, int]:
+        """Remove the unfinished files of services that were killed. Return their number, and their bytes. What a
+        running service writes stays."""
+        found = remove_leftovers(self.path)
+        return found.removed, found.removed_bytes
 
 
 def _described(found: EntryFile, describe: Callable[[EntryFile], CacheEntry]) -> CacheEntry | None:

@@ -73,7 +73,7 @@ def count_files(folder: Path) -> Iterator[EntryFile]:
 def used_bytes(folder: Path, progress: Callable[[], None]) -> int:
     """Return the bytes of all entries in ``folder``, with those that services are writing; remove what killed services
     left. ``progress`` is called after every entry."""
-    written = remove_leftovers(folder)
+    written = remove_leftovers(folder).written_bytes
     for each, known in _known_files(folder):
         written += known.st_size if each.name != COUNTS_NAME else 0
         progress()
@@ -100,30 +100,44 @@ def _in_places(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield from _scan(place.path)
 
 
-def remove_leftovers(folder: Path) -> int:
-    """Remove what services that were killed had begun to write; return the bytes of what others are writing now."""
+@dataclass(frozen=True)
+class Leftovers:
+    """Unfinished files: number and bytes of those that were removed, bytes of those that services are writing."""
+
+    removed: int
+    removed_bytes: int
+    written_bytes: int
+
+
+def remove_leftovers(folder: Path) -> Leftovers:
+    """Remove what services that were killed had begun to write, and leave what others are writing now."""
+    removed: list[int] = []
     written = 0
     for each in _in_places(folder):
         if each.name.startswith(TEMPORARY_PREFIX):
             with contextlib.suppress(OSError):
-                written += _remove_leftover(Path(each.path))
-    return written
+                size, is_removed = _remove_leftover(Path(each.path))
+                written += 0 if is_removed else size
+                removed += [size] if is_removed else []
+    return Leftovers(len(removed), sum(removed), written)
 
 
-def _remove_leftover(path: Path) -> int:
+def _remove_leftover(path: Path) -> tuple[int, bool]:
+    """Return the size of an unfinished file, and whether it was removed."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         size = os.fstat(file).st_size
         if not size:  # it may just have been made, and its writer is about to lock it
-            return 0
+            return 0, False
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return size
+            return size, False
         path.unlink()
-        return 0
     finally:
         os.close(file)
+    _remove_if_empty(path.parent)
+    return size, True
 
 
 def flush_writes(file: int) -> None:
@@ -148,9 +162,13 @@ def remove_entry(found: EntryFile) -> bool:
         return True
     except OSError:
         return False
-    with contextlib.suppress(OSError):  # another service uses the directory
-        found.path.parent.rmdir()
+    _remove_if_empty(found.path.parent)
     return True
+
+
+def _remove_if_empty(place: Path) -> None:
+    with contextlib.suppress(OSError):  # another service uses the directory
+        place.rmdir()
 
 
 def _scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:

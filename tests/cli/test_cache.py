@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 
 import pydp2
+from pydp2.cache.file_format import CacheEntryWriter
 
 CODE = """
 @provider(input_types=[integer_value(100)], cache=CacheType.CACHE_PASS_ON_DISK)
@@ -82,6 +83,28 @@ def test_what_was_not_used_for_long_is_removed_and_then_the_rest(folder: Path, c
     assert len(left()) == 3
     assert cli("cache", "clear", "--cache_dir", str(folder)).exit_code == 0
     assert left() == []
+
+
+@pytest.mark.parametrize("options", [(), ("--older_than", "8w")])
+def test_unfinished_files_of_killed_services_are_removed_and_those_of_running_ones_stay(
+    folder: Path, cli: Callable[..., Result], options: tuple[str, ...]
+) -> None:
+    place = next(folder.glob("*/counts")).parent
+    left, only = place / ".new-left", folder / ("0" * 24) / ".new-left"
+    only.parent.mkdir()
+    for path in (left, only):
+        path.write_bytes(b"x" * 5000)
+    writer = CacheEntryWriter(place)
+    try:
+        shown = cli("cache", "clear", "--cache_dir", str(folder), *options)
+        assert shown.exit_code == 0
+        assert " and 2 unfinished files removed, " in shown.stderr
+        assert not left.exists()
+        assert not only.parent.exists()
+        assert writer._path.exists()
+        assert "unfinished file" not in cli("cache", "clear", "--cache_dir", str(folder)).stderr
+    finally:
+        writer.discard()
 
 
 @pytest.mark.parametrize("age", ["", "d", "7", "7y", "-1d", "1.5h", "²d"])
