@@ -225,8 +225,8 @@ def eventually(what: Callable[[], bool], seconds: float = 30.0) -> bool:
     return True
 
 
-def in_ranks(train: Callable[[int], None]) -> None:
-    """Run ``train(rank)`` for two ranks side by side."""
+def in_ranks(train: Callable[[int], None], ranks: int = 2) -> None:
+    """Run ``train(rank)`` for so many ranks side by side."""
     errors: list[BaseException] = []
 
     def run(rank: int) -> None:
@@ -235,11 +235,11 @@ def in_ranks(train: Callable[[int], None]) -> None:
         except BaseException as error:  # raised in the thread of the test
             errors.append(error)
 
-    ranks = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(2)]
-    for each in ranks:
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(ranks)]
+    for each in threads:
         each.start()
-    for each in ranks:
+    for each in threads:
         each.join(90)
     if errors:
         raise errors[0]
-    assert not any(each.is_alive() for each in ranks)
+    assert not any(each.is_alive() for each in threads)

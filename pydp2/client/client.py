@@ -426,7 +426,9 @@ class Client(Stream):
                 self._handle_batches(message, body, now)
             case m.PassEnd() if message.request_id == now.run:
                 session.progress = now._replace(position=now.position.with_buckets(message.buckets))
-                if message.uniform or message.batches:  # else it was over before this trainer began
+                # Of a pass that a state took up, other ranks, and another number of them, may have had a part. One
+                # without batches that is not uniform was over before this trainer began.
+                if now.is_whole_pass and (message.uniform or message.batches):
                     self._length.note_pass(message.batches, is_repeated=message.uniform)
                 return True
             case m.Failed() if message.request_id == now.run and self._loaded.rejoin(message.state_name):

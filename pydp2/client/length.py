@@ -44,7 +44,7 @@ class PassLength:
             raise RemoteProtocolError(f"invalid counts of samples: {error}") from None
 
     def note_pass(self, batches: int, *, is_repeated: bool) -> None:
-        """Note that a pass had ``batches`` batches. ``is_repeated``: later ones have as many, as far as is known."""
+        """Note that a whole pass had ``batches`` batches. ``is_repeated``: later ones have as many, as is known."""
         self._last, self._is_repeated = batches, is_repeated and not self._dynamic
 
     @property

@@ -47,6 +47,15 @@ class LoopHandle:
         return not self.is_over and self.iterator is not None and self.iterator() is not None
 
 
+class PassOrigin:
+    """Mark of the batches of one pass. ``batch``: the one at which the pass began, or was taken up."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+
 class Progress(NamedTuple):
     """Progress of a client. ``done``: batches of run ``run``, as the service counts them; ``samples``: over all passes.
 
@@ -61,7 +70,7 @@ class Progress(NamedTuple):
     samples: int = 0
     loop: LoopHandle | None = None
     calls: int = 0
-    origin: object = None
+    origin: PassOrigin | None = None
 
     @property
     def coming_pass(self) -> int:
@@ -73,6 +82,11 @@ class Progress(NamedTuple):
     def was_cut_off(self) -> bool:
         """True if the iterator was called and has not returned."""
         return self.loop is not None and self.loop.calls[0] != self.calls
+
+    @property
+    def is_whole_pass(self) -> bool:
+        """True if the present pass began at its first batch: no state took it up behind that."""
+        return self.origin is not None and not self.origin.batch
 
 
 def position_after(batch: Batch, now: Progress) -> Position:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self
 from pydp2.client.describe import Fact, stream_html, stream_text
 from pydp2.client.pass_iterator import Pass
 from pydp2.client.position import pass_number
-from pydp2.client.progress import LoopHandle, LoopState, Progress
+from pydp2.client.progress import LoopHandle, LoopState, PassOrigin, Progress
 from pydp2.client.session import ClientGuard
 from pydp2.columns.batch import Batch
 from pydp2.columns.unbatch import unbatch
@@ -179,11 +179,9 @@ class Stream(ABC):
         if now.state is not LoopState.ENTERED:
             begins = now.state is LoopState.BETWEEN
             self._is_damaged = True  # until the pass is asked for
+            position = now.position if begins else now.position.next_pass()
             session.progress = now = now._replace(
-                position=now.position if begins else now.position.next_pass(),
-                state=LoopState.ENTERED,
-                loop=None,
-                origin=object(),
+                position=position, state=LoopState.ENTERED, loop=None, origin=PassOrigin(position.batch)
             )
         if self._is_damaged:
             self._begin()

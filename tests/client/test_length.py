@@ -20,7 +20,7 @@ from pydp2.errors import RemoteProtocolError
 
 from ..conftest import wait_until
 from ..order.oracle import File, Options, Row, expect
-from ..runs import alarm
+from ..runs import alarm, in_ranks
 
 CODE = """
 def weigh(sample):
@@ -351,3 +351,62 @@ def test_an_empty_list_of_samples_has_no_batches(place: Place, text_files: Calla
     with place.launch() as service, service.connect(batch_size=16) as data:
         assert len(data) == 0
         assert list(data) == []
+
+
+def middle_of_a_pass(place: Place, ranks: int, batches: int, **options: Any) -> Any:
+    """The state of a job of so many ranks, each of which has had so many ``batches`` of its first pass."""
+    states: dict[int, Any] = {}
+
+    def train(rank: int) -> None:
+        with service.connect(batch_size=16, rank=rank, world_size=ranks, timeout=30, **options) as data:
+            one = iter(data)
+            for _ in range(batches):
+                next(one)
+            states[rank] = data.state_dict()
+            together.wait(60)
+
+    together = threading.Barrier(ranks)
+    with place.launch() as service:
+        in_ranks(train, ranks)
+    return states[0]
+
+
+@pytest.mark.parametrize(
+    ("last_batch", "then", "taken", "now"), [("drop", 1, 1, 2), ("drop", 2, 1, 3), ("pad", 1, 2, 3), ("pad", 4, 3, 1)]
+)
+def test_a_pass_that_another_number_of_ranks_took_up_is_not_taken_for_a_whole_one(
+    place: Place, last_batch: Any, then: int, taken: int, now: int
+) -> None:
+    place.passes()
+    state = middle_of_a_pass(place, then, taken, last_batch=last_batch)
+    found: dict[int, list[int]] = {}
+
+    def train(rank: int) -> None:
+        with service.connect(batch_size=16, rank=rank, world_size=now, timeout=30, last_batch=last_batch) as data:
+            data.load_state_dict(state)
+            found[rank] = [len(data)]
+            for _ in range(2):
+                rest = len(list(data))  # the first time that of the pass of the state
+                found[rank].append(len(data))
+            found[rank].append(rest)
+            together.wait(60)
+
+    together = threading.Barrier(now)
+    with place.launch() as service:
+        in_ranks(train, now)
+    assert [found[rank] for rank in range(now)] == [
+        [length] * 4 for length in dealt(11 if last_batch == "pad" else 10, now, last_batch)
+    ]
+
+
+def test_the_rest_of_a_pass_that_a_state_took_up_tells_no_length(place: Place) -> None:
+    options: dict[str, Any] = {"bucket_by": 0, "bucket_bounds": (1,)}
+    state = middle_of_a_pass(place, 1, 3, **options)
+    with place.launch() as service, service.connect(batch_size=16, **options) as data:
+        data.load_state_dict(state)
+        assert len(list(data)) == 8
+        assert "known after one full pass" in str(known_length(data))
+        assert len(list(data)) == len(data) == 11
+        data.load_state_dict(state)
+        list(data)
+        assert len(data) == 11
