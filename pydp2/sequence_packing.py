@@ -208,6 +208,7 @@ class PackedSequences(DerivedStream):
         Raises:
             StateMismatch: the state belongs to another stream, or to another number of ranks; the text says what
                 differs. Nothing has changed then.
+            OptionError, OptionTypeError: ``allow`` names what may not differ.
             ClientUseError: another thread is inside this stream, or it is closed.
         """
         super().load_state_dict(state, allow=allow)

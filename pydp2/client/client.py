@@ -224,6 +224,7 @@ class Client(Stream):
         Raises:
             StateMismatch: the state belongs to another list, seed, option, provider or release; the text says what
                 differs. Nothing has changed then.
+            OptionError, OptionTypeError: ``allow`` names what may not differ.
             ClientUseError: another thread is inside this client, or it is closed.
         """
         session, token = self._session, [threading.get_ident()]

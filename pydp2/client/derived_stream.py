@@ -21,7 +21,7 @@ from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import BadSample, ClientUseError, Error, StateMismatch
-from pydp2.protocol.stream_identity import check_int, differences
+from pydp2.protocol.stream_identity import check_allow, check_int, differences
 
 VERSION = 1
 Cut = tuple[Batch | None, Any]
@@ -92,6 +92,7 @@ class DerivedStream(Stream):
 
         Raises:
             StateMismatch: the state belongs to another stream; the text says what differs. Nothing has changed then.
+            OptionError, OptionTypeError: ``allow`` names what may not differ.
             ClientUseError: another thread is inside this stream, or it is closed.
         """
         position = self._position_of(state, allow)
@@ -114,6 +115,7 @@ class DerivedStream(Stream):
                 f"the state has version {state['version']}, this pydp2 reads up to {VERSION}: it was written by a "
                 "newer release; use that one"
             )
+        check_allow(allow)  # else the state would be blamed
         try:
             differs = differences(state["fits"], own_fits(self._stream_identity))
             if not differs:

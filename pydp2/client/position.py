@@ -16,7 +16,7 @@ from pydp2.columns import sample_set
 from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, StateMismatch
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import bucket_of_pass
-from pydp2.protocol.stream_identity import CODE_FIELDS, check_int, differences
+from pydp2.protocol.stream_identity import allow_hint, check_allow, check_int, differences
 
 VERSION = 1
 _PASS_LIMIT = 1 << 32
@@ -121,7 +121,7 @@ class Position:
     @classmethod
     def from_state(cls, state: Any, fits: Mapping[str, Any], allow: Collection[str] = ()) -> Position:
         """Return the position of a state that :meth:`to_state` made. Raises StateMismatch, naming what differs, if the
-        stream would be another."""
+        stream would be another; OptionError or OptionTypeError if ``allow`` names what may not differ."""
         if not isinstance(state, Mapping) or type(state.get("version")) is not int:
             raise StateMismatch("a state must be what state_dict() returned")
         if state["version"] > VERSION:
@@ -129,6 +129,7 @@ class Position:
                 f"the state has version {state['version']}, this pydp2 reads up to {VERSION}: it was written by a "
                 "newer release; use that one"
             )
+        check_allow(allow)  # else the state would be blamed
         try:
             differs = differences(state["fits"], fits, allow)
             point = state["point"]
@@ -146,11 +147,7 @@ class Position:
                 "the state was saved for another stream: "
                 + "; ".join(differs)
                 + "; use the values that it was saved with"
-                + (
-                    ""
-                    if set(allow) >= set(CODE_FIELDS)
-                    else ', or pass allow=("provider_source", "args") for changed code'
-                )
+                + allow_hint(state["fits"], fits, allow)
             )
         return position
 

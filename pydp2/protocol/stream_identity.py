@@ -6,24 +6,42 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from pydp2.errors import OptionError, OptionTypeError
 from pydp2.protocol.messages import INT_LIMIT
 
 CODE_FIELDS = ("provider_source", "args")
 """Fields that may differ on request: changed code that still yields the same samples."""
 
 
+def check_allow(allow: Any) -> None:
+    """Raise OptionError if ``allow`` has another name than :data:`CODE_FIELDS`, OptionTypeError if it has no names."""
+    if isinstance(allow, str) or not isinstance(allow, Collection):
+        raise OptionTypeError(
+            f'allow must have the names of what may differ, such as allow=["provider_source"], got {allow!r:.80} '
+            f"({type(allow).__name__})"
+        )
+    for name in allow:
+        if name not in CODE_FIELDS:
+            raise OptionError(f"allow may name {' and '.join(map(repr, CODE_FIELDS))}, got {name!r:.80}")
+
+
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str] = ()) -> list[str]:
-    """Return the differences in words, without those named in ``allow``. Raises ValueError if ``allow`` has another
-    name than :data:`CODE_FIELDS`."""
-    wrong = set(allow) - set(CODE_FIELDS)
-    if wrong:
-        raise ValueError(f"allow may name {', '.join(CODE_FIELDS)}, got {', '.join(sorted(wrong))}")
+    """Return the differences in words, without those named in ``allow``."""
     names = [*now, *(name for name in then if name not in now)]
     return [
         f"{name} was {_shortened(then.get(name))}, is {_shortened(now.get(name))}"
         for name in names
         if then.get(name) != now.get(name) and name not in allow
     ]
+
+
+def allow_hint(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str]) -> str:
+    """Return what to say about ``allow`` beside the differences; "" if it would not make them fewer."""
+    names = [name for name in CODE_FIELDS if then.get(name) != now.get(name)]
+    if not set(names) - set(allow):
+        return ""
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"; for changed code that yields the same samples pass allow=[{quoted}]"
 
 
 def check_int(value: Any, low: int = 0, limit: int = INT_LIMIT) -> int:

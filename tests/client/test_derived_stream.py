@@ -16,7 +16,7 @@ import pytest
 
 import pydp2
 from pydp2.client import derived_stream
-from pydp2.errors import ClientUseError, ProviderError
+from pydp2.errors import ClientUseError, OptionError, OptionTypeError, ProviderError, StateMismatch
 from tests.list_stream import Interruption, ListStream
 from tests.runs import alarm
 
@@ -107,6 +107,36 @@ def test_after_an_error_of_the_data_the_next_pass_begins(provider_file: Callable
         assert mixed.state_dict()["batch"] == len(seen)
         mended.touch()
         assert [sign(batch) for batch in mixed] == whole[1]
+
+
+@pytest.mark.parametrize(
+    ("allow", "error", "says"),
+    [
+        (["provider"], OptionError, r"allow may name 'provider_source' and 'args', got 'provider'"),
+        (["args", 3], OptionError, "got 3$"),
+        ("args", OptionTypeError, r'such as allow=\["provider_source"\], got \'args\' \(str\)'),
+        (None, OptionTypeError, "got None"),
+    ],
+)
+def test_what_allow_cannot_be_is_said_and_the_state_is_not_blamed(
+    allow: Any, error: type[Exception], says: str, provider_file: Callable[[str], str]
+) -> None:
+    with mixed_lists(provider_file(PROVIDER)) as mixed:
+        for stream in (mixed, mixed._cursors[0].stream):
+            state = stream.state_dict()
+            with pytest.raises(error, match=says):
+                stream.load_state_dict(state, allow=allow)
+            stream.load_state_dict(state, allow={"args"})
+
+
+def test_changed_code_is_allowed_in_the_sources_of_a_stream(provider_file: Callable[[str], str]) -> None:
+    with mixed_lists(provider_file(PROVIDER)) as mixed:
+        state = mixed.state_dict()
+    with mixed_lists(provider_file(PROVIDER + "# a comment\n")) as mixed:
+        with pytest.raises(StateMismatch, match=r'pass allow=\["provider_source"\]$'):
+            mixed.load_state_dict(state)
+        mixed.load_state_dict(state, allow={"provider_source"})
+        assert len([*mixed]) == 75
 
 
 def test_what_takes_a_stream_for_an_array_gets_an_error_and_reads_nothing() -> None:
