@@ -308,6 +308,8 @@ class PackedSequences(DerivedStream):
         while missing > 0 and not ended:
             if not cursor.rows_left:
                 ended = not cursor.fetch()
+                if ended:
+                    _check_skip(skip, 0, f"tokens into sequence {document}")
                 continue
             pieces, whole, skip = self._next_pieces(cursor, skip, document, missing)
             cursor.take(whole)
@@ -337,6 +339,7 @@ class PackedSequences(DerivedStream):
         of the one after them."""
         lengths, tokens = self._sequences(cursor)
         offset = np.zeros(len(lengths), np.int64)
+        _check_skip(skip, int(lengths[0]), f"tokens into sequence {document}")
         lengths[0] -= skip
         offset[0] = skip
         ends = np.cumsum(lengths)
@@ -383,6 +386,7 @@ class PackedSequences(DerivedStream):
             if key not in self._windows:
                 self._windows = {**self._windows, key: self._read_window(document)}
             window = self._windows[key]
+            _check_skip(skip, window.laid.rows, f"rows into the window at sequence {document}")
             rows = min(need, window.laid.rows - skip)
             parts.append(select_rows(window.laid, skip, skip + rows, self.batch_size - need))
             need -= rows
@@ -437,6 +441,16 @@ class PackedSequences(DerivedStream):
         where = expand_ranges(begins[of] + offset, length)
         segments = Segments(row, start, length, sequences.document[of], offset)
         return LaidRows(int(row[-1]) + 1 if len(row) else 0, tuple(each[where] for each in sequences.tokens), segments)
+
+
+def _check_skip(skip: int, there: int, what: str) -> None:
+    """Raise StateMismatch if a position is ``skip`` into a sequence or window, and that has no rest behind it, because
+    only ``there`` are in it. ``what``: the words between the two numbers."""
+    if skip and skip >= there:
+        raise StateMismatch(
+            f"the state is {skip} {what}, which has {there}: the data have changed, or the state is damaged; load "
+            "another state, or begin a pass with set_epoch()"
+        )
 
 
 def _slots_of_indices(slots: Slots) -> Slots:

@@ -365,6 +365,39 @@ def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
         assert len(list(data)) == 1
 
 
+def loaded(stream: ListStream, strategy: str, state: dict[str, Any]) -> pydp2.PackedSequences:
+    """Rows of ``stream``, which go on from ``state`` although the list has changed."""
+    stream._stream_identity = state["sources"][0]["state"]["fits"]
+    rows = pydp2.pack_sequences(stream, slot=0, length=6, batch_size=2, strategy=strategy)  # type: ignore[arg-type]
+    rows.load_state_dict(state)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changed"),
+    [
+        ("wrapped", [[1] * 10, [2] * 2, [3] * 10]), ("wrapped", [[1] * 10, [], [3] * 10]), ("wrapped", [[1] * 10]),
+        ("bfd_split", [[1] * 10]), ("bfd_split", []), ("bfd", [[1] * 10, [2] * 2]),
+    ],
+)  # fmt: skip
+def test_a_state_that_has_used_more_than_there_is_now_is_refused_and_nothing_is_lost(
+    strategy: Any, changed: Sequences
+) -> None:
+    documents = [[i] * 10 for i in range(1, 5)]  # 12 tokens are used, or two rows of the window
+    with pydp2.pack_sequences(ListStream(documents, 1), slot=0, length=6, batch_size=2, strategy=strategy) as rows:
+        next(iter(rows))
+        state = rows.state_dict()
+    assert state["skip"] == 2
+    with loaded(ListStream(changed, 1), strategy, state) as rows:
+        for _ in range(2):
+            with pytest.raises(StateMismatch, match=r"is 2 .* into .*: the data have changed, or the state is damaged"):
+                next(iter(rows))
+        rows.set_epoch(1)
+        assert sum(batch.segments.length.sum() for batch in rows) == sum(
+            min(len(each), 6) if strategy == "bfd" else len(each) for each in changed
+        )
+
+
 # -- what cannot be packed ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("options", "error", "says"),
