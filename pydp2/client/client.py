@@ -30,7 +30,7 @@ from pydp2.client.received import (
     ends_run,
     is_rewind,
     is_second_prepared,
-    parse_batches,
+    replace_by_batches,
     second_batch,
 )
 from pydp2.client.reconnect import reconnect
@@ -456,9 +456,8 @@ class Client(Stream):
             case m.BeginAgain() if message.request_id == now.run:
                 self._begin()
             case m.BatchHead() if message.request_id == now.run:
-                connection.inbox[:1] = parse_batches(
-                    self._declaration.slots, message, body, connection.shared_rows, now.done, connection.row_fetcher
-                )
+                slots, fetcher = self._declaration.slots, connection.row_fetcher
+                replace_by_batches(connection.inbox, 0, slots, connection.shared_rows, now.done, fetcher)
             case m.BatchHead():  # of a pass that was left
                 self._window.note_abandoned()
                 if connection.row_fetcher is not None:

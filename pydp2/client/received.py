@@ -115,7 +115,7 @@ def parse_batches(
     counts = [each.rows for each in heads]
     parts: Iterable[Rows]
     if head.on_hosts and fetcher is not None:
-        parts = fetcher.take(head.request_id, head.batch_index)
+        parts = fetcher.parts(head.request_id, head.batch_index)
     elif head.shared_rows:
         parts = split_rows(*_shared_rows(head, sum(counts), frames, shown), counts)
     else:
@@ -123,6 +123,17 @@ def parse_batches(
     first, *others = map(ReceivedBatch, heads, parts, count(number))
     first.pool, first.early_ends = pool, early_ends
     return [first, *others]
+
+
+def replace_by_batches(
+    inbox: list[Any], at: int, slots: Slots, shown: SharedRows | None, number: int, fetcher: RowFetcher | None
+) -> None:
+    """Replace the message at ``at`` of ``inbox`` by its batches, as :func:`parse_batches` does. After an exception the
+    message is there as before, or the batches are."""
+    head, body = inbox[at]
+    inbox[at : at + 1] = parse_batches(slots, head, body, shown, number, fetcher)
+    if fetcher is not None:  # if an exception comes before this, only memory waits for the next run
+        fetcher.note_taken(head.request_id, head.batch_index)
 
 
 def _split_body(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[Sequence[memoryview], bytes, list[list[Any]]]:
@@ -167,9 +178,9 @@ def second_batch(
     message stays: the error belongs to the time when it is asked for.
     """
     match inbox[1:2]:
-        case [(m.BatchHead() as head, body)] if head.request_id == run:
+        case [(m.BatchHead() as head, _)] if head.request_id == run:
             with contextlib.suppress(RemoteProtocolError):
-                inbox[1:2] = parse_batches(slots, head, body, shown, number, fetcher)
+                replace_by_batches(inbox, 1, slots, shown, number, fetcher)
     match inbox[1:2]:
         case [ReceivedBatch() as following]:
             return following

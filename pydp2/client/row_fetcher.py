@@ -120,7 +120,7 @@ class RowFetcher:
         self._heard: set[str] = set()  # addresses from which something has come at any time
         self._looked = time.monotonic()
         self._numbers = count(1)
-        # The part of each batch of a message, by run and first batch, until they are taken:
+        # The part of each batch of a message, by run and first batch, until its batches have replaced the message:
         self._parts: dict[tuple[int, int], list[tuple[FetchedLot, int, int]]] = {}
         self._link = row_link(LinkRole.CLIENT)
 
@@ -193,13 +193,18 @@ class RowFetcher:
             self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
         return line
 
-    def take(self, run: int, batch_index: int) -> list[tuple[FetchedLot, int, int]]:
+    def parts(self, run: int, batch_index: int) -> list[tuple[FetchedLot, int, int]]:
         """Return the lot of each batch of the message of ``run`` that begins with this one, and its part of the lot.
-        Raises RemoteProtocolError if they were not asked for."""
-        parts = self._parts.pop((run, batch_index), None)
+        They stay until :meth:`note_taken`: a call that is interrupted asks for them again. Raises RemoteProtocolError
+        if they were not asked for."""
+        parts = self._parts.get((run, batch_index))
         if parts is None:
             raise RemoteProtocolError("BatchHead: rows on hosts that were not asked for")
         return parts
+
+    def note_taken(self, run: int, batch_index: int) -> None:
+        """Note that batches have replaced the message, so that nobody asks for its parts again."""
+        self._parts.pop((run, batch_index), None)
 
     def forget(self) -> None:
         """Forget all that was asked for: a new run begins."""
@@ -296,7 +301,7 @@ class RowFetcher:
         for line in self._lines.values():
             line.close()
         self._lines.clear()
-        self._zmq.term()
+        self._zmq.destroy(linger=0)
 
 
 def _row_counts(head: m.BatchHead) -> Iterator[tuple[str, int]]:

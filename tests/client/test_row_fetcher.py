@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pydp2.client import row_fetcher
-from pydp2.client.received import ReceivedBatch, parse_batches
+from pydp2.client.received import ReceivedBatch, parse_batches, replace_by_batches
 from pydp2.client.row_fetcher import PATIENCE_SECONDS as PATIENCE
 from pydp2.client.row_fetcher import PIECE_BYTES, RowFetcher
 from pydp2.columns.columns import Columns
@@ -20,10 +20,13 @@ from pydp2.host.row_server import RowServer, start_row_server
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_PACK_BYTES
 from pydp2.rowstore.host_rows import RowServers
+from pydp2.transport import Line
 from pydp2.transport.keys import new_key_pair
 from pydp2.transport.sockets import new_context
 from tests.conftest import wait_until
 from tests.host.test_row_server import SCHEMA, at_the_service, begin, chunk_of, columns_of
+from tests.interruptions import Injector, Interruption, insistently, with_its_own_exception_state
+from tests.runs import alarm
 
 PAIR = new_key_pair()
 NOWHERE = "tcp://127.0.0.1:1?key=" + "ab" * 32
@@ -150,6 +153,48 @@ def answer(server: RowServer, request: tuple[bytes, m.Message, list[memoryview]]
 
 def same(one: Columns, other: Columns) -> bool:
     return [f.tobytes() for f in one.frames()] == [f.tobytes() for f in other.frames()]
+
+
+@with_its_own_exception_state
+def test_a_message_is_replaced_by_its_batches_or_stays_wherever_an_exception_comes(fetcher: RowFetcher) -> None:
+    head = head_of([1, 2], [[NOWHERE, 3]])
+    body = body_of(columns_of(0, []), [2, 0, 1], np.arange(3))
+    fetcher.begin(head, [1, 2], body)
+    inbox: list[Any] = [(head, body)]
+    injector = Injector()
+
+    def replace() -> None:
+        if not isinstance(inbox[0], ReceivedBatch):  # as a client that is called again
+            replace_by_batches(inbox, 0, SCHEMA.slots, None, 4, fetcher)
+
+    insistently(injector, replace, lambda: None)
+    assert [(batch.number, batch.head.rows, batch.awaits_rows) for batch in inbox] == [(4, 1, True), (5, 2, True)]
+    assert {"replace_by_batches", "parse_batches", "RowFetcher.parts"} <= injector.names
+
+
+def test_parts_are_forgotten_once_the_batches_are_there(fetcher: RowFetcher) -> None:
+    head = head_of([1], [[NOWHERE, 1]])
+    inbox: list[Any] = [(head, body_of(columns_of(0, []), [0], np.arange(1)))]
+    fetcher.begin(head, [1], inbox[0][1])
+    replace_by_batches(inbox, 0, SCHEMA.slots, None, 0, fetcher)
+    with pytest.raises(RemoteProtocolError, match="not asked for"):
+        fetcher.parts(head.request_id, head.batch_index)
+
+
+def test_a_connection_that_an_exception_has_cut_off_does_not_hold_up_the_end(
+    fetcher: RowFetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+
+    def interrupted(*arguments: Any, **options: Any) -> Line:
+        kept.append(Line(*arguments, **options))
+        raise Interruption  # before anybody knows it
+
+    monkeypatch.setattr(row_fetcher, "Line", interrupted)
+    with pytest.raises(Interruption):
+        waits_at(NOWHERE, fetcher)
+    with alarm(10):
+        fetcher.close()
 
 
 def test_rows_of_two_hosts_and_of_the_service_come_together_in_the_order_of_the_batches(
@@ -362,7 +407,7 @@ def test_what_was_asked_for_in_a_run_that_was_left_is_forgotten(
     fetcher.begin(old, [1], body_of(here, [0], handles[:1]))
     fetcher.forget()
     with pytest.raises(RemoteProtocolError, match="were not asked for"):
-        fetcher.take(3, 0)
+        fetcher.parts(3, 0)
     (batch,) = received(fetcher, new, body_of(here, [0], handles[1:]))
     serve_until([server], fetcher, lambda: not batch.awaits_rows)
     assert same(batch.columns(), columns_of(0, [1, 2]).slice(1, 2))

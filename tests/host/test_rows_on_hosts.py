@@ -21,6 +21,8 @@ from pydp2.client.row_fetcher import RowFetcher
 from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.transport import Line
 from tests.conftest import wait_until
+from tests.interruptions import Injector, interrupted_pass, with_its_own_exception_state
+from tests.runs import alarm
 
 from .test_hosts import (
     FILES,
@@ -75,6 +77,25 @@ def test_workers_here_and_rows_on_a_host_feed_one_stream(
         for where in (file, elsewhere(file)):
             with pydp2.connect(where, job=where.name, **OPTIONS) as data:
                 assert stream(data) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")  # of connections that an exception cuts off
+@with_its_own_exception_state
+def test_a_trainer_that_is_interrupted_at_any_instruction_gets_the_same_rows_of_hosts(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(ROWS)
+    whole = local(provider, passes=2)
+    injector, found = Injector(), []
+    with serving(provider, file) as service:
+        joined(workers=1, row_server=HERE)
+        assert wait_until(lambda: active(service) == 1)
+        with alarm(60), pydp2.connect(file, **OPTIONS) as data:
+            for _ in range(2):
+                found += [digest(batch) for batch in interrupted_pass(injector, data, lambda: None)]
+    assert found == whole
+    assert {"RowFetcher.begin", "RowFetcher.receive", "replace_by_batches", "Client._await_rows"} <= injector.names
 
 
 def test_what_comes_through_the_service_is_a_few_bytes_of_each_row(
