@@ -38,7 +38,7 @@ from pydp2.options.tables import (
 )
 from pydp2.options.values import Choice, value_text
 from pydp2.order.random_bits import RandomBits
-from pydp2.protocol.stream_identity import check_int
+from pydp2.protocol.stream_identity import check_bool, check_int
 from pydp2.providers import Provider
 from pydp2.schema.input_types import Slots
 
@@ -243,7 +243,7 @@ class Mixture(DerivedStream):
         places = tuple(
             self._place_of(each, cursor, allow) for each, cursor in zip(state["sources"], self._cursors, strict=True)
         )
-        ended = tuple(bool(each) for each in state["ended"])
+        ended = tuple(map(check_bool, state["ended"]))
         if len(ended) != len(places):
             raise ValueError("its sources and their ends do not agree")
         ranks, now = check_int(state["world_size"], 1), self._rank[1]

@@ -32,7 +32,7 @@ from pydp2.packed_rows import (
     join_rows,
     select_rows,
 )
-from pydp2.protocol.stream_identity import check_int
+from pydp2.protocol.stream_identity import check_bool, check_int
 from pydp2.schema.input_types import INT32_RANGE, DataType, SequenceType, Slots, dense_vector, integer_value
 
 Strategy = Literal["wrapped", "bfd", "bfd_split"]
@@ -233,19 +233,29 @@ class PackedSequences(DerivedStream):
         return replace(positions[rank], start=first)
 
     def _from_state(self, state: dict[str, Any], allow: Collection[str]) -> PackPosition:
-        carried = None
-        if state["carried"] is not None:
-            tokens, *rest = state["carried"]
-            types = self._slots.types
-            kept = [np.array(each, types[i].element_dtype) for i, each in enumerate(tokens)]
-            carried = Pieces(tuple(kept), *(np.array(each, np.int64) for each in rest))
-            if len(kept) != len(self._numbers) or any(len(each) != carried.length.sum() for each in kept):
-                raise ValueError("the tokens that it carries do not agree")
         (source,) = state["sources"]
+        place, ended = self._place_of(source, self._cursors[0], allow), check_bool(state["ended"])
+        if ended and not place.is_start:
+            raise ValueError("its pass has ended, and that of its source has not")
         return PackPosition(
-            check_int(state["pass"]), check_int(state["batch"]), (self._place_of(source, self._cursors[0], allow),),
-            check_int(state["skip"]), check_int(state["document"]), bool(state["ended"]), carried,
+            check_int(state["pass"]), check_int(state["batch"]), (place,), check_int(state["skip"]),
+            check_int(state["document"]), ended, self._carried(state["carried"]),
         )  # fmt: skip
+
+    def _carried(self, plain: Any) -> Pieces | None:
+        """Return the tokens that a state carries. Raises TypeError or ValueError for what cannot be some."""
+        if plain is None:
+            return None
+        tokens, document, offset, length = plain
+        types = self._slots.types[: len(self._numbers)]
+        kept = tuple(_integers(each, of.element_dtype) for each, of in zip(tokens, types, strict=True))
+        pieces = Pieces(
+            kept, _integers(document, np.int64), _integers(offset, np.int64, 0), _integers(length, np.int64, 1)
+        )
+        total = pieces.length.sum()
+        if len({*map(len, pieces[1:])}) > 1 or any(len(each) != total for each in kept) or self._strategy != "wrapped":
+            raise ValueError("the tokens that it carries do not agree")
+        return pieces
 
     def _before_pass(self, position: PackPosition, pass_id: int) -> PackPosition:
         if self._last_row == "carry":
@@ -441,6 +451,17 @@ class PackedSequences(DerivedStream):
         where = expand_ranges(begins[of] + offset, length)
         segments = Segments(row, start, length, sequences.document[of], offset)
         return LaidRows(int(row[-1]) + 1 if len(row) else 0, tuple(each[where] for each in sequences.tokens), segments)
+
+
+def _integers(values: Any, dtype: Any, low: int | None = None) -> Array:
+    """Return ``values`` of a state as an array. Raises ValueError if they are no list of integers that ``dtype`` has
+    room for, from ``low`` on."""
+    array = np.array(values)
+    limits = np.iinfo(dtype)
+    low = int(limits.min) if low is None else low
+    if array.ndim != 1 or (len(array) and (array.dtype.kind != "i" or array.min() < low or array.max() > limits.max)):
+        raise ValueError(f"{values!r:.40} where a list of integers is needed")
+    return array.astype(dtype)
 
 
 def _check_skip(skip: int, there: int, what: str) -> None:

@@ -411,7 +411,9 @@ def test_a_state_of_another_mixture_is_refused_and_the_text_says_what_differs(
         other.load_state_dict(mixed.state_dict())
 
 
-@pytest.mark.parametrize("damage", [None, {}, {"version": 2}, {"word": -1}, {"sources": []}, {"ended": [True]}])
+@pytest.mark.parametrize(
+    "damage", [None, {}, {"version": 2}, {"word": -1}, {"sources": []}, {"ended": [True]}, {"ended": [0, 0, 0]}]
+)
 def test_a_damaged_or_newer_state_is_refused_and_the_stream_stays_where_it_was(damage: Any) -> None:
     with three() as mixed:
         whole = [sign(batch) for batch in mixed]

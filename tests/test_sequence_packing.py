@@ -356,12 +356,29 @@ def test_a_state_of_other_rows_is_refused_and_the_text_says_what_differs(change:
 
 
 @pytest.mark.parametrize(
-    "damage", [{"skip": -1}, {"carried": [[[1]], [0], [0], [2]]}, {"sources": []}, {"rank": [0, 3]}]
-)
+    "damage",
+    [
+        {"skip": -1}, {"sources": []}, {"rank": [0, 3]}, {"ended": 1}, {"ended": True},
+        *({"carried": each} for each in (
+            [[[1]], [0], [0], [2]], [[[1 << 40]], [0], [0], [1]], [[[1 << 63]], [0], [0], [1]],
+            [[[1.5]], [0], [0], [1]], [[["a"]], [0], [0], [1]], [[[[1]]], [0], [0], [1]], [[[1]], 0, 0, [1]],
+            [[[1]], [0, 1], [0], [1]], [[[1]], [0], [-1], [1]], [[[1, 2]], [0, 1], [0, 0], [-1, 3]],
+        )),
+    ],
+)  # fmt: skip
 def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
-    with pydp2.pack_sequences(ListStream([[1, 2]], 2), slot=0, length=4, batch_size=2, strategy="wrapped") as data:
-        with pytest.raises(StateMismatch):
+    options: dict[str, Any] = {"slot": 0, "length": 4, "batch_size": 1, "strategy": "wrapped"}
+    with pydp2.pack_sequences(ListStream([[1, 2, 3]] * 3, 1), **options) as data:
+        next(iter(data))
+        with pytest.raises(StateMismatch, match=r"damaged|ranks 0 to 0 of 1"):
             data.load_state_dict(data.state_dict() | damage)
+        assert [len(list(data)) for _ in range(2)] == [3, 3]
+
+
+def test_rows_of_whole_sequences_carry_no_tokens() -> None:
+    with pydp2.pack_sequences(ListStream([[1, 2, 3]], 1), slot=0, length=4, batch_size=1) as data:
+        with pytest.raises(StateMismatch, match="it is damaged"):
+            data.load_state_dict(data.state_dict() | {"carried": [[[1]], [0], [0], [1]]})
         assert len(list(data)) == 1
 
 

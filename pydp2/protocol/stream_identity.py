@@ -51,6 +51,13 @@ def check_int(value: Any, low: int = 0, limit: int = INT_LIMIT) -> int:
     return value
 
 
+def check_bool(value: Any) -> bool:
+    """Return ``value`` if it is True or False; raise ValueError otherwise."""
+    if type(value) is not bool:
+        raise ValueError(f"{value!r:.40} where true or false is needed")
+    return value
+
+
 def _shortened(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
