@@ -19,15 +19,18 @@ class LoadedState:
         """True if other ranks end their pass before the service goes there."""
         self._origin = ""  # the one that this client loaded last, if it may go back to it
         self._batches = 0  # had since then
+        self._goes_back = False  # the next run begins because of rejoin()
 
     def load(self, name: str, *, after_pass: bool = False) -> None:
         """Note that the state ``name`` was loaded."""
         self.name, self.is_repeat, self.after_pass = name, False, after_pass
-        self._origin, self._batches = name, 0
+        self._origin, self._batches, self._goes_back = name, 0, False
 
     def note_asked(self) -> None:
         """Note that a run asks for it, or is about to."""
         self.is_repeat = bool(self.name)
+        if self._goes_back:
+            self._origin = ""  # once
 
     def note_answered(self) -> None:
         """Note that the service has answered that run."""
@@ -39,8 +42,9 @@ class LoadedState:
 
     def rejoin(self, name: str) -> bool:
         """Return True if the client goes on, once, with a service that went back to the state ``name``: it is the one
-        that it loaded itself, not many batches ago."""
+        that it loaded itself, not many batches ago. Until a run asks for it the answer stays the same, because an
+        exception may come between."""
         if not name or name != self._origin or self._batches > MAX_REJOIN_BATCHES:
             return False
-        self.name, self.is_repeat, self._origin = name, True, ""
+        self.name, self.is_repeat, self._goes_back = name, True, True
         return True

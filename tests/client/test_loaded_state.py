@@ -26,7 +26,10 @@ def test_a_client_goes_back_once_to_the_state_that_it_loaded_itself() -> None:
     assert not loaded.rejoin("b")
     assert not loaded.rejoin("")
     assert loaded.rejoin("a")
+    loaded.note_answered()
+    assert loaded.rejoin("a"), "it was interrupted before a run asked for it"
     assert (loaded.name, loaded.is_repeat) == ("a", True)
+    loaded.note_asked()
     loaded.note_answered()
     assert not loaded.rejoin("a"), "ranks that load it again and again would never get anywhere"
 
