@@ -92,17 +92,20 @@ class ConnectionFile:
     host_address: str = ""
     local_address: str = ""
 
-    def write(self, path: Path) -> None:
-        """Write it to ``path`` with mode 0600, in place of a file that is there. Raises OptionError."""
+    def text(self) -> str:
+        """Return the text of the file."""
         keys = {role: {"public": pair.public, "secret": pair.secret} for role, pair in self.keys.items()}
         where = {
             "address": self.address,
             "host_address": self.host_address,
             "local_address": self.local_address,
         }
-        text = json.dumps({"pydp2": _VERSION, **where, "keys": keys}, indent=1)
+        return json.dumps({"pydp2": _VERSION, **where, "keys": keys}, indent=1) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Write it to ``path`` with mode 0600, in place of a file that is there. Raises OptionError."""
         try:
-            _write_private(path, text + "\n")
+            _write_private(path, self.text())
         except OSError as error:
             raise OptionError(
                 f"connection={str(path)!r} must be a file that can be written: {_reason(error)}; choose another place"
@@ -143,6 +146,16 @@ class ConnectionFile:
             f"{path} must have keys for the role {' or '.join(roles)}, it has {', '.join(self.keys) or 'none'}; use "
             "the file that the service wrote"
         )
+
+
+def is_connection_text(content: bytes) -> bool:
+    """Return whether ``content`` is that of a connection file, of this release or another. The file of keys that a
+    state directory keeps is none: it also has those of the service."""
+    try:
+        plain = json.loads(content)
+        return "pydp2" in plain and "address" in plain and "service" not in plain["keys"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def remove_connection(path: Path, address: str) -> None:

@@ -24,9 +24,9 @@ _LOCK = "lock"
 _TOKEN = "token"
 _MAX_TOKEN_BYTES = 1024  # bytes
 _STALE_SECONDS = 60.0  # seconds
-_RELEASE_SECONDS = 3.0  # seconds in which a service that is ending lets go of its directory
+RELEASE_SECONDS = 3.0  # seconds in which a service that is ending lets go of its directory
 _ORPHAN_SECONDS = 0.5  # seconds in which what a server that was killed has left behind does so too
-_RETRY_SECONDS = 0.02
+RETRY_SECONDS = 0.02
 
 
 def run_directories() -> Path:
@@ -57,10 +57,10 @@ class RunDir:
         name = os.urandom(4).hex() if of is None else f"s{blake2b(os.fsencode(of), digest_size=6).hexdigest()}"
         young = run_directories() / f".{os.urandom(4).hex()}"  # a sweep must not see it before its lock is held
         young.mkdir(mode=0o700)
-        self.lock = _open(young / _LOCK)
+        self.lock = open_lock(young / _LOCK)
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path = run_directories() / name
-        deadline = time.monotonic() + _RELEASE_SECONDS
+        deadline = time.monotonic() + RELEASE_SECONDS
         while True:  # what a service that was killed left there, or one that is just ending, or another sweep's
             try:
                 self.path = young.rename(path)
@@ -71,7 +71,7 @@ class RunDir:
                 shutil.rmtree(young, ignore_errors=True)
                 os.close(self.lock)
                 raise ServiceUnreachable(f"{path} is in use by a service that is running; stop it first")
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)
 
     def address(self, name: str) -> str:
         """Return the ipc address of a socket in this directory."""
@@ -89,7 +89,7 @@ class RunDir:
             return
         deadline = time.monotonic() + _ORPHAN_SECONDS
         while not _remove_if_free(self.path) and time.monotonic() < deadline:
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)
 
 
 def take_state(path: Path) -> int:
@@ -97,13 +97,13 @@ def take_state(path: Path) -> int:
     OptionError if it cannot be one."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = _open(path / _LOCK)
+        lock = open_lock(path / _LOCK)
     except OSError as error:
         raise OptionError(
             f"state_dir={str(path)!r} must be a directory that can be written: {error.strerror}; choose another place, "
             "or leave the option out"
         ) from None
-    deadline = time.monotonic() + _RELEASE_SECONDS
+    deadline = time.monotonic() + RELEASE_SECONDS
     while True:  # workers of a service that was killed have it for a moment longer
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +113,7 @@ def take_state(path: Path) -> int:
                 raise ServiceUnreachable(
                     f"state_dir={str(path)!r} belongs to a service that is running; stop it, or give another directory"
                 ) from None
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)
         else:
             return lock
 
@@ -164,7 +164,7 @@ def take_path(path: str) -> int:
     lock_path = Path(f"{path}.lock")
     while True:
         try:
-            lock = _open(lock_path)
+            lock = open_lock(lock_path)
         except OSError as error:
             raise ServiceUnreachable(
                 f"cannot bind ipc://{path}: {error.strerror} ({lock_path}); "
@@ -172,7 +172,7 @@ def take_path(path: str) -> int:
             ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_at(lock, lock_path):  # a service that ended took it away between our opening and locking it
+            if not is_at(lock, lock_path):  # a service that ended took it away between our opening and locking it
                 os.close(lock)
                 continue
             with contextlib.suppress(FileNotFoundError):
@@ -193,7 +193,7 @@ def take_path(path: str) -> int:
         return lock
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
     """Return whether the file that ``descriptor`` opened is still at ``path``."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -224,7 +224,7 @@ def _remove_if_free(path: Path) -> bool:
         return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(lock, path / _LOCK):
+        if is_at(lock, path / _LOCK):
             shutil.rmtree(path, ignore_errors=True)
     except OSError:
         return False
@@ -251,7 +251,7 @@ def is_open(descriptor: int) -> bool:
     return True
 
 
-def _open(lock: str | Path) -> int:
+def open_lock(lock: str | Path) -> int:
     """Open a lock file, and make it if there is none. Raise OSError, also for a symbolic link, which may lead to
     another user's file, and for a file of another user, whose program could hold its lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -19,6 +19,7 @@ from typing import Any, Unpack
 
 from pydp2.api import machine
 from pydp2.api.access import ServiceKeys, find_target, service_keys, worker_address
+from pydp2.api.connection_place import ConnectionPlace
 from pydp2.api.distributed import DistributedEnvironment, distributed_environment
 from pydp2.api.interpreter import start_interpreter
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
@@ -225,10 +226,14 @@ def launch(
         )
     locks: list[int] = []
     rundir: RunDir | None = None
+    place: ConnectionPlace | None = None
     try:
         if state_dir is not None:
             locks.append(take_state(state_dir))
         keys = service_keys(chosen, state_dir)
+        if chosen.connection is not None:
+            place = ConnectionPlace(Path(chosen.connection).absolute())
+            locks.append(place.lock)
         rundir = RunDir(of=state_dir)
         locks.append(rundir.lock)
         bind = chosen.bind or (rundir.address("clients") if keys is None else "tcp://127.0.0.1:*")
@@ -271,9 +276,11 @@ def launch(
             local_address="" if keys is None else keys.local_address(rundir),
             timing=timing.DEFAULT_TIMING,
         )
-        service = _start(spec, served.files, rundir, locks, keys)
+        service = _start(spec, served.files, rundir, locks, keys, place)
     except BaseException:
         _close(locks)
+        if place is not None:
+            place.discard()
         if rundir is not None:
             rundir.remove()
         raise
@@ -449,7 +456,14 @@ def search_path() -> list[str]:
     return [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
 
 
-def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int], keys: ServiceKeys | None) -> Service:
+def _start(
+    spec: ServiceSpec,
+    files: FileList,
+    rundir: RunDir,
+    locks: list[int],
+    keys: ServiceKeys | None,
+    place: ConnectionPlace | None,
+) -> Service:
     process, ours = start_interpreter("pydp2.server.main", "main", passed=locks)
     try:
         send_spec(ours, spec, files)
@@ -471,9 +485,8 @@ def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int],
         raise from_wire(answer["error"])
     address = str(answer["address"])
     try:
-        if keys is not None and spec.connection is not None:
-            found = keys.connection(address, str(answer["host_address"]), spec.local_address)
-            found.write(Path(spec.connection))
+        if keys is not None and place is not None:
+            place.write(keys.connection(address, str(answer["host_address"]), spec.local_address))
     except BaseException:
         _end(process, ours, rundir, os.getpid())
         raise

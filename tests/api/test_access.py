@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -16,9 +17,12 @@ import zmq
 
 import pydp2
 from pydp2 import keys
+from pydp2.api import connection_place
+from pydp2.api.connection_place import ConnectionPlace
 from pydp2.errors import OptionError, OptionTypeError, ServiceLost, ServiceUnreachable
 from pydp2.keys import ConnectionFile
 from pydp2.service_address import ipc_path, split_key, with_key, without_token
+from pydp2.transport.keys import new_key_pair
 from tests.conftest import wait_until
 from tests.faults.relay import free_port
 from tests.runs import NUMBERS
@@ -232,6 +236,101 @@ def test_a_service_that_is_started_again_has_the_keys_that_its_trainers_have(
     assert seen == whole
     first.close()
     assert stat.S_IMODE((tmp_path / "state" / "connection.json").stat().st_mode) == 0o600
+
+
+def left_by(file: Path, provider: str) -> str:
+    """What a service that was killed left at ``file``."""
+    with pydp2.launch(FILES, provider, workers=1, connection=file) as killed:
+        killed._process.kill()
+        killed._process.wait()
+    return file.read_text()
+
+
+@pytest.mark.parametrize("what", ["a text", "JSON", "a folder", "a FIFO", "a link to nowhere", "kept keys"])
+def test_a_file_that_is_no_connection_file_stays_as_it_is(what: str, provider: str, file: Path) -> None:
+    if what == "a folder":
+        file.mkdir()
+    elif what == "a FIFO":
+        os.mkfifo(file)
+    elif what == "a link to nowhere":
+        file.symlink_to("nowhere")
+    else:
+        pair = {"service": new_key_pair()}
+        kept = ConnectionFile(with_key("tcp://a:1", "0" * 64), pair).text()
+        file.write_text({"a text": "precious\n", "JSON": '{"pydp2": 1}', "kept keys": kept}[what])
+    before = file.lstat()
+    with pytest.raises(OptionError, match=r"connection='.*run\.json' must be .*; (name|choose) another"):
+        pydp2.launch(FILES, provider, workers=1, connection=file)
+    after = file.lstat()
+    assert (after.st_ino, after.st_size, after.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
+    assert [each.name for each in file.parent.iterdir() if each.name.startswith(".")] == []
+
+
+def test_a_file_that_another_program_wrote_while_the_service_started_stays_as_it_is(
+    provider: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ConnectionPlace.write
+
+    def late(place: ConnectionPlace, content: ConnectionFile) -> None:
+        file.write_text("precious\n")
+        write(place, content)
+
+    monkeypatch.setattr(ConnectionPlace, "write", late)
+    with pytest.raises(OptionError, match="what is there is something else"):
+        pydp2.launch(FILES, provider, workers=1, connection=file)
+    assert file.read_text() == "precious\n"
+    assert [each.name for each in file.parent.iterdir() if each.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("bears_links", [True, False])
+def test_the_file_of_a_service_that_runs_is_not_taken(
+    bears_links: bool, provider: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(connection_place, "RELEASE_SECONDS", 0.0)
+    if not bears_links:
+        monkeypatch.setattr(os, "link", no_links)
+    with pydp2.launch(FILES, provider, workers=1, connection=file) as first:
+        before = file.read_text()
+        with pytest.raises(ServiceUnreachable, match="is the file of a service that is running; stop it, or"):
+            pydp2.launch(FILES, provider, workers=1, connection=file)
+        assert file.read_text() == before
+        assert "jobs" in pydp2.stats(file)
+        assert first.poll() is None
+    assert not file.exists()
+
+
+def test_of_two_services_that_start_at_once_one_gets_the_file(
+    provider: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_place, "RELEASE_SECONDS", 0.0)
+    write, running = ConnectionPlace.write, []
+
+    def late(place: ConnectionPlace, content: ConnectionFile) -> None:
+        monkeypatch.setattr(ConnectionPlace, "write", write)
+        running.append(pydp2.launch(FILES, provider, workers=1, connection=file))
+        write(place, content)
+
+    monkeypatch.setattr(ConnectionPlace, "write", late)
+    with pytest.raises(ServiceUnreachable, match="is the file of a service that is running"):
+        pydp2.launch(FILES, provider, workers=1, connection=file)
+    with running[0] as first:
+        assert ConnectionFile.read(file).address == first.address
+
+
+@pytest.mark.parametrize("left", ["by a killed service", "of another release", "empty"])
+def test_the_file_of_a_killed_service_or_an_empty_one_is_replaced(left: str, provider: str, file: Path) -> None:
+    if left == "empty":
+        file.touch()
+    else:
+        text = left_by(file, provider)
+        file.write_text(text if left == "by a killed service" else text.replace('"pydp2": 1', '"pydp2": 2'))
+    with pydp2.launch(FILES, provider, workers=1, connection=file) as service:
+        assert ConnectionFile.read(file).address == service.address
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(
