@@ -136,7 +136,7 @@ def _show(console: Console, report: Any) -> None:
         console.print(f"[red]{report.found:,} found[/red], beside {seen}")
 
 
-_MARKS = {"still bad": "[red]✗[/red]", "now good": "[green]✓[/green]"}
+_MARKS = {"still bad": "[red]✗[/red]", "file missing": "[red]✗[/red]", "now good": "[green]✓[/green]"}
 
 
 def _show_replay(console: Console, report: Any) -> None:

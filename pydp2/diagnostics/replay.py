@@ -9,7 +9,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Loss
 from pydp2.server.quarantine import read
 
 BAD, GOOD, GONE, DAMAGED = "still bad", "now good", "no longer there", "damaged"
+NO_FILE = "file missing"
 _DROPPED = "dropped"
 _DEADLY = ("condemned", TIMED_OUT)
 _MISSING = FileNotFoundError.__name__
@@ -30,7 +31,8 @@ _MISSING = FileNotFoundError.__name__
 @dataclass(frozen=True)
 class Verdict:
     """Verdict on line ``line`` of the quarantine (from 1). ``verdict``: "still bad", "now good", "no longer there" (the
-    file ends before that sample), or "damaged" (the line cannot be read, ``text`` says why).
+    file ends before that sample), "file missing" (nothing can be said of the sample), or "damaged" (the line cannot be
+    read, ``text`` says why).
 
     ``pass_id``, ``file``, ``sample``, ``kind``: from the line. ``slot``, ``expected``, ``got``, ``text``: what is wrong
     now, ``text`` in full, with the traceback if there is one.
@@ -57,14 +59,14 @@ class Replay:
 
     @property
     def ok(self) -> bool:
-        """True if no line is still bad."""
-        return not any(verdict.verdict == BAD for verdict in self.verdicts)
+        """True if no line is still bad, and every file is there."""
+        return not any(verdict.verdict in (BAD, NO_FILE) for verdict in self.verdicts)
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of lines with each verdict."""
         found = Counter(verdict.verdict for verdict in self.verdicts)
-        return {name: found[name] for name in (BAD, GOOD, GONE, DAMAGED)}
+        return {name: found[name] for name in (BAD, NO_FILE, GOOD, GONE, DAMAGED)}
 
     def plain(self) -> dict[str, Any]:
         """Return the result as dicts, lists and numbers."""
@@ -150,7 +152,7 @@ class _Seen:
     findings: Mapping[int, Finding]
     raised: Finding | None
     first: Finding | None
-    missing: bool  # there is no such file
+    missing: Finding | None  # there is no such file
 
 
 def _run(
@@ -174,16 +176,26 @@ def _run(
     # a service ends the file where a value or calc_batch_size raises; only bad values are dropped
     raised = next((finding for finding in findings if not finding.slot), None)
     bad = {finding.sample: finding for finding in findings if finding.slot}
-    missing = raised is not None and raised.exception == _MISSING and not Path(file).exists()
+    missing = None
+    if raised is not None and raised.exception == _MISSING and not Path(file).exists():
+        missing = replace(raised, text=_missing_text(file))
     return _Seen(length, bad, raised, findings[0] if findings else None, missing)
+
+
+def _missing_text(file: str) -> str:
+    remedy = "put it back"
+    if not Path(file).is_absolute():
+        remedy = f"relative paths start at {Path.cwd()}: run this where the service ran, or name that folder as root"
+    return f"file {file} must be there to be read again, and is not; {remedy}; if it is gone for good, remove its lines"
 
 
 def _judged(loss: Loss, seen: _Seen, drops: bool) -> tuple[str, Finding | None]:
     """Return the verdict on ``loss``, and what is wrong. ``drops``: a bad sample does not end its file."""
     y = loss.y
     if seen.raised is not None and (seen.raised.sample <= y or loss.kind != _DROPPED):
-        gone = seen.missing and loss.exception != _MISSING and loss.kind != ENDED_EARLY
-        return (GONE, None) if gone else (BAD, seen.findings.get(y, seen.raised))
+        if seen.missing is not None and loss.exception != _MISSING and loss.kind != ENDED_EARLY:
+            return NO_FILE, seen.missing
+        return BAD, seen.findings.get(y, seen.raised)
     if loss.kind == _DROPPED:
         if y in seen.findings:
             return BAD, seen.findings[y]

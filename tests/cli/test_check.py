@@ -243,11 +243,27 @@ def test_a_replay_after_the_data_were_mended_exits_with_0(
     assert result.stdout.endswith("ok: 3 now good, 1 no longer there, 1 damaged\n")
 
 
+def test_a_replay_in_a_folder_without_the_files_is_no_all_clear(
+    quarantine: Path, folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "elsewhere").mkdir()
+    result = cli(*REPLAY[:-1], folder / "numbers_provider.py:process", "--root", folder / "elsewhere")
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(
+        "✗ line 1: file missing: file a.txt must be there to be read again, and is not; relative"
+    )
+    assert f"start at {folder / 'elsewhere'}: run this where the service ran" in lines[0]
+    assert lines[-1] == "4 file missing, 1 damaged"
+
+
 def test_a_replay_as_json(quarantine: Path, cli: Callable[..., Result]) -> None:
     result = cli(*REPLAY, "--json")
     assert result.exit_code == 1
     report: dict[str, Any] = json.loads(result.stdout)
-    assert report["counts"] == {"still bad": 2, "now good": 1, "no longer there": 1, "damaged": 1}
+    assert report["counts"] == {
+        "still bad": 2, "file missing": 0, "now good": 1, "no longer there": 1, "damaged": 1,
+    }  # fmt: skip
     assert [line["verdict"] for line in report["lines"]][:2] == ["still bad", "now good"]
 
 

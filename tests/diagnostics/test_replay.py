@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pydp2
-from pydp2.diagnostics.replay import BAD, DAMAGED, GONE, GOOD, Replay
+from pydp2.diagnostics.replay import BAD, DAMAGED, GONE, GOOD, NO_FILE, Replay
 from pydp2.errors import OptionError
 from pydp2.server.actions import TIMED_OUT, Loss
 from pydp2.server.quarantine import _KINDS, _line, read
@@ -68,7 +68,7 @@ def test_each_dropped_sample_is_bad_good_or_gone(run: Run, tmp_path: Path) -> No
     files = {"a": "1 200 3", "b": "1 2", "c": "x"}
     report = run(files, [line("a", 1), line("a", 2), line("b", 5), line("a", 1, pass_id=3)])
     assert verdicts(report) == [BAD, GOOD, GONE, BAD]
-    assert report.counts == {BAD: 2, GOOD: 1, GONE: 1, DAMAGED: 0}
+    assert report.counts == {BAD: 2, NO_FILE: 0, GOOD: 1, GONE: 1, DAMAGED: 0}
     assert not report.ok
     bad = report.verdicts[0]
     assert (bad.line, bad.file, bad.sample, bad.kind, bad.slot) == (1, "a", 1, "dropped", "n")
@@ -111,12 +111,21 @@ def test_a_dropped_sample_behind_a_place_where_the_file_raises_now_is_bad(run: R
     assert "file a, sample 1: process raised ValueError" in report.verdicts[1].text
 
 
-def test_a_file_that_is_not_there_any_more_is_gone_but_not_if_that_was_what_was_wrong(run: Run) -> None:
+def test_a_file_that_is_not_there_is_missing_and_still_bad_if_that_was_what_was_wrong(run: Run, tmp_path: Path) -> None:
     lines = [
         line("a", 1), line("b", 0, "raised", exception="FileNotFoundError"),
         line("c", 0, "raised", exception="KeyError"), line("d", 0, "ended early"),
     ]  # fmt: skip
-    assert verdicts(run({}, lines)) == [GONE, BAD, GONE, BAD]
+    report = run({}, lines)
+    assert verdicts(report) == [NO_FILE, BAD, NO_FILE, BAD]
+    assert report.verdicts[0].text == (
+        f"file a must be there to be read again, and is not; relative paths start at {tmp_path}: run this where the "
+        "service ran, or name that folder as root; if it is gone for good, remove its lines"
+    )
+    absolute = tmp_path / "a"
+    report = run({}, [line(str(absolute), 1)])
+    assert (verdicts(report), report.ok) == ([NO_FILE], False)
+    assert "is not; put it back; if it" in report.verdicts[0].text
 
 
 def test_what_the_text_of_an_error_says_decides_nothing(run: Run) -> None:
@@ -126,7 +135,7 @@ def test_what_the_text_of_an_error_says_decides_nothing(run: Run) -> None:
     report = run(
         {"slow": "1 2"}, [line(name, 0, "raised", reason, exception="KeyError"), line("slow", 1, "condemned", reason)]
     )
-    assert verdicts(report) == [GONE, GOOD]
+    assert verdicts(report) == [NO_FILE, GOOD]
 
 
 @pytest.mark.parametrize(
