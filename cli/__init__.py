@@ -8,6 +8,7 @@ stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 import warnings
@@ -31,10 +32,11 @@ from pydp2_cli import (
     stats,
     worker,
 )
-from pydp2_cli.output import standard_streams
+from pydp2_cli.output import standard_streams, stdout_failure
 
 FAILED = 1  # data or user error; usage is click's: 2
 UNREACHABLE = 3
+CLOSED_PIPE = 128 + signal.SIGPIPE  # as of a program that the signal ends
 
 
 class _CommandGroup(click.Group):
@@ -42,6 +44,14 @@ class _CommandGroup(click.Group):
         """Run, wherever the standard streams lead."""
         with standard_streams():
             return super().main(*args, **kwargs)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the arguments; some options print."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except OSError as error:
+            _end_if_stdout_failed(error)
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and turn what ends a command into its exit code and one text on stderr."""
@@ -59,12 +69,24 @@ class _CommandGroup(click.Group):
             except BdbQuit:
                 ctx.exit(FAILED)
             except Exception as error:
+                _end_if_stdout_failed(error)
                 import pydp2
 
                 if not isinstance(error, pydp2.errors.Error):
                     raise
                 click.echo(f"Error: {error}", err=True)
                 ctx.exit(UNREACHABLE if isinstance(error, pydp2.errors.ServiceUnreachable) else FAILED)
+
+
+def _end_if_stdout_failed(error: Exception) -> None:
+    """Raise click's Exit if ``error`` comes from a stdout that cannot be written."""
+    failure = stdout_failure(error)
+    if failure is None:
+        return
+    if failure.errno == errno.EPIPE:  # its reader has what it wanted
+        raise click.exceptions.Exit(CLOSED_PIPE)
+    click.echo(f"Error: stdout cannot be written: {failure.strerror}; make room, or send it elsewhere", err=True)
+    raise click.exceptions.Exit(FAILED)
 
 
 def _show_warning(
@@ -104,7 +126,7 @@ def main() -> None:
     Options have the same names as in Python and TOML: --sample_timeout, or --sample-timeout.
 
     Exit codes: 0 success, 1 error in the data or in the request, 2 wrong usage, 3 address cannot be reached or bound,
-    130 Ctrl-C, 143 SIGTERM.
+    130 Ctrl-C, 141 stdout closed by its reader, 143 SIGTERM.
     """
 
 

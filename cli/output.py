@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -18,11 +20,13 @@ if TYPE_CHECKING:
 _NO_TERMINAL_WIDTH = 200  # columns where there is no terminal: nothing is cut that a program may want to read
 _WRITE_TIMEOUT = 1.0  # seconds that a command waits for its terminal at most
 _RELAY_END_SECONDS = 2.0
+_ESCAPES = "pydp2-escapes"  # name of a handler of errors in codecs
 
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Keep stdin, stdout and stderr open inside the context, and let no write to stderr fail.
+    """Keep stdin, stdout and stderr open inside the context, let no write to stderr fail, and write characters that the
+    encoding of stdout lacks as escapes.
 
     Discard what stdout could not take by the end, so that it does not decide the exit code.
     """
@@ -35,7 +39,7 @@ def standard_streams() -> Iterator[None]:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115  # it is the process's stream
             setattr(sys, f"__{name}__", getattr(sys, name))
-    with _unfailing_stderr():
+    with _unfailing_stderr(), _escaping_stdout():
         try:
             yield
         finally:
@@ -45,6 +49,44 @@ def standard_streams() -> Iterator[None]:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, 1)
                 os.close(nowhere)
+
+
+def stdout_failure(error: Exception) -> OSError | None:
+    """Return what keeps stdout from being written, if ``error`` comes from that, else None."""
+    if not isinstance(error, OSError):
+        return None
+    try:
+        sys.stdout.flush()  # what could not be written is still in its buffer
+    except OSError as again:
+        return again
+    unbuffered = getattr(sys.stdout, "write_through", False)
+    return error if unbuffered and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC) else None
+
+
+def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Encode what a codec cannot: bytes of a file's name as they were, anything else as an escape."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
+
+
+@contextlib.contextmanager
+def _escaping_stdout() -> Iterator[None]:
+    """Write characters that the encoding of stdout lacks as escapes inside the context; leave a stream alone whose user
+    has chosen something else for them."""
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper) or stream.errors not in ("strict", "surrogateescape"):
+        yield
+        return
+    before = stream.errors
+    codecs.register_error(_ESCAPES, _escaped)
+    stream.reconfigure(errors="backslashreplace" if before == "strict" else _ESCAPES)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):  # it cannot be written, or was closed
+            stream.reconfigure(errors=before)
 
 
 class _LazyLogWriter(io.RawIOBase):
@@ -100,7 +142,12 @@ def stdout_console() -> Console:
     """Return a console on stdout, for tables."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH, highlight=False)
+    class StdoutConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """Let the program see it, which knows the status for it; rich would end with 1."""
+            raise  # rich calls it while it handles the exception
+
+    return StdoutConsole(file=sys.stdout, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH, highlight=False)
 
 
 def stderr_console() -> Console:
