@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydp2.errors import OptionError
 from pydp2.service_address import ipc_path, split_key
@@ -55,13 +55,30 @@ def _read_private(path: Path) -> str:
     """Return the text of ``path``. Raises OSError, also if other users could read or write it, and ValueError if it is
     no text."""
     text, known = _read_regular(path)
+    _require_private(path, known)
+    return text
+
+
+def _require_private(path: Path, known: os.stat_result) -> None:
     if known.st_mode & 0o077 or known.st_uid not in (os.geteuid(), 0):
         raise OSError(
             errno.EPERM,
             f"other users can read or write it (mode {stat.S_IMODE(known.st_mode):04o}); make it private: "
             f"chmod 600 {path}",
         )
-    return text
+
+
+def _read_object(path: Path) -> tuple[dict[str, Any], os.stat_result]:
+    """Return the JSON object in ``path``, and what is known of that file. Raises OSError, also if it holds something
+    else: only who knows that it is a file of ours can say what to do about its mode."""
+    try:
+        text, known = _read_regular(path)
+        plain = json.loads(text)
+    except (ValueError, RecursionError):
+        plain = None
+    if not isinstance(plain, dict):
+        raise OSError(errno.EINVAL, "it holds something else; name the file that the service wrote")
+    return plain, known
 
 
 def _read_regular(path: Path) -> tuple[str, os.stat_result]:
@@ -115,7 +132,7 @@ class ConnectionFile:
     def read(cls, path: Path) -> ConnectionFile:
         """Return the content of the file ``path``. Raises OptionError if it is none, or if other users can read it."""
         try:
-            plain = json.loads(_read_private(path))
+            plain, known = _read_object(path)
             pairs = {role: KeyPair(pair["public"], pair["secret"]) for role, pair in plain["keys"].items()}
             address, host_address = plain["address"], plain.get("host_address", "")
             address.encode(), host_address.encode()
@@ -129,10 +146,11 @@ class ConnectionFile:
                 ipc_path(local_address) is None or split_key(local_address)[1] != split_key(address)[1]
             ):
                 raise ValueError
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OptionError) as error:
+            _require_private(path, known)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
             why = _reason(error)
             raise OptionError(
-                f"{path} must be a connection file, as `pydp2 serve --connection {path.name}` writes it: {why}"
+                f"{path} must be a connection file, as `pydp2 serve --connection FILE` writes it: {why}"
             ) from None
         return cls(address, pairs, host_address, local_address)
 

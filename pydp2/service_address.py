@@ -43,10 +43,11 @@ def _is_known(host: str, family: socket.AddressFamily) -> bool:
         return False
 
 
-def split_token(address: str) -> tuple[str, str]:
+def split_token(address: str, *, of_service: bool = False) -> tuple[str, str]:
     """Return where to connect or bind, and the token of a ``tcp://`` address, '' if it names none.
 
-    Raises OptionError for an invalid token or key, and for anything else behind a ``?``.
+    ``of_service``: a service has the token already, so a new one would be of no use. Raises OptionError for an invalid
+    token or key, and for anything else behind a ``?``.
     """
     if not address.startswith("tcp://"):
         return address, ""
@@ -55,9 +56,12 @@ def split_token(address: str) -> tuple[str, str]:
         return endpoint, ""
     name, _, token = query.partition("=")
     if name != "token" or not _TOKEN.fullmatch(token):
+        remedy = '`python -c "import secrets; print(secrets.token_hex(16))"` makes a token'
+        if of_service:
+            remedy = "use the whole address that the service prints"
         raise OptionError(
             f"behind {endpoint} there must be ?token= and 32 to 128 hexadecimal digits, got {len(query)} other "
-            'characters; `python -c "import secrets; print(secrets.token_hex(16))"` makes a token'
+            f"characters; {remedy}"
         )
     return endpoint, token.lower()
 

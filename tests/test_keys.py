@@ -100,11 +100,12 @@ def test_what_is_no_connection_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(fifo, 0o600)
     with pytest.raises(OptionError, match="it is not a regular file"):
         ConnectionFile.read(fifo)
-    deep = tmp_path / "deep"
-    deep.write_text("[" * 100_000)
-    deep.chmod(0o600)
-    with pytest.raises(OptionError, match="it is damaged"):
-        ConnectionFile.read(deep)
+    other = tmp_path / "other"
+    for text in ("[" * 100_000, "import pydp2\n", "[1]", "é"):
+        other.write_text(text, "utf-8")
+        other.chmod(0o644)  # which it may well have
+        with pytest.raises(OptionError, match=r"it holds something else; name the file that the service wrote$"):
+            ConnectionFile.read(other)
     with pytest.raises(OptionError, match=r"must be a file that can be written: No such file or directory"):
         ConnectionFile(with_key("tcp://a:1", "0" * 64), {}).write(tmp_path / "none" / "run.json")
 

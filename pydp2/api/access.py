@@ -163,11 +163,16 @@ def find_target(
     if isinstance(where, str) and where.startswith(("ipc://", "tcp://")):
         if pair is not None and not split_key(where)[1]:
             raise OptionError(f"key is for an address with ?key=…, which a service with keys prints, got {where!r:.80}")
+        split_token(where, of_service=True)  # before one waits for an answer
         return Target(where, pair)
-    if not isinstance(where, str) or "://" in where:
+    if not isinstance(where, str) or not where or "://" in where:
         raise OptionError(
             'address must be the one that the service prints, "ipc://…" or "tcp://…", or the path of a connection '
             f"file, got {address!r:.80}"
+        )
+    if Path(where).is_socket():
+        raise OptionError(
+            f"an address must begin with ipc:// or tcp://, got {where!r:.80}, which is a socket; write ipc://{where}"
         )
     found = ConnectionFile.read(Path(where))
     if for_hosts and not found.host_address:

@@ -416,7 +416,7 @@ class Line:
             self._socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
             self._socket.connect(endpoint)
             return
-        endpoint, token = split_token(address)
+        endpoint, token = split_token(address, of_service=True)
         if token:
             present_token(self._socket, token)
         self._socket.connect(endpoint)

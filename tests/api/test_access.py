@@ -367,6 +367,12 @@ def test_what_cannot_be_is_refused_before_anything_starts(options: dict[str, str
             None,
             "an address or a connection file is needed, none was given; pass what the service prints, or set PYDP2_C",
         ),
+        ("", None, "address must be the one that the service prints, .* or the path of a connection file, got ''"),
+        (
+            "tcp://127.0.0.1:1?token=abcd",
+            None,
+            "got 10 other characters; use the whole address that the service prints",
+        ),
         ("http://a", None, "or the path of a connection file, got 'http://a'"),
         ("no.json", None, r"no\.json must be a connection file, .*No such file"),
         ("ipc:///tmp/a", "mine", r"key is for an address with \?key=…"),
@@ -382,6 +388,17 @@ def test_where_a_trainer_cannot_connect_is_told(
         keys.new_folder(folder)
     with pytest.raises(OptionError, match=text):
         pydp2.connect(address, key=folder, **OPTIONS)
+
+
+def test_the_path_of_a_socket_is_told_to_be_no_address_yet(
+    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with (
+        pydp2.launch(FILES, provider, workers=1, bind="ipc://x.sock"),
+        pytest.raises(OptionError, match=r"got 'x\.sock', which is a socket; write ipc://x\.sock$"),
+    ):
+        pydp2.connect("x.sock", **OPTIONS)
 
 
 @pytest.mark.parametrize("timeout", [None, "5", True, 0, -1, float("nan"), float("inf"), 1e300, 10**400])
