@@ -34,13 +34,19 @@ class CacheEntry:
 
 
 class CacheFolder:
-    """Cache in the directory ``path``; None: the default directory. It need not exist. Raises OptionError for an empty
-    name."""
+    """Cache in the directory ``path``; None: the default directory, which need not exist yet. Raises OptionError for an
+    empty name, and if there is no directory of that name."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         if path is not None and not os.fspath(path):
             raise OptionError("the directory of a cache must have a name, got ''; leave it out for the default one")
         self.path = Path(path) if path is not None else default_folder()
+        if path is not None and not self.path.is_dir():
+            what = "it is a file" if self.path.exists() else "there is none"
+            raise OptionError(
+                f"{self.path} must be the directory of a cache, and {what}; name the cache_dir of the service, or "
+                "leave it out for the default one"
+            )
 
     def entries(self, *, verify: bool = False) -> list[CacheEntry]:
         """Return the entries with samples by provider, the least recently used first. ``verify``: compare the checksums

@@ -107,6 +107,23 @@ def test_unfinished_files_of_killed_services_are_removed_and_those_of_running_on
         writer.discard()
 
 
+@pytest.mark.parametrize("command", ["ls", "verify", "clear"])
+def test_a_directory_that_was_named_must_be_there(
+    command: str, tmp_path: Path, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for name, what in (("none", "there is none"), ("file", "it is a file")):
+        shown = cli("cache", command, "--cache_dir", tmp_path / name)
+        assert shown.exit_code == 1
+        assert shown.stderr.startswith(
+            f"Error: {tmp_path / name} must be the directory of a cache, and {what}; name the"
+        )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    shown = cli("cache", command)
+    assert shown.exit_code == 0
+    assert shown.stderr.startswith(f"{tmp_path / 'xdg' / 'pydp2'}: 0 entries")
+
+
 @pytest.mark.parametrize("age", ["", "d", "7", "7y", "-1d", "1.5h", "²d"])
 def test_an_age_that_cannot_be_is_refused(age: str, tmp_path: Path, cli: Callable[..., Result]) -> None:
     shown = cli("cache", "clear", "--cache_dir", str(tmp_path), "--older_than", age)
