@@ -458,7 +458,7 @@ def service_options(**given: Any) -> ServiceOptions:
         OptionTypeError: unknown, misplaced or of a wrong type.
         OptionError: a value that cannot be.
     """
-    check_options(given, SERVICE_OPTIONS, JOB_OPTIONS, "connect() or load()")
+    check_options(given, SERVICE_OPTIONS, {*JOB_OPTIONS, "job", "rank", "world_size"}, "connect() or load()")
     return ServiceOptions(**_checked(ServiceOptions, given))
 
 

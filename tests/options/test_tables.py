@@ -335,6 +335,11 @@ def test_other_addresses_cannot_be_bound(address: str, message: str) -> None:
             {"batch_size": 3},
             r"batch_size is not an option here: it belongs to connect\(\) or load\(\)",
         ),
+        (
+            service_options,
+            {"world_size": 2},
+            r"world_size is not an option here: it belongs to connect\(\) or load\(\)",
+        ),
         (job_options, {"workers": 3}, r"workers is not an option here: it belongs to launch\(\), load\(\) or serve"),
         (job_options, {"args": {}}, r"args is not an option here: it belongs to launch\(\)"),
         (job_options, {"pool_size": 3}, r"pool_size is not an option here: it belongs to @provider"),
