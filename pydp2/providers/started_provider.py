@@ -43,6 +43,7 @@ from pydp2.schema.provider_schema import Schema
 
 MAX_WEIGHT = 1 << 40
 """Weight of the heaviest sample: sums over millions of such samples still fit 64 bits."""
+_ONE_SAMPLE = (Mapping, str, bytes, bytearray, memoryview)
 _HOOK_ARGUMENTS = ("file_list", "is_train", "input_order")
 
 
@@ -168,9 +169,12 @@ def _iterate_result(generator: Callable[..., Iterable[Any]], settings: Settings,
     """Iterate over the result of a ``process`` that only returns an iterable, so that it runs at the first ``next``
     like a generator function."""
     result = generator(settings, filename)
-    if not isinstance(result, Iterable):
-        got = f"{result!r:.80} ({type(result).__name__})"
-        raise provider_error(f"process must yield samples, it returned {got}", "TypeError")
+    if isinstance(result, _ONE_SAMPLE) or not isinstance(result, Iterable):
+        # a sample is an iterable too, of keys or characters, which nobody means as samples
+        what = (
+            "returned a sample: yield it; got" if isinstance(result, _ONE_SAMPLE) else "must yield samples, it returned"
+        )
+        raise provider_error(f"process {what} {result!r:.80} ({type(result).__name__})", "TypeError")
     yield from result
 
 

@@ -139,13 +139,14 @@ def test_pd_56_a_file_that_kills_its_workers_is_an_error_after_three(
     [
         ("return 7", TypeError, r"process must yield samples, it returned 7 \(int\)"),
         ("return None", TypeError, "process must yield samples, it returned None"),
+        ("return {'n': 7}", TypeError, r"process returned a sample: yield it; got \{'n': 7\} \(dict\)"),
         ("return iter([1, 2, None])", ValueError, "sample 2, slot 0: expected .*, got None"),
     ],
 )
 def test_a_process_that_is_no_generator(
     provider_file: Any, until_error: Any, body: str, kind: type[Exception], words: str
 ) -> None:
-    """It may return an iterable; anything else is an error that says so."""
+    """It may return an iterable of samples; anything else is an error that says so."""
     code = f"""
     @provider(input_types=[integer_value(10)])
     def process(settings, filename):

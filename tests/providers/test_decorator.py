@@ -6,6 +6,7 @@ import copy
 import inspect
 import logging
 import pickle  # noqa: TID251  # that a provider pickles by its name is what is tested
+from collections import UserDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from pydp2.errors import BadSample, OptionTypeError, ProviderError
 from pydp2.providers import Provider, provider
-from pydp2.schema.input_types import dense_vector, integer_value, integer_value_sequence, sparse_binary_vector
+from pydp2.schema.input_types import dense_vector, integer_value, integer_value_sequence, sparse_binary_vector, text
 
 AB = {"a": integer_value(10), "b": integer_value(100)}
 
@@ -347,6 +348,18 @@ def test_a_function_that_forgot_to_yield_is_told() -> None:
     with pytest.raises(TypeError, match=r"^file x, sample 0: process must yield samples, it returned None") as caught:
         list(process.samples("x"))
     assert isinstance(caught.value, ProviderError)
+
+
+@pytest.mark.parametrize(
+    "sample", [{"review": "long text"}, UserDict(review="long text"), "hello", b"hello", bytearray(b"hello")]
+)
+@pytest.mark.parametrize("types", [[text()], {"review": text()}])
+def test_a_function_that_returned_a_sample_is_told(sample: Any, types: Any) -> None:
+    process = provider(input_types=types)(plain_function(sample))
+    with pytest.raises(TypeError, match=r"^file x, sample 0: process returned a sample: yield it; got ") as caught:
+        list(process.samples("x"))
+    assert isinstance(caught.value, ProviderError)
+    assert type(sample).__name__ in str(caught.value)
 
 
 @pytest.mark.parametrize(
