@@ -90,8 +90,8 @@ class FileList(Sequence[str]):
         one gives a ``UserWarning``.
 
         Raises:
-            OptionTypeError: ``entries`` is one string (the path of a list? see :meth:`read`), or an entry is neither
-                ``str`` nor a path.
+            OptionTypeError: ``entries`` is one string (the path of a list? see :meth:`read`) or a set, or an entry is
+                neither ``str`` nor a path.
             ListError: an entry cannot be written as UTF-8.
         """
         if isinstance(entries, (str, bytes, os.PathLike)):
@@ -102,6 +102,10 @@ class FileList(Sequence[str]):
             raise OptionTypeError(
                 f"a file list must be the path of one or a list of entries, got {entries!r:.80} "
                 f"({type(entries).__name__})"
+            )
+        if isinstance(entries, set | frozenset):  # its order differs from run to run, with the hashes of texts
+            raise OptionTypeError(
+                f"a file list must have an order, got a {type(entries).__name__}, which has none; write sorted(…)"
             )
         texts = [_encode_entry(entry, i) for i, entry in enumerate(entries)]
         if not texts:

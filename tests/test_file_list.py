@@ -202,6 +202,15 @@ def test_one_string_is_not_a_list_of_entries(wrong: object) -> None:
         FileList.of(wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_set_has_no_order_and_is_refused(kind: Callable[[list[str]], set[str]]) -> None:
+    with pytest.raises(
+        OptionTypeError, match=r"must have an order, got a (frozen)?set, which has none; write sorted\(…\)"
+    ):
+        FileList.of(kind(["d0.txt", "d1.txt"]))
+    assert list(FileList.of({"d1.txt": 1, "d0.txt": 2}.keys())) == ["d1.txt", "d0.txt"]
+
+
 def test_an_entry_that_is_no_text_is_named() -> None:
     with pytest.raises(OptionTypeError, match="entry 1 of the file list must be a str, got int 3"):
         FileList.of(["a", 3])  # type: ignore[list-item]

@@ -128,10 +128,12 @@ class Provider:
         is the tuple of its slot values, also of a single slot. The hook runs at the first call. A bad sample is dropped
         or raised as :meth:`samples` does. See docs/readers.md.
 
-        Raises OptionTypeError: ``files`` is one path (of a list, say), not several.
+        Raises OptionTypeError: ``files`` is one path (of a list, say), not several, or a set.
         """
         if isinstance(files, str | os.PathLike):
             raise OptionTypeError(f"files must be the files themselves, as a list; got {files!r:.80}")
+        if isinstance(files, set | frozenset):  # its order differs from run to run, with the hashes of texts
+            raise OptionTypeError(f"files must have an order, got a {type(files).__name__}; write sorted(…)")
         names = [os.fspath(name) for name in files]
         passes = itertools.count()
         started: list[StartedProvider] = []

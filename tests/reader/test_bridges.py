@@ -45,6 +45,8 @@ def test_a_provider_is_a_reader_of_its_files_pass_by_pass(text_files: Callable[.
     assert [len(entries) for entries in reader.batch(samples, 2)()] == [2, 1]
     with pytest.raises(OptionTypeError, match="files must be the files themselves"):
         words.reader(files[0])
+    with pytest.raises(OptionTypeError, match=r"files must have an order, got a set; write sorted\(…\)"):
+        words.reader({"a", "b"})
 
 
 def test_the_hook_of_a_provider_runs_once_and_a_single_slot_is_a_tuple(text_files: Callable[..., list[str]]) -> None:
