@@ -540,7 +540,7 @@ def process(settings, filename):
 
 
 def test_a_token_that_the_slot_has_no_room_for_is_no_padding() -> None:
-    with pytest.raises(OptionError, match="pad_token must be at least 0 and below 2147483648, got 1099511627776"):
+    with pytest.raises(OptionError, match="pad_token must be at most 2147483647, got 1099511627776"):
         pydp2.pack_sequences(ListStream([[[1]]], 1), slot=0, length=4, batch_size=1, pad_token=1 << 40)
 
 

@@ -34,7 +34,7 @@ class RandomReader(Reader):
         if any(slots.lod_levels or ()):
             raise OptionError(f"random data have no LoD: lod_levels must be 0 for each slot, got {lod_levels!r:.80}")
         self._shapes = [_fixed(shape, slot) for slot, shape in enumerate(slots.shapes)]
-        self._drawn = np.random.default_rng(or_none(integer_from(0))("seed", seed))
+        self._drawn = np.random.default_rng(or_none(integer_from(0, None))("seed", seed))
 
     def _read(self) -> Instance:
         return tuple(LoDTensor(self._numbers(shape)) for shape in self._shapes)

@@ -11,7 +11,7 @@ from pydp2.fluid.base import GeneratedDecorator, Source, rest_of
 from pydp2.fluid.tensors import Instance
 from pydp2.options.values import integer_from
 
-_check_seed = integer_from(0)
+_check_seed = integer_from(0, None)
 
 
 class ShuffleReader(GeneratedDecorator):

@@ -51,7 +51,7 @@ class _Arrays(EpochProvider):
         if len(set(known)) < len(known):
             raise OptionError(f"arrays need different names, got {known}")
         self._shuffle = flag("shuffle", shuffle)
-        self._seed = integer_from(0)("seed", seed)
+        self._seed = integer_from(0, None)("seed", seed)
         self._epoch = 0
         self._size = 0
 

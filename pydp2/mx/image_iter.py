@@ -107,7 +107,7 @@ class ImageRecordIter(FileProvider):
         self._round = flag("round_batch", round_batch)
         paths = _paths(path_imgrec)
         part = share(num_parts, part_index)
-        shuffled, number = flag("shuffle", shuffle), integer_from(0)("seed", seed)
+        shuffled, number = flag("shuffle", shuffle), integer_from(0, None)("seed", seed)
         listed = file_path("path_imglist", path_imglist) if path_imglist != "" else ""
         self._threads = threads(integer_from(1)("preprocess_threads", preprocess_threads))
         augmentation = Augmentation(**{field.name: given[field.name] for field in fields(Augmentation)})

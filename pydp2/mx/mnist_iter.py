@@ -59,7 +59,7 @@ class MNISTIter(FileProvider):
         label_name: str | None = "softmax_label",
     ) -> None:
         quiet, mixed, level = flag("silent", silent), flag("shuffle", shuffle), flag("flat", flat)
-        known, chosen = integer_from(0)("seed", seed), share(num_parts, part_index)
+        known, chosen = integer_from(0, None)("seed", seed), share(num_parts, part_index)
         with idx.Reader(file_path("image", image)) as images:
             _expect(image, images, 3, "bytes", "u")
             total = len(images)

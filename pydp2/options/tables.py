@@ -482,10 +482,10 @@ def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
         raise OptionTypeError(f"job must be a text, got {value_text(job)}")
     if not 0 < len(job) <= _NAME_LIMIT or not job.isprintable():
         raise OptionError(f"job must be a name of 1 to {_NAME_LIMIT} printable characters, got {value_text(job)}")
-    world_size = integer_from(1)("world_size", world_size)
+    world_size = integer_from(1, None)("world_size", world_size)
     if world_size > WORLD_LIMIT:
         raise OptionError(f"world_size must be at most {WORLD_LIMIT}: no job has more trainers; got {world_size}")
-    rank = integer_from(0)("rank", rank)
+    rank = integer_from(0, None)("rank", rank)
     if rank >= world_size:
         raise OptionError(f"rank must be below world_size, got rank={rank}, world_size={world_size}")
     return job, rank, world_size

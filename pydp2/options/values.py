@@ -22,21 +22,24 @@ _UNITS = {"": 1, "B": 1} | {
     for power, prefix in enumerate("KMGT", 1)
     for unit, base in (("B", 1000), ("IB", 1024))
 }  # fmt: skip
+_LARGEST = (1 << 62) - 1  # messages between processes hold no larger number
 _MAX_BOUNDS = 1000  # they travel with each batch
 _MOST_SECONDS = 1e9  # 31 years: what the clock of the system adds up with it stays a time
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,45}")
 
 
-def integer_from(low: int, high: int | None = None) -> Check:
-    """Return a check for a whole number from ``low`` to below ``high``."""
+def integer_from(low: int, high: int | None = _LARGEST + 1) -> Check:
+    """Return a check for a whole number from ``low`` to below ``high``; with ``high=None`` it may be of any size, which
+    no message between processes holds."""
 
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise OptionTypeError(f"{name} must be a whole number, got {value_text(value)}")
         number = int(value)
-        if number < low or (high is not None and number >= high):
-            limits = f"at least {low}" if high is None else f"at least {low} and below {high}"
-            raise OptionError(f"{name} must be {limits}, got {number}")
+        if number < low:
+            raise OptionError(f"{name} must be at least {low}, got {number}")
+        if high is not None and number >= high:
+            raise OptionError(f"{name} must be at most {high - 1}, got {number}")
         return number
 
     return check
@@ -97,8 +100,9 @@ def error_budget(name: str, value: Any) -> float:
         raise OptionTypeError(f"{name} must be a number of samples or a share of them, got {value_text(value)}")
     if isinstance(value, Integral):
         number = int(value)
-        if not 0 <= number < 1 << 62:
-            raise OptionError(f"{name} must be at least 0, got {number}; leave it out for no limit")
+        if not 0 <= number <= _LARGEST:
+            limit = "at least 0" if number < 0 else f"at most {_LARGEST}"
+            raise OptionError(f"{name} must be {limit}, got {number}; leave it out for no limit")
         return number
     share = float(value)
     if not 0 < share < 1:
@@ -159,9 +163,11 @@ def slot_names(name: str, value: Any) -> tuple[str, ...]:
 def slot_name_or_index(name: str, value: Any) -> str | int:
     """Check for the name of a slot, or its number from 0. Raise OptionTypeError or OptionError for other values."""
     if isinstance(value, Integral) and not isinstance(value, bool):
-        if value < 0:
-            raise OptionError(f"{name} must be the number of a slot, from 0, got {value}")
-        return int(value)
+        number = int(value)
+        if not 0 <= number <= _LARGEST:
+            limits = "from 0" if number < 0 else f"at most {_LARGEST}"
+            raise OptionError(f"{name} must be the number of a slot, {limits}, got {number}")
+        return number
     if not isinstance(value, str):
         raise OptionTypeError(f"{name} must be the name or the number of a slot, got {value_text(value)}")
     return value
@@ -190,19 +196,24 @@ def number_of_bytes(name: str, value: Any) -> int:
 
     Raises:
         OptionTypeError: neither a whole number nor a text.
-        OptionError: no such unit, or less than one byte; ``name`` stands in the message.
+        OptionError: no such unit, less than one byte, or more than messages hold; ``name`` stands in the message.
     """
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
         unit = _UNITS.get(match[2].upper()) if match else None
         if match is None or unit is None:
             raise OptionError(f'{name} must be a size like "512MiB", "2GiB" or "1.5GB", or bytes, got {value!r}')
-        value = int(float(match[1]) * unit)
+        size = float(match[1]) * unit
+        number = int(size) if size <= _LARGEST else _LARGEST + 1  # also for inf, of many digits
     elif isinstance(value, bool) or not isinstance(value, Integral):
         raise OptionTypeError(f'{name} must be a whole number of bytes or a text like "2GiB", got {value_text(value)}')
-    if value < 1:
-        raise OptionError(f"{name} must be at least one byte, got {value}")
-    return int(value)
+    else:
+        number = int(value)
+    if number < 1:
+        raise OptionError(f"{name} must be at least one byte, got {number}")
+    if number > _LARGEST:
+        raise OptionError(f"{name} must be at most {_LARGEST} bytes, got {value!r:.80}")
+    return number
 
 
 def bind_address(name: str, value: Any) -> str:

@@ -21,6 +21,7 @@ from pydp2.schema.input_types import InputType
 InputTypes = Sequence[InputType] | Mapping[str, InputType]
 """Type of ``input_types``: slots by position, or by name."""
 
+_LARGEST = (1 << 62) - 1  # messages between processes hold no larger number
 _TRUE_WORDS, _FALSE_WORDS = ("t", "true", "on"), ("f", "false", "off")
 
 
@@ -126,9 +127,12 @@ def check_pool_weight(name: str, value: Any) -> int:
     low = 1 if name == "pool_size" else 0
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
         raise OptionTypeError(f"{name} must be a whole number, got {_shown(value)}")
-    if value != -1 and value < low:
-        raise OptionError(f"{name} must be at least {low}, or -1 for no bound, got {value}")
-    return int(value)
+    weight = int(value)
+    if weight != -1 and weight < low:
+        raise OptionError(f"{name} must be at least {low}, or -1 for no bound, got {weight}")
+    if weight > _LARGEST:
+        raise OptionError(f"{name} must be at most {_LARGEST}, or -1 for no bound, got {weight}")
+    return weight
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -32,6 +33,7 @@ from pydp2.options.tables import (
     service_options,
 )
 from pydp2.options.values import bind_address, number_of_bytes
+from pydp2.protocol.messages import INT_LIMIT
 
 
 def test_defaults_are_as_documented() -> None:
@@ -199,7 +201,7 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("batch_size", True, OptionTypeError, "must be a whole number"),
         ("batch_size", None, OptionTypeError, "must be a whole number, got None"),
         ("seed", -1, OptionError, "seed must be at least 0"),
-        ("seed", 1 << 64, OptionError, "below 18446744073709551616"),
+        ("seed", 1 << 64, OptionError, "at most 18446744073709551615"),
         ("seed", None, OptionTypeError, "whole number"),
         ("shuffle", "yes", OptionTypeError, "shuffle must be True, False or None, got 'yes'"),
         ("shuffle", 1, OptionTypeError, "shuffle must be True, False or None"),
@@ -210,7 +212,7 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("pool_bytes", None, OptionTypeError, "bytes"),
         ("last_batch", "discard", OptionError, "'keep', 'drop' or 'pad', got 'discard'"),
         ("prefetch", 0, OptionError, "prefetch must be at least 1"),
-        ("prefetch", 1 << 70, OptionError, "prefetch must be at least 1 and below 4294967296"),
+        ("prefetch", 1 << 70, OptionError, "prefetch must be at most 4294967295, got"),
         ("prefetch_bytes", 0, OptionError, "prefetch_bytes must be at least one byte, got 0"),
         ("prefetch_bytes", "64 batches", OptionError, 'prefetch_bytes must be a size like "512MiB"'),
         ("prefetch_bytes", 1.5, OptionTypeError, "prefetch_bytes must be a whole number of bytes or a text"),
@@ -235,7 +237,7 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("error_budget", "1%", OptionTypeError, r"must be a number of samples or a share of them, got '1%' \(str\)"),
         ("error_budget", True, OptionTypeError, "must be a number of samples"),
         ("quarantine", "", OptionError, "quarantine must be the path of a file, got ''"),
-        ("error_budget", 1 << 80, OptionError, "error_budget must be at least 0, got"),
+        ("error_budget", 1 << 80, OptionError, "error_budget must be at most 4611686018427387903, got"),
         ("quarantine", "a\udcff", OptionError, "must be the path of a file, written in UTF-8"),
         ("quarantine", "a\0b", OptionError, "must be the path of a file"),
         ("quarantine", 3, OptionTypeError, r"must be the path of a file, got 3 \(int\)"),
@@ -259,6 +261,34 @@ def test_values_that_cannot_be_are_refused(name: str, value: Any, error: type[Ex
     assert name in str(caught.value)
 
 
+LARGEST = (1 << 62) - 1
+UNBOUNDED = [  # by themselves: the machine has less memory, the list fewer files
+    "workers", "memory_limit", "worker_memory", "cache_size", "error_budget", "batch_size", "interleave", "pool_bytes",
+    "prefetch_bytes", "bucket_by",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_a_number_that_no_message_holds_is_refused_with_the_largest_that_one_does(name: str) -> None:
+    make, given = (job_options, {"batch_size": 1}) if name in JOB_OPTIONS else (service_options, {})
+    for value in (1 << 62, 1 << 70):
+        with pytest.raises(OptionError, match=f"{name} must be .*at most {LARGEST}.*, got {value}"):
+            make(**{**given, name: value})
+    assert getattr(make(**{**given, name: LARGEST}), name) == LARGEST == INT_LIMIT - 1
+
+
+def test_every_option_is_refused_or_fits_a_message() -> None:
+    for table, make, given in ((JOB_OPTIONS, job_options, {"batch_size": 1}), (SERVICE_OPTIONS, service_options, {})):
+        for name in table:
+            for value in (1 << 70, -(1 << 70), 1e300, float("inf"), "99999999999TB", f"{'9' * 5000}TB"):
+                try:
+                    options = make(**{**given, name: value})
+                except (OptionError, OptionTypeError) as error:
+                    assert name in str(error)  # noqa: PT017  # most are refused, and this is how
+                else:
+                    msgpack.packb(getattr(options, name))
+
+
 def test_options_check_themselves_when_made_directly() -> None:
     with pytest.raises(OptionError, match="workers must be at least 0"):
         ServiceOptions(workers=-1)
@@ -280,6 +310,12 @@ def test_options_check_themselves_when_made_directly() -> None:
 )  # fmt: skip
 def test_sizes_are_numbers_or_texts_with_a_unit(given: Any, size: int) -> None:
     assert number_of_bytes("memory_limit", given) == size
+
+
+@pytest.mark.parametrize("size", ["99999999999TB", "4194304TiB", f"{'9' * 5000}B"])
+def test_a_size_beyond_the_largest_is_refused_as_it_is_written(size: str) -> None:
+    with pytest.raises(OptionError, match=f"cache_size must be at most {LARGEST} bytes, got '{size[:9]}"):
+        number_of_bytes("cache_size", size)
 
 
 @pytest.mark.parametrize("wrong", ["", "GiB", "-1", "1e3", "2G", "2 Gib ibytes", "1,5GiB", "0", "0.1B"])

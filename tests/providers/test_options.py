@@ -76,6 +76,8 @@ def test_pd_28_unsaid_is_left_to_training_or_testing() -> None:
     [
         ({"pool_size": 0}, OptionError, "pool_size must be at least 1, or -1 for no bound, got 0"),
         ({"pool_size": -2}, OptionError, "pool_size must be at least 1, or -1 for no bound, got -2"),
+        ({"pool_size": 1 << 62}, OptionError, "pool_size must be at most 4611686018427387903, or -1 for no bound, got"),
+        ({"min_pool_size": 1 << 70}, OptionError, "min_pool_size must be at most 4611686018427387903, or -1"),
         ({"pool_size": 10.0}, OptionTypeError, r"pool_size must be a whole number, got 10\.0 \(float\)"),
         ({"pool_size": None}, OptionTypeError, "pool_size must be a whole number, got None"),
         ({"pool_size": True}, OptionTypeError, "pool_size must be a whole number"),
