@@ -51,6 +51,7 @@ from pydp2.options.values import (
     or_no_limit,
     or_none,
     seconds,
+    seconds_from,
     slot_name_or_index,
     slot_names,
     value_text,
@@ -231,7 +232,7 @@ class JobOptions(_Options):
         "ranks",
     )
     lease: float = _option(
-        seconds,
+        seconds_from(0.1),  # a trainer that waits speaks four times in it
         "seconds without a sign of life after which another trainer can take over a trainer's rank and batches",
         30.0,
     )

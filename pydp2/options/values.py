@@ -150,6 +150,18 @@ def seconds(name: str, value: Any) -> float:
     return number
 
 
+def seconds_from(least: float) -> Check:
+    """Return a check for a finite number of seconds from ``least``."""
+
+    def check(name: str, value: Any) -> float:
+        number = seconds(name, value)
+        if number < least:
+            raise OptionError(f"{name} must be at least {least:g} seconds, got {number:g}")
+        return number
+
+    return check
+
+
 def slot_names(name: str, value: Any) -> tuple[str, ...]:
     """Check for a list of slot names, each once."""
     if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):

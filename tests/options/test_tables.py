@@ -247,6 +247,8 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("sample_timeout", float("inf"), OptionError, "more than 0 seconds"),
         ("sample_timeout", float("nan"), OptionError, "more than 0 seconds"),
         ("sample_timeout", "5s", OptionTypeError, "a number of seconds, got '5s' .*; None is for no limit"),
+        ("lease", 1e-6, OptionError, "lease must be at least 0.1 seconds, got 1e-06"),
+        ("lease", 0, OptionError, "lease must be more than 0 seconds and finite, got 0"),
         ("on_error", "ignore", OptionError, "'raise' or 'skip'"),
         ("input_order", "ab", OptionTypeError, "must be a list of slot names, got 'ab'"),
         ("input_order", [1], OptionTypeError, "must be a list of slot names"),
