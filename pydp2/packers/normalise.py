@@ -87,6 +87,21 @@ def _list_hint(value: object, kind: type[int] | type[float]) -> str:
     return f" (write [{kind(number)!r}])" if abs(number) < 1 << 53 else ""
 
 
+def _tensor_hint(value: object, *methods: str) -> str:
+    """Return the hint for a tensor of torch or another library: which of ``methods``, those that its class has, give
+    what can be packed; '' for anything else."""
+    if isinstance(value, np.ndarray | np.generic):
+        return ""
+    calls = [f"x.{name}()" for name in methods if callable(getattr(type(value), name, None))]
+    return f" (write {' or '.join(calls)})" if calls else ""
+
+
+def _number_hint(value: object) -> str:
+    """Return the hint for a tensor that holds one number."""
+    hint = _tensor_hint(value, "item") or _tensor_hint(value, "numpy")
+    return hint if hint and getattr(value, "ndim", None) == 0 else ""
+
+
 def integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Return the least and the greatest value of an integer dtype; 0 and 1 of bool."""
     if dtype.kind == "b":
@@ -145,7 +160,7 @@ class _Normaliser:
         if kind in STRING_TYPES:
             return "a str" if kind == DataType.Text else "bytes"
         if self.declared.is_scalar:
-            return expected_value(self.declared)
+            return "a number" if is_float(self.declared.element_dtype) else expected_value(self.declared)
         if kind == DataType.SparseNonValue:
             return "a list, tuple or numpy array of indices"
         if kind == DataType.SparseValue:
@@ -166,7 +181,7 @@ class _Normaliser:
         elif isinstance(value, Iterator):
             expected += " (an iterator cannot be packed: make it a list)"
         elif isinstance(value, Iterable) and not isinstance(value, Mapping | str | bytes | bytearray | memoryview):
-            expected += " (make it a list)"
+            expected += _tensor_hint(value, "numpy", "tolist") or " (make it a list)"
         raise bad_sample(self.label, expected, value, path)
 
     def sequence(self, value: object, path: ValuePath) -> Any:
@@ -320,7 +335,8 @@ class _Normaliser:
         is_real = isinstance(value, numbers.Real | np.bool_) and not isinstance(value, np.timedelta64)
         if self.strict or not is_real:
             words = "a float" if self.strict else "a number"
-            raise bad_sample(self.label, f"{words} (write float(x))" if is_real else words, value, path)
+            hint = " (write float(x))" if is_real else _number_hint(value)
+            raise bad_sample(self.label, words + hint, value, path)
         try:
             return float(value)  # type: ignore[arg-type]
         except OverflowError:
@@ -332,7 +348,7 @@ class _Normaliser:
         if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
             value = value[()]
         if isinstance(value, np.timedelta64) or not isinstance(value, numbers.Real | np.bool_ | np.floating):
-            raise bad_sample(self.label, words, value, path)
+            raise bad_sample(self.label, words + _number_hint(value), value, path)
         try:
             number = int(value)  # type: ignore[arg-type]  # every real number has __int__
         except (OverflowError, ValueError):  # inf and NaN

@@ -22,6 +22,7 @@ from pydp2.schema.input_types import (
     integer_value,
     integer_value_sequence,
     integer_value_sub_sequence,
+    scalar,
     sparse_binary_vector,
     sparse_binary_vector_sequence,
     sparse_float_vector,
@@ -405,6 +406,58 @@ def test_iterators_and_sets_are_refused_with_the_way_out(strict):
     for declared in (integer_value_sequence(3), dense_vector(2), integer_value_sub_sequence(3), sparse_float_vector(3)):
         for value in ((i for i in [1]), iter([1]), map(int, "1"), {1}, {1: 1}.keys()):
             assert "make it a list" in said(declared, value, strict)
+
+
+class Tensor:
+    """As torch, TensorFlow and JAX have them: an iterable that is no sequence, over tensors of fewer dimensions."""
+
+    def __init__(self, values):
+        self.array = np.asarray(values)
+        self.ndim = self.array.ndim
+
+    def __iter__(self):
+        return map(type(self), self.array)
+
+    def __repr__(self):
+        return f"tensor({self.array.tolist()})"
+
+    def numpy(self):
+        return self.array
+
+
+class TorchTensor(Tensor):
+    def tolist(self):
+        return self.array.tolist()
+
+    def item(self):
+        return self.array.item()
+
+
+@both
+def test_a_tensor_is_refused_with_the_call_that_makes_numbers_of_it(strict):
+    many, one = TorchTensor([1.0, 2.0, 3.0]), TorchTensor(1.0)
+    for declared in (dense_vector(3), dense_vector_sequence(3), integer_value_sequence(3), sparse_float_vector(3)):
+        assert "(write x.numpy() or x.tolist()), got tensor(" in said(declared, many, strict)
+        assert "(write x.numpy()), got tensor(" in said(declared, Tensor([1.0, 2.0, 3.0]), strict)
+    kind = "float" if strict else "number"
+    assert said(dense_vector(3), list(many), strict).startswith(
+        f"x: expected a {kind} (write x.item()), got tensor(1.0)"
+    )
+    assert said(scalar(), one, strict).startswith(f"x: expected a {kind} (write x.item()), got tensor(1.0)")
+    assert said(scalar(), Tensor(1.0), strict).startswith(f"x: expected a {kind} (write x.numpy()), got tensor(1.0)")
+    assert "(write x.item()), got tensor(1)" in said(scalar("int64"), TorchTensor(1), strict)
+    assert "write" not in said(scalar(), TorchTensor([1.0, 2.0]), strict), "it is not one number"
+    assert packed(dense_vector(3), many.numpy(), strict) == packed(dense_vector(3), many.tolist(), strict)
+    assert packed(scalar(), one.item(), strict) == packed(scalar(), one.numpy(), strict) == [[1.0]]
+
+
+@both
+def test_what_is_no_single_number_is_told_without_a_range(strict):
+    assert said(scalar(), None, strict) == "x: expected a number, got None"
+    assert said(scalar(), np.array([1.0, 2.0]), strict).startswith(
+        "x: expected a number, got a numpy array of shape (2,)"
+    )
+    assert said(scalar(), 1e39, strict) == "x: expected a number within the range of float32, got 1e+39 (float)"
 
 
 @both
