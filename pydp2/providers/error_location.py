@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import re
 import traceback
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ _OWN_FILES = (str(Path(__file__).resolve().parents[1]) + "/", _COMPILED, importl
 
 _NO_FILE_ERRNOS = (errno.ENOENT, errno.ENAMETOOLONG)
 _LOOKS_LIKE_DATA = re.compile(r"[\s;,{}\"|]|^[-+.\deE]+$")  # matches a line of data, and hardly any name of a file
+_LINES = 1000  # of a list, that are looked for as files: a file of data may have millions, and each fails
 
 E = TypeVar("E", bound=RemoteError)
 
@@ -63,12 +65,12 @@ def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "")
     """Return what may help against ``error`` of the user's code, to append to a message; else ''.
 
     The text says where relative paths start, if a file is not found under one; how to list a file of data, if
-    ``entry``, or the first one of ``file_list``, the file list, looks like a line of data; how to list what is in a
-    directory; and what to import in place of a module of the first PaddlePaddle.
+    ``entry``, or the first one of ``file_list``, the file list, looks like a line of data, and no line is a file; how
+    to list what is in a directory; and what to import in place of a module of the first PaddlePaddle.
     """
     source = getattr(file_list, "source", None)
     missing = error.filename if isinstance(error, OSError) and error.errno in _NO_FILE_ERRNOS else None
-    if source and missing in (file_list[0], entry) and _LOOKS_LIKE_DATA.search(missing):
+    if source and missing in (file_list[0], entry) and _LOOKS_LIKE_DATA.search(missing) and not _has_file(file_list):
         return f"; {source} looks like a file of data, not like a list of files: in Python its list is [{source!r}]"
     if isinstance(error, IsADirectoryError) and isinstance(error.filename, str):
         return f"; it is a directory: write {Path(error.filename, '*')} into the list to have its files"
@@ -83,6 +85,13 @@ def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "")
         if any("paddle.trainer" in line for line in lines):
             return "; the names of PyDataProvider2 are in pydp2: write from pydp2 import *"
     return ""
+
+
+def _has_file(file_list: Sequence[str]) -> bool:
+    """Return True if one of the first lines of ``file_list`` is a file, or names a part of one: it is a list of files
+    then, whatever the others look like."""
+    names = (entry.partition("?part=")[0] for entry in file_list[:_LINES])
+    return any(name and os.path.lexists(name) for name in names)
 
 
 def count_own_frames(error: BaseException) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pydp2.errors import BadSample, FileCondemned, FormatError, ProviderError, RemoteError, provider_error
+from pydp2.file_list import FileList
 from pydp2.providers import user_error, with_location
 
 
@@ -69,3 +70,35 @@ def test_a_relative_path_that_is_not_there_is_told_where_it_was_looked_up(path: 
         open(path).close()
     text = str(user_error(caught.value, "a.txt", 0))
     assert (f"; relative paths start at {Path.cwd()}, or where root= (--root) says" in text.splitlines()[0]) == hint
+
+
+def text_of_missing(folder: Path, lines: str, entry: str) -> str:
+    """What is said about ``entry`` of the list of these lines, which is not there."""
+    path = folder / "a.list"
+    path.write_text(lines)
+    with pytest.raises(FileNotFoundError) as caught:
+        open(entry).close()
+    return str(user_error(caught.value, entry, 0, FileList.read(path, folder)))
+
+
+@pytest.mark.parametrize("missing", ["my missing file.txt", '"d0.txt"', "d0.txt # a comment", "d0.txt\u00a0", "1.5"])
+def test_a_list_of_which_one_line_is_a_file_does_not_look_like_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hint = "looks like a file of data"
+    assert hint in text_of_missing(tmp_path, f"d0.txt\n{missing}\n", missing)
+    (tmp_path / "d0.txt").touch()
+    text = text_of_missing(tmp_path, f"d0.txt\n{missing}\n", missing)
+    assert hint not in text
+    assert f"; relative paths start at {tmp_path}, or where root=" in text
+    assert hint not in text_of_missing(tmp_path, f"{missing}\nd0.txt?part=0/2\n", missing)
+
+
+def test_of_a_long_file_of_data_the_first_lines_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    looked: list[str] = []
+    monkeypatch.setattr("os.path.lexists", lambda path: bool(looked.append(path)))
+    lines = "".join(f"0.5 {i}\n" for i in range(10_000))
+    assert "looks like a file of data" in text_of_missing(tmp_path, lines, "0.5 0")
+    assert 0 < len(looked) <= 1000
