@@ -366,9 +366,14 @@ class Batch:
         return iter(self.values())
 
     def __getitem__(self, key: str | int) -> Value:
-        """Return the value of one slot. Raises KeyError or IndexError that says which slots there are."""
+        """Return the value of one slot. Raises KeyError or IndexError that says which slots there are, or TypeError."""
         if isinstance(key, str):
             slot = self._columns.slots.index(key)
+        elif not hasattr(type(key), "__index__"):  # a slice of a range would be one
+            raise TypeError(
+                f"a batch is indexed by the name or the number of a slot, got {key!r:.80}; rows are cut from the value "
+                f"of a slot: batch[{self.keys()[0]!r}][0:1]"
+            )
         else:
             try:
                 slot = range(len(self._values))[key]

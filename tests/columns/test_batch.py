@@ -56,6 +56,21 @@ def test_tensors_of_a_batch_need_torch_and_the_error_says_how_to_get_it(some):
             give()
 
 
+def test_what_is_neither_name_nor_number_of_a_slot_is_an_error_that_says_how_rows_are_had(some):
+    for key, shown in (
+        (slice(0, 1), r"slice\(0, 1, None\)"),
+        (1.0, "1.0"),
+        (["pixel"], r"\['pixel'\]"),
+        (None, "None"),
+    ):
+        words = rf"indexed by the name or the number of a slot, got {shown}; .* batch\['pixel'\]\[0:1\]"
+        with pytest.raises(TypeError, match=words):
+            digits(some)[key]
+    with pytest.raises(TypeError, match=r"batch\[0\]\[0:1\]"):
+        batch_of(some, Slots((integer_value(3),)), [[1]])[0:1]
+    assert digits(some)[np.int64(1)] is not None
+
+
 def test_a_slot_that_is_not_there_is_an_error_that_lists_those_that_are(some):
     with pytest.raises(KeyError, match="slots: pixel, label"):
         digits(some)["labels"]
