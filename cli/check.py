@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MAX_SHOWN_FILES = 20  # shown one by one
+_MAX_NAMES = 3  # of files without samples, in one line
 _PROGRESS_SECONDS = 0.2  # seconds between signs of life
 _MAX_NAME_LENGTH = 60  # characters of a file's name that are shown
 
@@ -128,6 +129,10 @@ def _show(console: Console, report: Any) -> None:
     if report.found > len(report.findings):
         console.print(f"… and {report.found - len(report.findings):,} more")
     files = len(report.files)
+    if without := [_escaped(_shortened(file.file)) for file in report.files if file.yielded_nothing]:
+        names = ", ".join([*without[:_MAX_NAMES], *["…"] * (len(without) > _MAX_NAMES)])
+        what = f"process yielded nothing for {len(without):,} of {count_text(files, 'file')}"
+        console.print(f"[yellow]{what}[/yellow]: {names}", soft_wrap=True)
     seen = f"{count_text(report.samples, 'good sample')} in {count_text(files, 'file')}"
     total = sum(file.bytes for file in report.files)
     if report.ok:

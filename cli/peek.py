@@ -67,6 +67,8 @@ def _plain(seen: Any) -> dict[str, Any]:
         "slots": dict(seen.slots),
         "shuffled_in_training": seen.shuffled,
         "dropped": seen.dropped,
+        "files": seen.files,
+        "empty_files": seen.empty_files,
         "samples": [
             {"file": s.file, "sample": s.sample, "weight": s.weight, "values": _values_of(s, names)}
             for s in seen.samples
@@ -115,10 +117,14 @@ def _show(console: Console, seen: Any) -> None:
         console.print(table)
     if seen.dropped:
         console.print(f"{count_text(seen.dropped, 'bad sample')} left out")
+    nothing = seen.batch is None and seen.error is None
+    if seen.empty_files:
+        words = f"process yielded nothing for {seen.empty_files:,} of {count_text(seen.files, 'file')}"
+        console.print(f"{'no samples: ' * nothing}{words}")
+    elif nothing:
+        console.print(f"no samples: {'all are bad' if seen.files else 'the list is empty'}")
     if seen.batch is not None:
         _show_batch(console, seen.batch, [label for label, _ in seen.slots])
-    elif seen.error is None:
-        console.print("no samples: the list or its files are empty")
     if seen.shuffled and seen.batch is not None:
         console.print("[dim]in the order of the list; a trainer gets them shuffled[/dim]")
 

@@ -54,6 +54,11 @@ class FileReport:
     bytes: int = 0
     seconds: float = 0.0
 
+    @property
+    def yielded_nothing(self) -> bool:
+        """True if the generator reached its end without any sample."""
+        return not (self.samples or self.bad or self.raised)
+
 
 @dataclass
 class Report:

@@ -41,13 +41,16 @@ class PeekedSample:
 @dataclass
 class Peek:
     """Result of :func:`peek`. ``slots``: label and declaration of each; ``shuffled``: whether a training would shuffle;
-    ``dropped``: number of bad samples that were left out; ``error``: the error that ended it, if any."""
+    ``dropped``: number of bad samples that were left out; ``files``: how many were read, or begun; ``empty_files``: for
+    how many of these ``process`` yielded nothing; ``error``: the error that ended it, if any."""
 
     slots: list[tuple[str, str]]
     shuffled: bool
     samples: list[PeekedSample] = field(default_factory=list)
     batch: Batch | None = None
     dropped: int = 0
+    files: int = 0
+    empty_files: int = 0
     error: Error | None = None
 
 
@@ -183,6 +186,7 @@ class _LocalFiles:
     def _open(self, file: int) -> Generator[SampleRun | FileFailure]:
         name, running = self._files[file], self._running
         opened = running.open_file(name, file_index=file, seed=0, pass_id=0)
+        self._seen.files += 1
         y = 0
         try:
             samples = opened.located(NOT_THEIRS)
@@ -193,6 +197,7 @@ class _LocalFiles:
                     yield FileFailure(error)
                     return
                 if sample is END:
+                    self._seen.empty_files += not y
                     return
                 try:
                     yield self._run(name, y, sample)

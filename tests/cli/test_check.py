@@ -118,6 +118,15 @@ def test_a_file_without_samples_is_no_mistake(folder: Path, cli: Callable[..., R
     result = cli(*CHECK)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split()[:3] == ["a.txt", "none", "-"]
+    assert "process yielded nothing for 1 of 2 files: a.txt\nok: 3 good samples in 2 files" in result.stdout
+    for i in range(5):
+        (folder / f"{i}.txt").write_text("")
+    (folder / "train.list").write_text("".join(f"{i}.txt\n" for i in range(5)))
+    assert "process yielded nothing for 5 of 5 files: 0.txt, 1.txt, 2.txt, …\nok: 0 good" in cli(*CHECK).stdout
+
+
+def test_nothing_is_said_of_empty_files_where_there_are_none(folder: Path, cli: Callable[..., Result]) -> None:
+    assert "yielded nothing" not in cli(*CHECK).stdout
 
 
 def test_an_empty_list_gets_a_warning(folder: Path, cli: Callable[..., Result]) -> None:

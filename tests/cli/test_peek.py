@@ -107,9 +107,20 @@ def test_nothing_is_read_that_is_not_needed(folder: Path, cli: Callable[..., Res
     assert cli(*PEEK, "--samples", 3, "--batch_size", 2).exit_code == 1
 
 
+def test_files_without_samples_are_said_to_be_there(folder: Path, cli: Callable[..., Result]) -> None:
+    (folder / "a.txt").write_text("")
+    assert "process yielded nothing for 1 of 2 files" in cli(*PEEK).stdout
+    (folder / "b.txt").write_text("")
+    result = cli(*PEEK)
+    assert result.exit_code == 0
+    assert result.stdout == "no samples: process yielded nothing for 2 of 2 files\n"
+    seen = json.loads(cli(*PEEK, "--json").stdout)
+    assert (seen["files"], seen["empty_files"]) == (2, 2)
+
+
 def test_an_empty_list_is_said_to_be_empty(folder: Path, cli: Callable[..., Result]) -> None:
     (folder / "train.list").write_text("")
     result = cli(*PEEK)
     assert result.exit_code == 0
-    assert result.stdout == "no samples: the list or its files are empty\n"
+    assert result.stdout == "no samples: the list is empty\n"
     assert result.stderr.startswith("Warning: ")

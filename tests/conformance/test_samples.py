@@ -261,6 +261,32 @@ def test_pd_48_bad_samples_never_reach_a_batch_and_the_others_all_do(
     assert f"pass 1: {len(BAD)} bad samples were dropped" in said
 
 
+EMPTY = """
+@provider(input_types=[integer_value(10)], check=True, check_fail_continue=True, should_shuffle=False)
+def process(settings, filename):
+    yield from {"nothing": [], "bad": [99], "good": [1]}[filename]
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "words"),
+    [
+        (["nothing"] * 3, {}, "pydp2: empty: pass 0 has no samples: process yielded nothing for any of 3 files"),
+        (["nothing"], {}, "pydp2: empty: pass 0 has no samples: process yielded nothing for its file"),
+        (["nothing", "bad"], {}, "pydp2: pass 0: 1 bad sample was dropped"),
+        (["nothing", "good"], {"last_batch": "drop"}, ""),
+        (["nothing", "good"], {}, ""),
+    ],
+)
+def test_a_pass_for_which_process_yielded_nothing_is_said_to_have_no_samples(
+    deliver: Any, capfd: pytest.CaptureFixture[str], files: list[str], options: dict[str, Any], words: str
+) -> None:
+    deliver(EMPTY, files, passes=2, batch_size=4, **options)
+    said = capfd.readouterr().err
+    assert words in said
+    assert said.count("has no samples") == (2 if "empty" in words else 0)
+
+
 def test_pd_51_what_is_bad_raises_naming_file_sample_slot_and_reason(provider_file: Any, until_error: Any) -> None:
     """One bad sample a pass: each names file, sample, slot, what was expected and what was there."""
     code = MANY.format(values=", ".join(f"({values})" for values, _, _ in BAD), arguments="")

@@ -51,6 +51,21 @@ def test_the_findings_are_those_that_a_service_drops_and_the_others_are_those_th
     assert sorted(delivered) == sorted(y % 6 for y in range(20) if y not in {f.sample for f in report.findings})
 
 
+def test_files_for_which_process_yielded_nothing_are_told_from_those_whose_samples_are_bad(
+    provider_file: Write,
+) -> None:
+    code = """
+        @provider(input_types=[integer_value(10)])
+        def process(settings, filename):
+            if filename == "raises":
+                raise ValueError(filename)
+            yield from {"nothing": [], "bad": [99], "good": [1]}[filename]
+    """
+    report = pydp2.check(["good", "nothing", "bad", "raises", "nothing"], provider_file(code))
+    assert [file.yielded_nothing for file in report.files] == [False, True, False, False, True]
+    assert report.plain()["files"][1]["samples"] == report.plain()["files"][1]["bad"] == 0
+
+
 def test_a_finding_has_file_sample_slot_expected_and_got(provider_file: Write) -> None:
     report = pydp2.check(["f"], provider_file(SUMMED % ""))
     first = report.findings[0]

@@ -128,8 +128,24 @@ def test_without_samples_there_is_no_batch(provider_file: Write) -> None:
     address = provider_file("@provider(input_types=[integer_value(10)])\ndef process(settings, f):\n    yield from ()")
     seen = pydp2.peek(["f", "g"], address)
     assert (seen.samples, seen.batch, seen.error) == ([], None, None)
+    assert (seen.files, seen.empty_files) == (2, 2)
     with pytest.warns(UserWarning, match="empty"):
-        assert pydp2.peek([], address).batch is None
+        seen = pydp2.peek([], address)
+    assert (seen.batch, seen.files, seen.empty_files) == (None, 0, 0)
+
+
+def test_files_that_were_read_and_had_no_sample_are_counted(provider_file: Write) -> None:
+    code = """
+        @provider(input_types=[integer_value(10)], check=True, check_fail_continue=True)
+        def process(settings, filename):
+            yield from {"nothing": [], "bad": [99], "good": [1]}[filename]
+    """
+    address = provider_file(code)
+    seen = pydp2.peek(["nothing", "bad"], address)
+    assert (seen.batch, seen.files, seen.empty_files, seen.dropped) == (None, 2, 1, 1)
+    seen = pydp2.peek(["nothing", "good", "nothing"], address, samples=1, batch_size=1)
+    assert seen.batch is not None
+    assert (seen.files, seen.empty_files) == (2, 1), "the third was not read"
 
 
 def test_generators_are_closed(provider_file: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,6 +63,7 @@ class JobSession:
         self._batches = RateCounter()
         self._waited = self._worked = 0.0
         self._warned_bytes = False
+        self._files = len(files)
         plan = job_plan(given, schema)
         self.stream_identity = stream_identity(plan, schema, spec, files, service.source)
         """What its stream depends on, by name."""
@@ -101,6 +102,9 @@ class JobSession:
         if end.dropped:
             what = "bad sample was" if end.dropped == 1 else "bad samples were"
             self._log(f"pass {self.runner.pass_id}: {end.dropped} {what} dropped", "")
+        if end.is_empty and self._files:
+            whose = "its file" if self._files == 1 else f"any of {self._files} files"
+            self._log(f"pass {self.runner.pass_id} has no samples: process yielded nothing for {whose}", "empty")
         cache = None if self._cache is None or self._cache.disk is not None else self._cache.memory
         if cache is not None and cache.full:  # with a disk beside it the rest goes there
             self._log(

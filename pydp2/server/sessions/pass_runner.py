@@ -84,12 +84,13 @@ class BatchGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PassEnded:
-    """The pass is over."""
+    """The pass is over. ``is_empty``: no file of it had a sample, good or bad."""
 
     batches: int
     samples: int
     dropped: int
     uniform: bool
+    is_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +404,9 @@ class PassRunner:
                 counts = self._context.counts
                 uniform = not self.schema.weighted or (counts is not None and counts.is_plain)
                 batches = max(batches, self._skip_to)  # a state counts batches that were padding alone, too
-                return PassEnded(batches, self.samples, self.dispatcher.losses.dropped, uniform)
+                losses = self.dispatcher.losses
+                is_empty = not (batches or losses.taken or losses.dropped)
+                return PassEnded(batches, self.samples, losses.dropped, uniform, is_empty)
             case PassFailed(error):
                 return PassBroken(error)
 
