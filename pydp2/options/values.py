@@ -128,11 +128,15 @@ def _path(name: str, value: Any, what: str) -> str:
         raise OptionTypeError(f"{name} must be the path of a {what}, got {value_text(value)}")
     if not path or "\0" in path:
         raise OptionError(f"{name} must be the path of a {what}, got {path!r}")
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise OptionError(f"{name} must be the path of a {what}, written in UTF-8, got {path!r}") from None
+    _check_utf8(name, f"the path of a {what}", path)
     return path
+
+
+def _check_utf8(name: str, what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        raise OptionError(f"{name} must be {what}, written in UTF-8, got {text!r:.80}") from None
 
 
 def seconds(name: str, value: Any) -> float:
@@ -169,6 +173,8 @@ def slot_names(name: str, value: Any) -> tuple[str, ...]:
     double = [v for i, v in enumerate(value) if v in value[:i]]
     if double:
         raise OptionError(f"{name} must name each slot once, got {double[0]!r} twice")
+    for slot in value:
+        _check_utf8(name, "a list of slot names", slot)
     return tuple(value)
 
 
@@ -182,6 +188,7 @@ def slot_name_or_index(name: str, value: Any) -> str | int:
         return number
     if not isinstance(value, str):
         raise OptionTypeError(f"{name} must be the name or the number of a slot, got {value_text(value)}")
+    _check_utf8(name, "the name of a slot", value)
     return value
 
 

@@ -107,6 +107,13 @@ def check_types(name: str, value: Any) -> InputTypes:
         for key in value:
             if not isinstance(key, str):
                 raise OptionTypeError(f"{name} must have names as keys, got the key {_shown(key)}")
+            try:
+                key.encode()
+            except UnicodeEncodeError:  # no message could name the slot
+                raise OptionError(
+                    f"{name} must have names without lone surrogates, which UTF-8 cannot write, got {key!r:.80}; "
+                    "rename it"
+                ) from None
         slots = list(value.items())
     elif isinstance(value, list | tuple):
         slots = [(f"position {i}", slot) for i, slot in enumerate(value)]

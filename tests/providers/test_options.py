@@ -100,6 +100,11 @@ def test_pd_28_unsaid_is_left_to_training_or_testing() -> None:
         ({"input_types": [10]}, OptionTypeError, r"must hold input types, got 10 \(int\) for position 0"),
         ({"input_types": {"a": dense_vector}}, OptionTypeError, r"for a; call it, as in dense_vector\(64\)"),
         ({"input_types": {1: integer_value(3)}}, OptionTypeError, "must have names as keys, got the key 1"),
+        (
+            {"input_types": {"a": integer_value(3), "b\ud800": integer_value(3)}},
+            OptionError,
+            r"input_types must have names without lone surrogates, which UTF-8 cannot write, got 'b\\ud800'; rename it",
+        ),
         ({"slots": [3]}, OptionTypeError, "slots must hold input types"),
     ],
 )
