@@ -61,11 +61,11 @@ class FileList(Sequence[str]):
     def read(cls, path: str | os.PathLike[str], root: str | os.PathLike[str] = ".") -> FileList:
         """Read a list file: UTF-8, one entry per line.
 
-        A byte order mark, a carriage return before the line feed, and empty lines are dropped. A line that is, to the
-        letter, the name of a file in ``root`` is an entry. From other lines the blanks around them are dropped, and
-        lines that begin with ``#`` are dropped whole; a line with wildcards stands for the files that match it, sorted,
-        directories left out (``**``: any depth; a ``?`` or ``[`` that matches nothing is itself, and so is a line with
-        ``://`` in it). All else is an entry as it is. An empty list gives a ``UserWarning``.
+        A byte order mark before a line, a carriage return before the line feed, and empty lines are dropped. A line
+        that is, to the letter, the name of a file in ``root`` is an entry. From other lines the blanks around them are
+        dropped, and lines that begin with ``#`` are dropped whole; a line with wildcards stands for the files that
+        match it, sorted, directories left out (``**``: any depth; a ``?`` or ``[`` that matches nothing is itself, and
+        so is a line with ``://`` in it). All else is an entry as it is. An empty list gives a ``UserWarning``.
 
         Raises:
             ListError: the file is missing, a directory, unreadable, not UTF-8, holds a NUL byte, a ``*`` in it matches
@@ -258,6 +258,9 @@ def _unusual_lines(
     if b"*" in data or b"[" in data or data.count(b"?") != data.count(_PART_MARK):  # in long lists a line names a part
         found = np.fromiter((match.start() for match in _WILDCARD.finditer(data)), np.int64)
         odd[np.searchsorted(starts, found, "right") - 1] = True
+    if data.find(_BOM, len(_BOM)) >= 0:  # one list behind another
+        found = np.fromiter((match.start() for match in re.finditer(_BOM, data)), np.int64)
+        odd |= np.isin(starts, found)
     return np.flatnonzero(odd)
 
 
@@ -272,6 +275,10 @@ class _UnusualLines:
 
     def entries_of(self, number: int, line: bytes) -> list[bytes]:
         """Return the entries that ``line`` stands for, which would be entry ``number``."""
+        if line.startswith(_BOM) and not self._exists(line):
+            line = line.removeprefix(_BOM)
+            if not line:
+                return []
         if b"://" in line:
             return [line.strip(_BLANKS)]
         if self._exists(line):

@@ -16,9 +16,9 @@ from pydp2.errors import ListError, OptionTypeError, RemoteProtocolError
 from pydp2.file_list import FileList
 
 # What an entry of a list file may be: any text without line feed and NUL that does not end in a carriage return, has
-# no blanks around it, is no comment and has no star.
+# no blanks around it, is no comment, has no star and does not begin with a byte order mark.
 entry_text = st.text(st.characters(exclude_characters="\n\0*", codec="utf-8"), min_size=1).filter(
-    lambda text: not text.endswith("\r") and text == text.strip(" \t") and not text.startswith("#")
+    lambda text: not text.endswith("\r") and text == text.strip(" \t") and not text.startswith(("#", "\ufeff"))
 )
 any_text = st.text(st.characters(codec="utf-8"))
 
@@ -41,6 +41,9 @@ def written(tmp_path: Path) -> Callable[[bytes], Path]:
         (b"a\r\nb\r\n", ["a", "b"]),
         (b"a\r\r\nb\r", ["a\r", "b"]),
         (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\r\n\xef\xbb\xbf\r\n\xef\xbb\xbf# c\n", ["a", "b"]),
+        (b"\xef\xbb\xbf\xef\xbb\xbfa\n\xef\xbb\xbfs3://b\n\xef\xbb\xbf[x]", ["a", "s3://b", "[x]"]),
+        ("a\ufeff\n\uff21\n\ufefek\n".encode(), ["a\ufeff", "\uff21", "\ufefek"]),
         (b"\n\na\n\n\r\nb\n\n", ["a", "b"]),
         (b" a b \n\tc\n  \n", ["a b", "c"]),
         (b"a\na\nb\na\n", ["a", "a", "b", "a"]),
@@ -82,6 +85,13 @@ def test_pd_53_a_line_that_is_the_name_of_a_file_is_an_entry_to_the_letter(folde
     listed = folder / "train.list"
     listed.write_text(f"{name}\n{name}?part=1/2\n{name}\t\n")
     assert FileList.read(listed, folder) == [name, f"{name}?part=1/2", name.strip()]
+
+
+def test_a_name_that_begins_with_a_byte_order_mark_is_an_entry_to_the_letter(folder: Path) -> None:
+    (folder / "\ufeffa.txt").touch()
+    listed = folder / "train.list"
+    listed.write_text("b.txt\n\ufeffa.txt\n\ufeffb.txt\n\ufeffb.txt?part=1/2\n\ufeffdeep/*\n")
+    assert FileList.read(listed, folder) == ["b.txt", "\ufeffa.txt", "b.txt", "b.txt?part=1/2", "deep/e.txt"]
 
 
 @pytest.mark.parametrize(
@@ -249,8 +259,6 @@ def test_what_is_written_line_by_line_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, entries: list[str], end: str, bom: bool, last: bool
 ) -> None:
     text = end.join(entries) + (end if last else "")
-    if not bom and text.startswith("\ufeff"):
-        text = "\ufeff" + text  # else the entry's own first character would be taken for the mark
     path = tmp_path_factory.mktemp("lists", numbered=True) / "l"
     path.write_bytes(text.encode("utf-8-sig" if bom else "utf-8"))
     assert list(FileList.read(path)) == entries
