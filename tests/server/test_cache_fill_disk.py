@@ -111,6 +111,33 @@ def test_of_two_one_reads_and_the_other_waits_until_it_is_written(cache_fill: Ca
     assert take(other, 0) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("answered", [0, 1, 2])
+def test_what_the_disk_was_asked_for_a_pass_that_is_over_is_not_believed_in_the_next(
+    cache_fill: CacheFill, disk: Scripted, answered: int
+) -> None:
+    """Files may change between the two."""
+    one = reading(cache_fill, [0, 1, 2], cycle_length=3)
+    assert disk.asked == [0, 1, 2]
+    late = [found(file, 3) for file in (0, 1, 2)]
+    answer(cache_fill, disk, *late[:answered])
+    one.end()
+    answer(cache_fill, disk, *late[answered : answered + 1])
+    other = reading(cache_fill, [0, 1, 2], cycle_length=3)
+    assert disk.asked[3:] == [0, 1, 2]
+    answer(cache_fill, disk, *late[answered + 1 :])
+    assert assigned(other.dispatch()) == []
+    answer(cache_fill, disk, *(DiskMiss(file, STAMP) for file in (0, 1, 2)))
+    assert assigned(other.dispatch()) == [0, 1, 2]
+
+
+def test_a_pass_that_is_over_takes_no_answer_from_one_that_waits(cache_fill: CacheFill, disk: Scripted) -> None:
+    one, other = reading(cache_fill, [0, 1], cycle_length=2), reading(cache_fill, [0])
+    one.end()
+    answer(cache_fill, disk, found(0, 3), found(1, 3))
+    assert take(other, 0) == [0, 1, 2]
+    assert disk.asked == [0, 1]
+
+
 def test_what_could_not_be_written_is_read_by_who_waited_for_it(cache_fill: CacheFill, disk: Scripted) -> None:
     one, other = reading(cache_fill, [0]), reading(cache_fill, [0])
     answer(cache_fill, disk, DiskMiss(0, STAMP))

@@ -8,6 +8,7 @@ holds for the disk, which is asked for a file before a worker is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Protocol
@@ -102,6 +103,7 @@ class CacheFill:
         self._waiting: dict[int, list[CacheConsumer]] = {}
         self._claimed: dict[int, FileLedger] = {}
         self._lookups: set[int] = set()
+        self._outdated_lookups: Counter[int] = Counter()  # of passes that are over: their answers are for nobody
         # What the disk answered, until a merge comes to the file.
         self._disk_answers: dict[int, DiskHit | DiskMiss] = {}
         self._stamps: dict[int, tuple[int, ...]] = {}  # of files that are on their way to the disk
@@ -149,6 +151,8 @@ class CacheFill:
                 case OfferSettled(file):
                     if self._holders.get(file) is self._writing:
                         self._release(file)
+                case DiskHit(file) | DiskMiss(file) if self._outdated_lookups[file]:
+                    self._outdated_lookups -= Counter([file])
                 case DiskHit(file) | DiskMiss(file):
                     self._lookups.discard(file)
                     holder = self._holders.get(file)
@@ -281,6 +285,11 @@ class CacheFill:
     def end_pass(self) -> None:
         """Forget what was looked for in vain, so that the next pass sees how things are then."""
         self._disk_answers.clear()
+        for file in [file for file in self._lookups if not self._waiting.get(file)]:
+            self._lookups.discard(file)
+            self._outdated_lookups[file] += 1  # it is answered before the disk is asked again
+            if self._holders.get(file) is self._looking:
+                self._release(file)
 
     def _release(self, file: int) -> None:
         """Free ``file``, which no pass has any more: those that wait see what came of it."""

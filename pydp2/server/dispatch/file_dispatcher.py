@@ -404,7 +404,6 @@ class FileDispatcher:
     def end(self) -> list[Action]:
         """End the pass, which is over or was left: workers drop what they have of it."""
         self._ended = True
-        self._cache.end_pass()
         out, self._actions = self._actions, []  # what the merge met last is still to be told
         out += [Send(worker, EndReading(self.number)) for worker in self._load]
         for ledger in self.ledgers.values():
@@ -412,6 +411,7 @@ class FileDispatcher:
             if ledger.state is READING:
                 self.attempts.end(ledger.attempt)
             ledger.close()
+        self._cache.end_pass()
         self._load.clear()
         return out
 
