@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import mmap
 import os
 import struct
@@ -89,7 +90,7 @@ class CountStore(DiskThread[CountAnswer]):
         mapped = mmap.mmap(-1, 8 * max(1, len(origin.files)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._remembered = np.frombuffer(mapped, np.int64)
         self._failed = False
-        self._noted_at = 0.0  # time at which the last use was noted
+        self._noted_at = -math.inf  # when the last use was noted, on time.monotonic
 
     def load(self) -> None:
         """Look for what is remembered; the answers are CountsLoaded."""
@@ -134,7 +135,7 @@ class CountStore(DiskThread[CountAnswer]):
 
     def _note_use(self) -> None:
         """Note that the counts are in use."""
-        self._noted_at = time.time()
+        self._noted_at = time.monotonic()
         os.utime(self._path)
 
     def _find(self, rows: Rows) -> Iterator[CountsLoaded]:
@@ -176,7 +177,7 @@ class CountStore(DiskThread[CountAnswer]):
     def _write(self) -> None:
         counted, self._counted = np.frombuffer(self._counted, _COUNTED), bytearray()
         if not len(counted):
-            if time.time() - self._noted_at > _DAY_SECONDS:
+            if time.monotonic() - self._noted_at > _DAY_SECONDS:
                 with contextlib.suppress(OSError):
                     self._note_use()
             return

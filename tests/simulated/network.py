@@ -358,6 +358,9 @@ class NoContext:
     def term(self) -> None:
         pass
 
+    def destroy(self, linger: int | None = None) -> None:
+        pass
+
 
 def copied(frames: Sequence[Any]) -> list[memoryview]:
     return [memoryview(bytearray(memoryview(frame).cast("B"))) for frame in plain_frames(frames)]

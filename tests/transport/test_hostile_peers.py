@@ -239,7 +239,7 @@ def test_a_job_may_be_asked_for_with_any_options_and_the_service_lives(
     choose = random.Random(5)
     begun = 0
     with pydp2.launch(numbers, provider_file(PROVIDER), workers=1) as service:
-        for number in range(150):
+        for number in range(300):
             socket = context.socket(zmq.DEALER)
             socket.setsockopt(zmq.LINGER, 1000)
             socket.connect(inside(service.address))

@@ -118,13 +118,13 @@ def test_a_greeting_that_is_not_finished_is_dropped(provider: str) -> None:
 def test_without_the_token_one_is_told_soon(wrong: str, provider: str) -> None:
     with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*") as service:
         endpoint, token = split_token(service.address)
-        address, text = {
-            "none": (endpoint, "lacks the token of its service"),
-            "another": (f"{endpoint}?token={'0' * 32}", "has another token than this address"),
-            "as long as none": (f"{endpoint}?token=", "32 to 128 hexadecimal digits"),
+        address, error, text = {
+            "none": (endpoint, ServiceUnreachable, "lacks the token of its service"),
+            "another": (f"{endpoint}?token={'0' * 32}", ServiceUnreachable, "has another token than this address"),
+            "as long as none": (f"{endpoint}?token=", OptionError, "32 to 128 hexadecimal digits"),
         }[wrong]
         began = time.monotonic()
-        with pytest.raises(ServiceUnreachable, match=text) as caught:
+        with pytest.raises(error, match=text) as caught:
             pydp2.connect(address, **OPTIONS)
         assert time.monotonic() - began < 20
         assert token not in str(caught.value)
