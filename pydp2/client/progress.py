@@ -75,7 +75,8 @@ class Progress(NamedTuple):
     @property
     def coming_pass(self) -> int:
         """Pass that the next iteration begins, or goes on in."""
-        goes_on = self.state in (LoopState.BETWEEN, LoopState.ENTERED) or self.was_cut_off
+        interrupted = self.state is LoopState.RUNNING and self.was_cut_off
+        goes_on = interrupted or self.state in (LoopState.BETWEEN, LoopState.ENTERED)
         return self.position.pass_id + (not goes_on)
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.errors import ClientUseError, OptionError, OptionTypeError, Rewound
+from pydp2.errors import ClientUseError, OptionError, OptionTypeError, ProviderError, Rewound
 
 from ..runs import alarm
 
@@ -53,6 +53,22 @@ def test_each_pass_can_be_had_by_its_number(service: pydp2.Service, passes: list
             data.set_epoch(number)
             assert seen(data) == passes[number]
         assert data.state_dict()["pass"] == 5
+
+
+def test_a_pass_that_failed_is_begun_again_by_its_number(provider_file: Callable[[str], str]) -> None:
+    code = """
+@provider(input_types=[integer_value(1000)], should_shuffle=False)
+def process(settings, filename):
+    yield from range(100)
+    raise ValueError("planned")
+"""
+    with pydp2.load(["a"], provider_file(code), workers=1, batch_size=20) as data:
+        for number in (0, 0, 3, 3, 1):
+            data.set_epoch(number)
+            batches = iter(data)
+            assert next(batches).pass_id == number
+            with pytest.raises(ProviderError, match="planned"):
+                list(batches)
 
 
 def test_the_pass_that_comes_anyway_stays_as_it_is(service: pydp2.Service, passes: list[Seen]) -> None:

@@ -119,6 +119,19 @@ def test_every_loss_is_a_line_of_the_quarantine_and_never_two(
     assert "dropped: file f" in capfd.readouterr().err
 
 
+def test_figures_tell_how_many_were_dropped_of_the_pass_that_is_over(provider_file: Callable[..., str]) -> None:
+    code = """
+    @provider(input_types=[integer_value(100)], check=True, check_fail_continue=True)
+    def process(settings, filename):
+        yield from range(150)
+    """
+    with pydp2.load(["a"], provider_file(code), batch_size=20, workers=1) as data:
+        for number in range(2):
+            assert sum(len(batch) for batch in data) == 100
+            figures = data.stats()
+            assert [figures[name] for name in ("pass", "samples_in_pass", "dropped")] == [number, 100, 50]
+
+
 def test_files_that_kill_or_hang_are_in_the_quarantine_too(provider_file: Callable[..., str], tmp_path: Path) -> None:
     code = """
     import os, time

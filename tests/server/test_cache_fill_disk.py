@@ -130,6 +130,21 @@ def test_what_the_disk_was_asked_for_a_pass_that_is_over_is_not_believed_in_the_
     assert assigned(other.dispatch()) == [0, 1, 2]
 
 
+def test_what_was_found_for_another_job_is_not_believed_by_a_pass_that_begins_later(
+    cache_fill: CacheFill, disk: Scripted
+) -> None:
+    """The first job may stand in the middle of its pass for long."""
+    one = reading(cache_fill, [0, 1, 2])
+    answer(cache_fill, disk, DiskMiss(0, STAMP))
+    one.dispatch()
+    assert disk.asked == [0, 1, 2]
+    answer(cache_fill, disk, found(1, 3))  # and 2 is still looked for
+    other = reading(cache_fill, [1, 2], cycle_length=2)
+    assert disk.asked[3:] == [1, 2]
+    answer(cache_fill, disk, found(2, 3), DiskMiss(1, STAMP), DiskMiss(2, STAMP))
+    assert assigned(other.dispatch()) == [1, 2]
+
+
 def test_a_pass_that_is_over_takes_no_answer_from_one_that_waits(cache_fill: CacheFill, disk: Scripted) -> None:
     one, other = reading(cache_fill, [0, 1], cycle_length=2), reading(cache_fill, [0])
     one.end()

@@ -282,8 +282,9 @@ class CacheFill:
             self._waiting[ledger.file].remove(reader)
         self.abandon(ledger)
 
-    def end_pass(self) -> None:
-        """Forget what was looked for in vain, so that the next pass sees how things are then."""
+    def forget_answers(self) -> None:
+        """Forget what was looked for and not used, for a pass that begins: it sees how things are then. Whoever waits
+        for an answer still gets it."""
         self._disk_answers.clear()
         for file in [file for file in self._lookups if not self._waiting.get(file)]:
             self._lookups.discard(file)

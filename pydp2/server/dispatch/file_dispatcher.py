@@ -100,6 +100,7 @@ class FileDispatcher:
         self._ramp = cycle.ramp
         self._skip = context.skip_errors
         self._cache = CacheFill(None) if context.cache is None else context.cache
+        self._cache.forget_answers()  # those for another job may be of before a file changed
         self._counts = context.counts
         # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
@@ -411,7 +412,7 @@ class FileDispatcher:
             if ledger.state is READING:
                 self.attempts.end(ledger.attempt)
             ledger.close()
-        self._cache.end_pass()
+        self._cache.forget_answers()
         self._load.clear()
         return out
 

@@ -155,7 +155,7 @@ class JobSession:
             "batches_in_pass": job.batches,
             "samples_per_second": self._samples.per_second(now),
             "batches_per_second": self._batches.per_second(now),
-            "dropped": 0 if dispatcher is None else dispatcher.losses.dropped,
+            "dropped": job.dropped if dispatcher is None else dispatcher.losses.dropped,
             "pool": job.pool_figures(),
             "read_ahead": {
                 "budget": 0 if dispatcher is None else dispatcher.credit.budget,

@@ -132,6 +132,7 @@ class PassRunner:
         self._early_ends: list[list[Any]] = []
         self.samples = 0  # delivered in this pass
         self.batches = 0
+        self.dropped = 0  # bad samples of the pass that is over
         self.total_samples = 0
         self.total_batches = 0
         self.more = False
@@ -163,7 +164,7 @@ class PassRunner:
         self._end, self._early_ends = None, []
         job, provider = self.plan, self.schema
         self.pass_id = pass_id
-        self.samples = self.batches = 0
+        self.samples = self.batches = self.dropped = 0
         cached = provider.cached_in_memory
         plan = PassPlan(
             seed=job.seed,
@@ -298,6 +299,8 @@ class PassRunner:
             store.close()
         self._batcher = None
         self._store = None
+        if self.dispatcher is not None:
+            self.dropped = self.dispatcher.losses.dropped
         self.dispatcher = None
         self.more = self.pool_over_limit = False
 
