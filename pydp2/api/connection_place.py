@@ -25,8 +25,8 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 
 
 class ConnectionPlace:
-    """Place of the connection file of one service. ``lock``: a descriptor; the lock is free when the last process that
-    has it ends.
+    """Place of the connection file of one service, ``path``. ``lock``: a descriptor; the lock is free when the last
+    process that has it ends.
 
     Raises ServiceUnreachable if the file there is that of a service that is running, and OptionError if it is something
     else, or if none can be written.
@@ -35,7 +35,7 @@ class ConnectionPlace:
     def __init__(self, path: Path) -> None:
         with _locked_old(path):
             pass
-        self._path = path
+        self.path = path
         self._young = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
         try:
             self.lock = open_lock(self._young)
@@ -55,14 +55,14 @@ class ConnectionPlace:
         except ServiceUnreachable:  # an OSError too
             raise
         except OSError as error:
-            raise _refusal(self._path, error) from None
+            raise _refusal(self.path, error) from None
 
     def _take_name(self) -> bool:
         """Give the file its name; return False if another service has taken the name just now."""
-        with _locked_old(self._path) as is_there:
+        with _locked_old(self.path) as is_there:
             if not is_there:
                 try:
-                    os.link(self._young, self._path)  # unlike a rename, it replaces none that came meanwhile
+                    os.link(self._young, self.path)  # unlike a rename, it replaces none that came meanwhile
                 except FileExistsError:
                     return False
                 except OSError as error:
@@ -71,7 +71,7 @@ class ConnectionPlace:
                 else:
                     self._young.unlink()
                     return True
-            self._young.replace(self._path)
+            self._young.replace(self.path)
             return True
 
     def discard(self) -> None:

@@ -266,7 +266,7 @@ def launch(
             allowed={} if keys is None else keys.roles,
             key_folder=None if keys is None else keys.folder,
             advertise=chosen.advertise,
-            connection=None if chosen.connection is None else str(Path(chosen.connection).absolute()),
+            connection=None if place is None else str(place.path),
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=str(Path(chosen.cache_dir or default_folder()).absolute()),
             cache_size=chosen.cache_size,

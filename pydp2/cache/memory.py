@@ -44,7 +44,7 @@ class _PartialFile:
     before this one were offered by the present reading, the others by an earlier one. ``row_ranges``: first row and
     number of rows of each part in the append-only store."""
 
-    __slots__ = ("_ends", "confirmed", "dropped", "nbytes", "parts", "row_ranges", "until")
+    __slots__ = ("_part_ends", "confirmed", "dropped", "nbytes", "parts", "row_ranges", "until")
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -52,14 +52,14 @@ class _PartialFile:
         self.dropped: list[DroppedSample] = []
         self.until = self.confirmed = 0
         self.row_ranges: list[tuple[int, int]] = []
-        self._ends: list[int] = []  # index behind the last sample of each part
+        self._part_ends: list[int] = []  # index behind the last sample of each part
 
     def add(self, samples: Any, dropped: list[DroppedSample]) -> None:
         """Add what comes next. Who offered ``samples`` may shorten its own run."""
         last, gap = _ends(samples, dropped)
         if samples is not None:
             self.parts.append(copy(samples))
-            self._ends.append(last)
+            self._part_ends.append(last)
         self.dropped += dropped
         self.until = self.confirmed = max(self.until, last, gap)
 
@@ -67,22 +67,22 @@ class _PartialFile:
         """Forget the samples from index ``end`` on."""
         if self.until <= end:
             return
-        whole = bisect_right(self._ends, end)
+        whole = bisect_right(self._part_ends, end)
         cut, ranges = self.parts[whole : whole + 1], self.row_ranges[whole : whole + 1]
-        del self.parts[whole:], self.row_ranges[whole:], self._ends[whole:]
+        del self.parts[whole:], self.row_ranges[whole:], self._part_ends[whole:]
         for part, (at, _) in zip(cut, ranges, strict=True):
             if count := _count_before(part, end):
                 part.hi = part.lo + count
                 self.parts.append(part)
                 self.row_ranges.append((at, count))
-                self._ends.append(int(part.sample_indices[part.hi - 1]) + 1)
+                self._part_ends.append(int(part.sample_indices[part.hi - 1]) + 1)
         self.dropped = [each for each in self.dropped if each[0] < end]
         self.until, self.confirmed = end, min(self.confirmed, end)
 
     def row_ids(self, begin: int, end: int) -> Ints:
         """Return the rows in the append-only store of the samples from index ``begin`` to ``end``, not included."""
         found: list[Ints] = [np.empty(0, np.int64)]
-        for i in range(bisect_right(self._ends, begin), len(self.parts)):
+        for i in range(bisect_right(self._part_ends, begin), len(self.parts)):
             part, (at, _) = self.parts[i], self.row_ranges[i]
             lo, hi = _count_before(part, begin), _count_before(part, end)
             if lo == hi:
@@ -227,6 +227,16 @@ def _count_before(run: Any, index: int) -> int:
     return int(np.searchsorted(run.sample_indices[run.lo : run.hi], index))
 
 
+def _split(run: Any, index: int) -> tuple[Any, Any]:
+    """Return the samples of ``run`` before sample index ``index``, and the others; None where there are none."""
+    count = 0 if run is None else _count_before(run, index)
+    if not count:
+        return None, run
+    before, rest = copy(run), copy(run)
+    before.hi = rest.lo = run.lo + count
+    return before, rest if rest.lo < rest.hi else None
+
+
 def _pass_over_known(
     partial: _PartialFile, samples: Any, dropped: list[DroppedSample], row_store: AppendOnlyStore
 ) -> tuple[Any, list[DroppedSample]]:
@@ -235,13 +245,7 @@ def _pass_over_known(
     begin, until = partial.confirmed, partial.until
     end = min(until, max(begin, *_ends(samples, dropped)))
     gaps = [each for each in dropped if each[0] < until]
-    known = rest = copy(samples)
-    if samples is not None:
-        count = _count_before(samples, until)
-        known.hi = known.lo + count
-        rest = None if known.hi == samples.hi else samples if not count else copy(samples)
-        if count and rest is not None:
-            rest.lo += count
+    known, rest = _split(samples, until)
     there = [each for each in partial.dropped if begin <= each[0] < end]
     if gaps == there and _is_same(known, partial.row_ids(begin, end), row_store):
         partial.confirmed = end
