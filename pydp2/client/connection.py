@@ -23,7 +23,7 @@ from pydp2.schema.input_types import Slots
 from pydp2.service_address import split_key, without_token
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
-from pydp2.transport.sockets import Frame, new_context
+from pydp2.transport.sockets import ACK_TIMEOUT, Frame, new_context
 
 _connection_numbers = itertools.count(1)  # of this process, for all its clients
 _RETRY_SECONDS = 0.1  # seconds between attempts to connect
@@ -90,8 +90,9 @@ class Connection:
         self._zmq = new_context()
         try:
             self._line = _local_line(self._zmq, target, deadline) or Line(
-                self._zmq, target.address, watch=True, deadline=deadline, key_pair=target.key_pair
-            )
+                self._zmq, target.address, watch=True, deadline=deadline, key_pair=target.key_pair,
+                ack_timeout=ACK_TIMEOUT,
+            )  # fmt: skip
         except AdmissionRefused as why:
             self._zmq.term()
             raise NotAdmitted(f"the service at {self.name} turned this process away: {why}") from None

@@ -25,7 +25,7 @@ from pydp2.protocol.link_states import LinkRole, row_link
 from pydp2.schema.input_types import Slots
 from pydp2.transport import Line, Poller, owned_arrays
 from pydp2.transport.keys import KeyPair
-from pydp2.transport.sockets import new_context
+from pydp2.transport.sockets import ACK_TIMEOUT, new_context
 
 PATIENCE_SECONDS = 4.5
 """Number of seconds that a row server may be silent while rows are waited for."""
@@ -188,7 +188,9 @@ class RowFetcher:
         if time.monotonic() < self._retry_at.get(address, 0.0):
             return None
         try:
-            line = self._lines[address] = Line(self._zmq, address, watch=True, key_pair=self._key_pair)
+            line = self._lines[address] = Line(
+                self._zmq, address, watch=True, key_pair=self._key_pair, ack_timeout=ACK_TIMEOUT
+            )
         except ServiceUnreachable:  # it is no address, or a name that is not known here
             self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
         return line

@@ -43,7 +43,7 @@ from pydp2.transport.keys import KeyPair
 
 _MAX_MESSAGES = 256  # of workers taken in one round
 _MAX_COMPRESSED = 16  # the same, where it takes up to 15 ms to compress one: the service is to hear in between
-_FIRST_REST, _LONGEST_REST = 0.2, 1.5  # seconds between two attempts to join
+_REST_SECONDS = 0.2  # between two attempts to join: whoever waits longer is late behind a mended network
 _LAST_WORDS_MS = 500  # for the last message to the service
 
 
@@ -91,7 +91,7 @@ class Agent:
                 self._poll.add(handle)
             rows.hub.on_refusal = self._log
         self._starved = False
-        self._rest, self._rest_until = _FIRST_REST, 0.0
+        self._rest_until = 0.0
         self._heard_at = self._out_of_reach_since = time.monotonic()
         self._beat_at = self._accepted_at = 0.0
         self._beat_ns = 0
@@ -137,7 +137,7 @@ class Agent:
         if self._terms.worker_memory is not None:
             tick = min(tick, self._timing.memory_check)
         if self._life.state is AgentState.RESTING:
-            tick = min(tick, _FIRST_REST / 2)
+            tick = min(tick, _REST_SECONDS / 2)
         return tick if limit is None else min(tick, limit / 4)
 
     def _finish(self, kind: str, text: str) -> None:
@@ -221,8 +221,7 @@ class Agent:
         self._close_link()
         for worker in self._connections:
             self._engine.kill(worker)
-        self._rest_until = now + self._rest
-        self._rest = min(2 * self._rest, _LONGEST_REST)
+        self._rest_until = now + _REST_SECONDS
 
     def _close_link(self) -> None:
         if self._link is not None:
@@ -270,7 +269,6 @@ class Agent:
             self._open_data(link, now)
             return
         self._life.move(AgentEvent.ACCEPTED)
-        self._rest = _FIRST_REST
         self._rate_from = (time.monotonic(), 0)
         link.send(m.Prepared(opened_entries(self._files, Path(self._setup.root))))
 

@@ -25,7 +25,7 @@ KEY_DIGITS = 64
 """Number of hexadecimal digits of a key."""
 _MIN_LIBZMQ = (4, 3, 3)  # older ones have known holes in their handshake
 _REFRESH_SECONDS = 1.0  # between two looks at which keys are allowed
-_HEARTBEAT_MS = 2_000
+_HEARTBEAT_MS = 1_000
 _HEARTBEAT_TIMEOUT_MS = 10_000  # after which a path that carries nothing counts as cut
 _LAST_WORDS_SECONDS = 0.5  # for the last message to a peer to leave, before its connection is ended
 

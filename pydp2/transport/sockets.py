@@ -48,12 +48,13 @@ from pydp2.transport.zap import ZapHandler, present_token
 Frame = zmq.Frame
 """Type of the frames that :meth:`Line.receive_frames` gives."""
 Frames = Sequence[Any]
-"""Objects that offer their bytes; behind the first one also frames that are made late
-(:class:`.slabs.DeferredFrames`)."""
+"""Objects that offer their bytes; behind the first also ones that are made late (:class:`.slabs.DeferredFrames`)."""
 _EVENT = struct.Struct("=Hi")  # first frame that a monitor gives; the second is the endpoint
 _DISCONNECT_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
 _CONNECT_MS = 2_000  # the kernel asks again after 1 s, then 2, 4, 8: who begins anew is not far behind a mended network
+ACK_TIMEOUT = 2.0
+"""``ack_timeout`` of a peer that sends little: with its heartbeats it notices within 3 s that the path is cut."""
 _BACKLOG = 1024  # connections that the kernel keeps until libzmq accepts them: after a restart all peers come at once
 # Bytes of a slab for what a worker sends. Only as many are ever used as are under way at a time.
 _SEND_SLAB_BYTES = 256 << 20
@@ -83,14 +84,12 @@ def _read_event(monitor: zmq.Socket[bytes]) -> tuple[int, int]:
     return event, value
 
 
-def _set_options(socket: zmq.Socket[bytes], address: str, max_frame: int) -> None:
-    socket.setsockopt(
-        zmq.IPV6, service_address.uses_ipv6(address)
-    )  # without it libzmq takes [::1] for no address, with it no IPv4
+def _set_options(socket: zmq.Socket[bytes], address: str) -> None:
+    # Without it libzmq takes [::1] for no address, with it no IPv4.
+    socket.setsockopt(zmq.IPV6, service_address.uses_ipv6(address))
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, max_frame)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.BACKLOG, _BACKLOG)
 
@@ -124,7 +123,8 @@ class Hub:
         self._accept_filter: AcceptFilter | None = None
         self._socket = context.socket(zmq.ROUTER)
         try:
-            _set_options(self._socket, address, max_frame)
+            _set_options(self._socket, address)
+            self._socket.setsockopt(zmq.MAXMSGSIZE, max_frame)
             self._socket.setsockopt(zmq.RCVHWM, max_waiting)
             self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             self.address = self._bind(context, address, reserve, local)
@@ -348,7 +348,9 @@ class Line:
     """Peer's end of a connection to a hub. ``share_send_slab``: what it sends may go through shared memory.
 
     A hub at an ipc address is asked for admission, until ``deadline`` (``time.monotonic``;
-    None: as long as it is there). ``key_pair``: the keys of this peer, for a hub that has some.
+    None: as long as it is there). ``key_pair``: the keys of this peer, for a hub that has some. ``ack_timeout``: a TCP
+    connection is lost if what was sent is not acknowledged within it, in seconds (0: the kernel decides). It is for
+    peers that send little: the other kernel acknowledges nothing while the hub has no room for more.
 
     Raises:
         HubUnavailable: no hub listens, or it has no room. (Over TCP this is not known.)
@@ -364,11 +366,11 @@ class Line:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         address: str,
-        max_frame: int = -1,
         watch: bool = False,
         share_send_slab: bool = False,
         deadline: float | None = None,
         key_pair: KeyPair | None = None,
+        ack_timeout: float = 0.0,
     ) -> None:
         self._address = address
         self._key_pair = key_pair
@@ -382,11 +384,11 @@ class Line:
         self._is_lost = False
         self._send_interrupted = False  # a message is being sent, or was cut off and maybe only half sent
         self.is_interrupted = False
-        """True if a call of :meth:`receive_frames` was cut off: :meth:`drop_partial_message`
-        comes before the next one."""
+        """True if a call of :meth:`receive_frames` was cut off: :meth:`drop_partial_message` comes before the next."""
         self._socket = context.socket(zmq.DEALER)
         try:
-            _set_options(self._socket, address, max_frame)
+            _set_options(self._socket, address)
+            self._socket.setsockopt(zmq.TCP_MAXRT, int(ack_timeout * 1000))
             self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_NEVER_MS)
             if watch:
                 self._monitor = self._socket.get_monitor_socket(_DISCONNECT_EVENTS | _REFUSAL_EVENTS)
@@ -401,12 +403,12 @@ class Line:
 
     def _connect(self, address: str, deadline: float | None) -> None:
         endpoint, server_key = split_key(address)
-        if server_key and self._key_pair is None:
-            raise ServiceUnreachable(
-                f"{endpoint} needs a key of yours: connect with the connection file that its service wrote, or with "
-                "key=… and a folder that `pydp2 keys new` made"
-            )
-        if server_key and self._key_pair is not None:
+        if server_key:
+            if self._key_pair is None:
+                raise ServiceUnreachable(
+                    f"{endpoint} needs a key of yours: connect with the connection file that its service wrote, or "
+                    "with key=… and a folder that `pydp2 keys new` made"
+                )
             secure_client(self._socket, self._key_pair, server_key)
         if (path := ipc_path(address)) is not None:
             self._socket.connect(f"ipc://{request_admission(path, deadline) if path else path}")

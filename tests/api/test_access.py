@@ -23,6 +23,7 @@ from pydp2.errors import OptionError, OptionTypeError, ServiceLost, ServiceUnrea
 from pydp2.keys import ConnectionFile
 from pydp2.service_address import ipc_path, split_key, with_key, without_token
 from pydp2.transport.keys import new_key_pair
+from pydp2.transport.sockets import ACK_TIMEOUT
 from tests.conftest import wait_until
 from tests.faults.relay import free_port
 from tests.runs import NUMBERS
@@ -112,6 +113,14 @@ def test_on_another_machine_a_trainer_with_the_same_file_connects_over_tcp(
             assert transport_of(data) == "tcp"
             assert [batch[0].tolist() for batch in data] == whole
             assert data._connection.shared_rows is None
+
+
+def test_over_tcp_a_trainer_gives_a_connection_up_before_the_kernel_would(service: pydp2.Service, file: Path) -> None:
+    """After a cut the kernel asks less and less often, so it would notice late that the network is mended."""
+    found = ConnectionFile.read(file)
+    ConnectionFile(found.address, found.keys).write(file)
+    with pydp2.connect(file, **OPTIONS) as data:
+        assert data._connection._line.handle.getsockopt(zmq.TCP_MAXRT) == ACK_TIMEOUT * 1000
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")

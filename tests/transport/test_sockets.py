@@ -63,6 +63,30 @@ def test_a_watched_line_to_nobody_is_lost(zctx: zmq.Context[zmq.Socket[bytes]], 
         Line(zctx, f"ipc://{tmp_path}/s", watch=True)
 
 
+@pytest.mark.skipif(not LINUX, reason="other kernels have no such option")
+def test_a_line_whose_other_end_acknowledges_nothing_is_lost_after_its_ack_timeout(
+    zctx: zmq.Context[zmq.Socket[bytes]],
+) -> None:
+    """A hub that takes in no more stands for a path that is cut: either way nothing is acknowledged."""
+    hub = Hub(zctx, "tcp://127.0.0.1:*", MAX_FRAME, max_waiting=1)
+    lines = {
+        seconds: let_in(hub, partial(Line, zctx, hub.address, watch=True, ack_timeout=seconds))
+        for seconds in (0.0, 0.5)
+    }
+    for line in lines.values():
+        for _ in range(1000):
+            line.send([bytes(MAX_FRAME)])
+    hub.accept(time.monotonic())
+    deadline = time.monotonic() + 20
+    while not lines[0.5].is_lost and time.monotonic() < deadline:
+        lines[0.5].wait(100)
+    assert lines[0.5].is_lost
+    assert not lines[0.0].is_lost
+    for line in lines.values():
+        line.close()
+    hub.close()
+
+
 def test_the_address_of_a_hub_is_the_one_that_was_really_bound(zctx: zmq.Context[zmq.Socket[bytes]]) -> None:
     hub = Hub(zctx, "tcp://127.0.0.1:*", MAX_FRAME)
     assert int(split_token(hub.address)[0].rpartition(":")[2]) > 0
