@@ -120,6 +120,9 @@ class Server:
         self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
         self._logged: Counter[str] = Counter()
         self._schema: Schema | None = None
+        self._early: list[tuple[int, WorkerConnection, m.Declared]] = []
+        """Declarations of workers of other hosts that came before the first one of this machine: a host is compared
+        with the service, and not the service with a host."""
         self._cell_grants: CellGrants | None = None
         self._poll = Poller()
         self._clients = clients
@@ -295,6 +298,9 @@ class Server:
 
     def _declared(self, worker: int, connection: WorkerConnection, message: m.Declared) -> None:
         """Compare what the provider declares in ``worker`` with what others had, and let the worker read."""
+        if self._schema is None and connection.host and self._spec.workers:
+            self._early.append((worker, connection, message))
+            return
         schema, source = message.schema, message.source_fingerprint
         declared = Schema.from_wire(schema)
         if self._hosts is not None:
@@ -319,6 +325,10 @@ class Server:
                 self._disk_fds.add(each.wake_fd)
                 self._poll.add(each.wake_fd)
         self._apply(self._worker_pool.handle(WorkerReady(worker, schema)))
+        early, self._early = self._early, []
+        for each in early:
+            if self._connections.get(each[0]) is each[1]:
+                self._declared(*each)
 
     def _check_host_provider(self, host: int, declared: Schema, source: str) -> bool:
         """Return False if ``host``, which has a worker with this provider, was turned away meanwhile. Raises

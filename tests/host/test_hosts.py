@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from pydp2.transport import Line
 from pydp2.transport.compression import FrameCompressor
 from tests.conftest import wait_until
 from tests.faults.relay import Relay, free_port
-from tests.runs import NUMBERS, Program, alarm, processes
+from tests.runs import NUMBERS, Program, alarm, at_rest, processes
 from tests.runs import program as program
 
 pytestmark = pytest.mark.usefixtures("short_host_timeout")
@@ -968,6 +969,53 @@ def process(settings, filename):
         seen += [digest(batch) for batch in batches]
         assert seen == whole
         data.close()
+
+
+def test_a_host_with_other_code_that_comes_before_the_first_worker_of_the_service_does_not_end_it(
+    tmp_path: Path, file: Path, joined: Callable[..., Host]
+) -> None:
+    """It waits for a service that is started again, and its worker is ready before the one that it is compared with."""
+    code = """
+import time
+from pathlib import Path
+from pydp2 import *
+
+here = Path(__file__).parent
+(here / "imported").touch()
+while not (here / "may go on").exists():
+    time.sleep(0.01)
+
+@provider(input_types=[integer_value(100000)], pool_size=50)
+def process(settings, filename):
+    for i in range(40):
+        yield int(filename) * 40 + i
+"""
+    for name in ("head", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "may go on").touch()
+        (tmp_path / name / "prov.py").write_text(code + ("# changed\n" if name == "other" else ""))
+    whole = local(str(tmp_path / "head" / "prov.py") + ":process")
+    options = {
+        "state_dir": tmp_path / "state", "bind": f"tcp://127.0.0.1:{free_port()}", "root": tmp_path / "head",
+        "worker_bind": f"tcp://127.0.0.1:{free_port()}", "workers": 1,
+    }  # fmt: skip
+    with serving("prov.process", file, **options) as service:
+        os.kill(service.pid, signal.SIGKILL)
+    (tmp_path / "head" / "may go on").unlink()
+    wrong = joined(root=tmp_path / "other", name="node7", workers=1)
+
+    def let_the_service_be_second() -> None:
+        assert wait_until((tmp_path / "other" / "imported").exists)
+        assert wait_until(lambda: at_rest(processes("pydp2-worker")))
+        (tmp_path / "head" / "may go on").touch()
+
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(let_the_service_be_second)
+        with serving("prov.process", file, **options) as service, service.connect(**OPTIONS) as data:
+            assert second.result() is None
+            assert wrong.ended() is None
+            assert "prov.py is another one on node7; copy the same files there" in str(wrong.error)
+            assert [digest(batch) for batch in data] == whole
 
 
 @pytest.mark.parametrize("service_ends", [True, False], ids=["the service ends", "it goes on"])
