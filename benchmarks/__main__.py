@@ -161,7 +161,7 @@ def _replay(given: argparse.Namespace) -> int:
 
 
 def _tensors(given: argparse.Namespace) -> int:
-    tensors.show(given.step, given.rounds)
+    tensors.show(given.step, given.rounds, cached=not given.no_cache)
     return 0
 
 
@@ -256,6 +256,7 @@ def parser() -> argparse.ArgumentParser:
     steps = commands.add_parser("tensors", help="what tensors of torch cost over arrays, from step to step")
     steps.add_argument("--step", nargs="+", choices=tensors.STEPS, default=tensors.STEPS, help="default: all")
     steps.add_argument("--rounds", type=int, default=15, help="default: %(default)s")
+    steps.add_argument("--no-cache", action="store_true", help="samples come from the provider in each pass")
     steps.set_defaults(do=_tensors)
 
     crowd = commands.add_parser("many", help="a simulation of services of many workers: their use, the server's time")

@@ -1,7 +1,8 @@
 """Measure what tensors cost over arrays: the steps of :func:`pydp2.torch.loader` beside those of a client.
 
-Both read the same samples from the cache in memory, in alternating passes of a loop that does nothing else. Processor
-time is that of the trainer's process; on a busy machine it changes less than the time from step to step.
+Both read the same samples in alternating passes of a loop that does nothing else, from the cache in memory, or from the
+provider. Processor time is that of the trainer's process; on a busy machine it changes less than the time from step to
+step.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,39 +24,44 @@ _FILES = [str(number) for number in range(8)]  # each is the seed of its samples
 _SAMPLES = 2560  # of a file
 _BATCH = 128
 _WIDTH = 1_000_000
-_IN_MEMORY = CacheType.CACHE_PASS_IN_MEM
 
 
-@provider(input_types={"image": dense_vector(3072, shape=(3, 32, 32)), "label": integer_value(10)}, cache=_IN_MEMORY)
-def images(settings: Any, filename: str) -> Any:
+def _images(settings: Any, filename: str) -> Any:
     random = np.random.default_rng(int(filename))
     for _ in range(_SAMPLES):
         yield {"image": random.random((3, 32, 32), np.float32), "label": int(random.integers(10))}
 
 
-@provider(input_types={"pixel": dense_vector(784), "label": integer_value(10)}, cache=_IN_MEMORY)
-def dense(settings: Any, filename: str) -> Any:
+def _dense(settings: Any, filename: str) -> Any:
     random = np.random.default_rng(int(filename))
     for _ in range(_SAMPLES):
         yield {"pixel": random.random(784, np.float32), "label": int(random.integers(10))}
 
 
-@provider(input_types={"word": integer_value_sequence(50_000), "label": integer_value(2)}, cache=_IN_MEMORY)
-def words(settings: Any, filename: str) -> Any:
+def _words(settings: Any, filename: str) -> Any:
     random = np.random.default_rng(int(filename))
     for _ in range(_SAMPLES):
         yield {"word": random.integers(0, 50_000, random.integers(1, 100)).tolist(), "label": int(random.integers(2))}
 
 
-@provider(
-    input_types={"ids": sparse_binary_vector(_WIDTH), "numbers": dense_vector(13), "label": integer_value(2)},
-    cache=_IN_MEMORY,
-)
-def ctr(settings: Any, filename: str) -> Any:
+def _ctr(settings: Any, filename: str) -> Any:
     random = np.random.default_rng(int(filename))
     for _ in range(_SAMPLES):
         ids = sorted(set(random.integers(0, _WIDTH, 26).tolist()))
         yield {"ids": ids, "numbers": random.random(13, np.float32), "label": int(random.integers(2))}
+
+
+_in_memory = partial(provider, cache=CacheType.CACHE_PASS_IN_MEM)
+_TYPES = {
+    "images": {"image": dense_vector(3072, shape=(3, 32, 32)), "label": integer_value(10)},
+    "dense": {"pixel": dense_vector(784), "label": integer_value(10)},
+    "words": {"word": integer_value_sequence(50_000), "label": integer_value(2)},
+    "ctr": {"ids": sparse_binary_vector(_WIDTH), "numbers": dense_vector(13), "label": integer_value(2)},
+}
+images, images_read = (each(input_types=_TYPES["images"])(_images) for each in (_in_memory, provider))
+dense, dense_read = (each(input_types=_TYPES["dense"])(_dense) for each in (_in_memory, provider))
+words, words_read = (each(input_types=_TYPES["words"])(_words) for each in (_in_memory, provider))
+ctr, ctr_read = (each(input_types=_TYPES["ctr"])(_ctr) for each in (_in_memory, provider))
 
 
 def _pass(steps: Iterable[Any], use: Callable[[Any], object]) -> tuple[float, float]:
@@ -68,11 +75,12 @@ def _pass(steps: Iterable[Any], use: Callable[[Any], object]) -> tuple[float, fl
     return (time.perf_counter() - began) * 1e6 / count, (time.process_time() - worked) * 1e6 / count
 
 
-def measure(name: str, rounds: int) -> dict[str, float]:
-    """Medians over alternating passes, in microseconds, and the ratios of loader and arrays."""
+def measure(name: str, rounds: int, *, cached: bool = True) -> dict[str, float]:
+    """Medians over alternating passes, in microseconds, and the ratios of loader and arrays. Without ``cached`` each
+    pass runs the provider."""
     loader = importlib.import_module("pydp2.torch").loader
     with (
-        pydp2.launch(_FILES, f"{__file__}:{name}", workers=2) as service,
+        pydp2.launch(_FILES, f"{__file__}:{name}{'' if cached else '_read'}", workers=2) as service,
         service.connect(batch_size=_BATCH, job="arrays") as client,
         loader(service.address, batch_size=_BATCH, job="tensors") as tensors,
     ):
@@ -91,10 +99,9 @@ def measure(name: str, rounds: int) -> dict[str, float]:
     return result
 
 
-def show(names: Sequence[str], rounds: int) -> None:
+def show(names: Sequence[str], rounds: int, *, cached: bool = True) -> None:
     importlib.import_module("torch").set_num_threads(1)
     for name in names:
-        figures = "  ".join(
-            f"{key} {value:.{2 if 'ratio' in key else 0}f}" for key, value in measure(name, rounds).items()
-        )
-        print(f"{name:8} {figures}", flush=True)
+        figures = measure(name, rounds, cached=cached)
+        shown = "  ".join(f"{key} {value:.{2 if 'ratio' in key else 0}f}" for key, value in figures.items())
+        print(f"{name:8} {shown}", flush=True)

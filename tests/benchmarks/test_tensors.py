@@ -9,8 +9,9 @@ pytest.importorskip("torch")
 from benchmarks import tensors
 
 
-def test_a_loop_over_tensors_is_measured_beside_one_over_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_loop_over_tensors_is_measured_beside_one_over_arrays(cached: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "_FILES", ["0"])
-    figures = tensors.measure("words", rounds=1)
+    figures = tensors.measure("words", rounds=1, cached=cached)
     assert figures["ratio"] == figures["tensors"] / figures["arrays"]
     assert all(value > 0 for value in figures.values())
