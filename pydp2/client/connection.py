@@ -75,7 +75,8 @@ def _local_line(zmq: Any, target: Target, deadline: float) -> Line | None:
 
 class Connection:
     """Connection to a service, whose messages are checked. It asks for admission until ``deadline``
-    (``time.monotonic``). A thread that waits here is woken when ``session`` is to be closed.
+    (``time.monotonic``). A thread that waits here is woken when ``session`` is to be closed. ``ack_timeout``: that of
+    :class:`pydp2.transport.Line`.
 
     An exception that a signal handler raises anywhere in here loses no message, unless ``is_damaged`` tells of it. (If
     it comes just when the service has handed a descriptor over, that descriptor stays open.)
@@ -83,7 +84,9 @@ class Connection:
     ``name``: its address as it may be shown. Raises HubUnavailable, NotAdmitted, ServiceUnreachable.
     """
 
-    def __init__(self, target: Target, deadline: float, session: ClientGuard | None = None) -> None:
+    def __init__(
+        self, target: Target, deadline: float, session: ClientGuard | None = None, ack_timeout: float = ACK_TIMEOUT
+    ) -> None:
         self.target = target
         self.name = target.name
         self._session = session
@@ -91,7 +94,7 @@ class Connection:
         try:
             self._line = _local_line(self._zmq, target, deadline) or Line(
                 self._zmq, target.address, watch=True, deadline=deadline, key_pair=target.key_pair,
-                ack_timeout=ACK_TIMEOUT,
+                ack_timeout=ack_timeout,
             )  # fmt: skip
         except AdmissionRefused as why:
             self._zmq.term()
@@ -314,7 +317,7 @@ def connect_once(
     why = ""
     while True:
         try:
-            connection = Connection(target, deadline, session)
+            connection = Connection(target, deadline, session, 0.0 if _is_relaxed(first) else ACK_TIMEOUT)
         except HubUnavailable as reason:
             why = str(reason) or why
         else:
@@ -338,6 +341,11 @@ def connect_once(
         if session is not None:
             session.check()
         time.sleep(_RETRY_SECONDS)
+
+
+def _is_relaxed(first: m.Message) -> bool:
+    """Return True for a trainer that could not come back to its pass: it bears a cut as long as the kernel does."""
+    return isinstance(first, m.Attach) and first.options.get("order") == "relaxed"
 
 
 def _numbered(first: m.Message) -> m.Message:

@@ -326,9 +326,9 @@ class Server:
                 self._poll.add(each.wake_fd)
         self._apply(self._worker_pool.handle(WorkerReady(worker, schema)))
         early, self._early = self._early, []
-        for each in early:
-            if self._connections.get(each[0]) is each[1]:
-                self._declared(*each)
+        for other, its, said in early:
+            if self._connections.get(other) is its:  # it was not lost meanwhile
+                self._declared(other, its, said)
 
     def _check_host_provider(self, host: int, declared: Schema, source: str) -> bool:
         """Return False if ``host``, which has a worker with this provider, was turned away meanwhile. Raises

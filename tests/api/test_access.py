@@ -115,12 +115,15 @@ def test_on_another_machine_a_trainer_with_the_same_file_connects_over_tcp(
             assert data._connection.shared_rows is None
 
 
-def test_over_tcp_a_trainer_gives_a_connection_up_before_the_kernel_would(service: pydp2.Service, file: Path) -> None:
+@pytest.mark.parametrize(("order", "seconds"), [("strict", ACK_TIMEOUT), ("relaxed", 0)])
+def test_over_tcp_a_trainer_that_can_come_back_gives_a_connection_up_before_the_kernel_would(
+    order: str, seconds: float, service: pydp2.Service, file: Path
+) -> None:
     """After a cut the kernel asks less and less often, so it would notice late that the network is mended."""
     found = ConnectionFile.read(file)
     ConnectionFile(found.address, found.keys).write(file)
-    with pydp2.connect(file, **OPTIONS) as data:
-        assert data._connection._line.handle.getsockopt(zmq.TCP_MAXRT) == ACK_TIMEOUT * 1000
+    with pydp2.connect(file, **OPTIONS | {"order": order}) as data:
+        assert data._connection._line.handle.getsockopt(zmq.TCP_MAXRT) == seconds * 1000
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
