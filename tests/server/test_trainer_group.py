@@ -331,6 +331,25 @@ def test_all_ranks_that_are_started_again_and_again_from_one_state_go_on_whichev
     assert made.used() == [(0, number) for number in range(3, 24)]
 
 
+def test_a_rank_that_comes_with_its_state_to_a_service_started_again_is_not_held_for_one_that_has_ended() -> None:
+    """The pass has nothing for its predecessor, which was killed before anybody had loaded the state."""
+    made = World(1, 2)
+    for trainer in (made.come(0), made.come(1)):
+        made.begin(trainer)
+        made.vanish(trainer)
+    one, state = made.come(0), Position(0)
+    made.begin(one, state)
+    made.write()
+    made.crash()
+    one.inbox.clear()
+    assert made.receive(one) == 0
+    other = made.come(1)
+    made.begin(other, state)
+    made.finish([one, other], 1)
+    assert (one.error, other.error) == (None, None)
+    assert made.used() == [(0, 0)]
+
+
 def begun_from_a_state(length: int) -> tuple[World, Trainer, Trainer, Position]:
     """Two ranks that have loaded the state behind their first step, and that state."""
     made = World(length, 2)

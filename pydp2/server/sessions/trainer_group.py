@@ -524,11 +524,11 @@ class TrainerGroup:
                 self.out.append((trainer.peer, *trainer.head(batch, self.delivery.resume_point_after(batch))))
 
     def _finish(self) -> None:
-        """Tell the trainers that have used all of their batches that there are no more."""
+        """Tell trainers that have used all their batches that there are no more; not those that have yet to load."""
         if self._end is None or not self.delivery.is_drained():
             return
         for trainer in self.registry.trainers.values():
-            if trainer.state is PassState.IN and not trainer.in_flight:
+            if trainer.state is PassState.IN and trainer.joined and not trainer.in_flight:
                 if isinstance(self._end, PassBroken):
                     trainer.move(TrainerEvent.LEAVE)
                     self._tell_outcome(trainer, self.runner.pass_id)
