@@ -43,6 +43,7 @@ from pydp2.server.sessions.list_counts import ListCounts
 from pydp2.server.sessions.outbox import drain
 from pydp2.server.sessions.shared_pool import SharedPool, create_shared_pool
 from pydp2.server.sessions.trainer import Trainer
+from pydp2.server.sessions.vanished_peer import VanishedPeer
 from pydp2.server.snapshots.job_snapshot import PassSnapshot
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.spec import ServiceSpec
@@ -62,13 +63,6 @@ _MAX_MESSAGES = 256  # taken in one round, so that a flood of them does not keep
 def read_ahead_budget(workers: int, memory_limit: int) -> int:
     """Return the number of bytes that ``workers`` workers may read ahead of the merge, with this memory limit."""
     return min(max(_READ_AHEAD, _READ_AHEAD_WORKER * workers), memory_limit // 2)
-
-
-class _VanishedPeer:
-    """Peer that is gone since ``when``; 0 once its job was told."""
-
-    def __init__(self, job_session: JobSession | None, trainer: Trainer | None, when: float) -> None:
-        self.session, self.trainer, self.when = job_session, trainer, when
 
 
 class ClientGateway:
@@ -105,7 +99,7 @@ class ClientGateway:
         self._budget = read_ahead_budget(spec.workers, spec.memory_limit)
         self._sessions: dict[str, JobSession] = {}  # by name of the job
         self._at: dict[bytes, JobSession] = {}  # peers that are attached, and to which job
-        self._vanished: dict[bytes, _VanishedPeer] = {}
+        self._vanished: dict[bytes, VanishedPeer] = {}
         self._probed = self._retried = 0.0
         self.outbox: list[Action] = []
         """Actions for workers that followed from what clients said; the loop carries them out."""
@@ -284,6 +278,9 @@ class ClientGateway:
                 job_session = None
             if job_session is None:
                 job_session = self._open_job(attach.job, attach.world_size, given, attach.counting)
+            if self._may_leave(job_session, attach) and len(self._waiting) < _MAX_PENDING:
+                self._waiting.append((peer, attach, now if since is None else since))
+                return
             check_same_options(attach.job, job_session.options, given, job_session.trainers.registry.ending_reason(now))
             position = job_session.trainers.attach(peer, attach, now)
         except JobTaken as taken:
@@ -481,6 +478,11 @@ class ClientGateway:
         if trainer is not None and trainer.peer:
             job_session.trainers.note_used(trainer, self._hub.progress_of(trainer.peer))
 
+    def _may_leave(self, job_session: JobSession, attach: m.Attach) -> bool:
+        """Return True if the trainer before that of ``attach`` vanished a moment ago: its last message, which says
+        whether it left in order, may not have been read yet."""
+        return any(gone.may_leave(job_session, attach) for gone in self._vanished.values())
+
     def _probe(self, trainer: Trainer | None) -> None:
         if trainer is not None and trainer.peer:
             self._send(trainer.peer, m.Probe())
@@ -489,15 +491,15 @@ class ClientGateway:
         job_session = self._at.pop(peer, None)
         trainer = None if job_session is None else job_session.trainers.registry.by_peer(peer)
         if trainer is not None:
-            self._detach_vanished(_VanishedPeer(job_session, trainer, 0.0), m.Detach(run, done))
+            self._detach_vanished(VanishedPeer(job_session, trainer, 0.0), m.Detach(run, done))
 
-    def _detach_vanished(self, gone: _VanishedPeer, detach: m.Detach) -> None:
+    def _detach_vanished(self, gone: VanishedPeer, detach: m.Detach) -> None:
         """Detach ``gone``, which left in order; it may have vanished before its last message was read."""
         gone.when = 0.0
         job_session, trainer = gone.session, gone.trainer
         if job_session is None or trainer is None or self._sessions.get(job_session.name) is not job_session:
             return
-        if job_session.trainers.registry.trainers.get(trainer.rank) is trainer:
+        if job_session.trainers.registry.trainers.get(trainer.rank) is trainer and trainer.session == gone.process:
             job_session.trainers.detach(trainer, detach.request_id, detach.used_batches, time.monotonic())
         if job_session.trainers.registry.empty and not job_session.trainers.awaits_ranks:
             self._drop_job(job_session)
@@ -511,7 +513,7 @@ class ClientGateway:
         if job_session is not None:
             self._note_used(job_session, trainer)
         self._forget(peer)
-        self._vanished[peer] = _VanishedPeer(job_session, trainer, now if trainer is not None else 0.0)
+        self._vanished[peer] = VanishedPeer(job_session, trainer, now if trainer is not None else 0.0)
         if job_session is not None and trainer is not None:
             job_session.trainers.connection_lost(trainer, now)
         if len(self._vanished) > _MAX_VANISHED:

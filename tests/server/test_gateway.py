@@ -1,0 +1,121 @@
+"""What a service makes of trainers whose last messages it reads late."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import pytest
+
+from pydp2 import integer_value
+from pydp2.file_list import FileList
+from pydp2.protocol import messages as m
+from pydp2.schema.input_types import Slots
+from pydp2.schema.provider_schema import Schema
+from pydp2.server.sessions.gateway import ClientGateway
+from pydp2.server.snapshots.snapshotter import Snapshotter
+from pydp2.server.spec import ServiceSpec
+from pydp2.server.timing import Timing
+
+from ..simulated.network import Hub, Network
+from .test_host_gateway import Peer
+
+SCHEMA = Schema(
+    slots=Slots((integer_value(9),)), shuffle=True, pool_size=-1, min_pool_size=-1, can_over_batch_size=True,
+    weighted=False, cache=0, check=False, check_fail_continue=False,
+)  # fmt: skip
+
+
+class Side:
+    """A service whose files nobody reads, and trainers of two ranks that talk to it by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hub = Hub(Network(Random(0)), "trainer")
+        self.log: list[str] = []
+        spec = ServiceSpec(
+            provider="p.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(folder), path=(),
+            workers=0, start="auto", memory_limit=2 << 30, worker_memory=None, sample_timeout=None, skip_errors=False,
+            error_budget=None, quarantine=None, warn_changed=False, client_address="", run_dir="", worker_address="",
+        )  # fmt: skip
+        hub: Any = self.hub
+        pool: Any = SimpleNamespace(
+            target=0, fit_budget=lambda _: None, begin_pass=lambda *_: None, end_pass=lambda *_: []
+        )
+        snapshots = Snapshotter(None, self._note, Timing())
+        self.gateway = ClientGateway(spec, FileList.of(["a"]), hub, pool, self._note, snapshots)
+        self.gateway.fit_budget()
+        self.gateway.provider_ready(SCHEMA, "")
+        self.now = time.monotonic()
+
+    def _note(self, text: str, kind: str) -> None:
+        self.log.append(text)
+
+    def attach(self, rank: int, session: str) -> Peer:
+        """A process that asks for a rank."""
+        peer = Peer(self.hub)
+        peer.say(m.Attach(m.WIRE_VERSION, "default", rank, 2, session, {"batch_size": 1}, 1))
+        self.pass_time(0.0)
+        return peer
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.gateway.receive(self.now)
+        self.gateway.watch(self.now)
+
+
+@pytest.fixture
+def side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Side:
+    monkeypatch.setattr("pydp2.server.sessions.gateway.create_shared_pool", lambda _: None)
+    return Side(tmp_path)
+
+
+def begin(peer: Peer, pass_id: int) -> None:
+    peer.say(m.BeginPass(1, pass_id, 0, 2, {}, 0, [], "", {}, False, False, []))
+
+
+def kinds(peer: Peer) -> list[str]:
+    return [type(each).__name__ for each in peer.heard if not isinstance(each, m.Probe)]
+
+
+def welcome(peer: Peer) -> dict[str, Any]:
+    """The position that it was told with its rank."""
+    (found,) = [each for each in peer.heard if isinstance(each, m.Welcome)]
+    position: dict[str, Any] = found.service["position"]
+    return position
+
+
+def test_a_rank_that_is_taken_again_before_its_last_message_is_read_had_left_in_order(side: Side) -> None:
+    first, _ = side.attach(0, "first"), side.attach(1, "other")
+    begin(first, 0)
+    side.pass_time(0.0)
+    goodbye = m.Detach(1, 0)
+    first.cut()  # its connection is seen to be gone when something is sent there
+    second = side.attach(0, "second")
+    assert kinds(second) == [], "it is not known yet whether the first one died"
+    side.hub.box.append((b"\0\0\0\0\1", [memoryview(m.encode(goodbye))]))
+    side.pass_time(0.06)
+    assert welcome(second) == {"pass": 1, "batch": 0}, "the first one left pass 0"
+    begin(second, 1)
+    side.pass_time(1.0)
+    assert kinds(second) == ["Welcome"], "it waits for the next pass"
+
+
+def test_a_rank_whose_process_died_is_free_when_nothing_more_can_come_of_it(side: Side) -> None:
+    first, _ = side.attach(0, "first"), side.attach(1, "other")
+    begin(first, 0)
+    side.pass_time(0.0)
+    first.cut()
+    second = side.attach(0, "second")
+    side.pass_time(0.1)
+    assert kinds(second) == []
+    side.pass_time(0.15)
+    side.pass_time(0.06)
+    assert welcome(second) == {"pass": 0, "batch": 0}, "what the first one had not used"
+    side.hub.box.append((b"\0\0\0\0\1", [memoryview(m.encode(m.Detach(1, 0)))]))  # later than anybody waits
+    begin(second, 0)
+    side.pass_time(1.0)
+    assert kinds(second) == ["Welcome"], "it keeps its place"
