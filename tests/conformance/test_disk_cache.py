@@ -349,6 +349,24 @@ def test_a_pass_is_taken_up_in_its_middle_from_the_disk(place: Place, way: str) 
     assert place.opened() == {}
 
 
+@pytest.mark.parametrize("on_changed", ["raise", "warn"])
+@pytest.mark.parametrize("cache", [ON_DISK, IN_MEM, NONE])
+def test_a_state_needs_its_samples_also_where_a_cache_has_the_changed_file(
+    place: Place, text_files: Callable[..., list[str]], cache: str, on_changed: str
+) -> None:
+    options: dict[str, Any] = {"cache": cache, "way": "dropping", "files": NAMES[:1], "on_changed": on_changed}
+    text_files([[7 * x + 1 for x in range(3000)]])
+    with place.launch(**options) as service, service.connect(batch_size=16, seed=3) as data:
+        states = [data.state_dict() for batch in data if batch.index > 80]
+    assert states[0]["point"]["lanes"], "the pool is not read from a file of the cycle"
+    text_files([[7 * x + (x % 3 > 0) for x in range(3000)]])  # a third of its samples are bad now
+    with place.launch(**options) as service, service.connect(batch_size=16, seed=3) as data:
+        assert sum(map(len, data)) == 2000  # which leaves the file in the cache
+        data.load_state_dict(states[0])
+        with pytest.raises(pydp2.errors.NotRepeatable, match=NAMES[0]):
+            list(data)
+
+
 def test_a_service_that_is_killed_while_it_writes_leaves_whole_entries_or_none(place: Place, capfd: Any) -> None:
     expected = place.run(NONE)
     for batches in (1, 4, 9, 15):

@@ -67,7 +67,8 @@ def select_wanted(runs: Iterable[SampleRun], reread: Reread) -> Iterator[SampleR
 
 
 def serve_from_cache(ledger: FileLedger, cache: MemoryCache[SampleRun]) -> None:
-    """Serve all of ``ledger`` that is wanted from the cache: its samples use no credit."""
+    """Serve all of ``ledger`` that is wanted from the cache: its samples use no credit. If the cache lacks one that is
+    read again, a worker has to read the file, which has changed, and compares."""
     _serve_runs(ledger, map(copy, cache.runs_of(ledger.file)), cache.dropped_of(ledger.file))
 
 
@@ -75,16 +76,24 @@ def serve_from_disk(ledger: FileLedger, found: DiskHit) -> None:
     """Serve ``ledger`` as :func:`serve_from_cache` does, from what was found on the disk."""
     runs = [SampleRun(p.columns, 0, p.columns.rows, p.sample_indices, p.sizes, p.weights) for p in found.pieces]
     _serve_runs(ledger, runs, found.dropped)
-    ledger.stamp_before = StampBefore(found.file, found.stamp)
+    if ledger.in_cache:
+        ledger.stamp_before = StampBefore(found.file, found.stamp)
 
 
 def _serve_runs(ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: Iterable[DroppedSample]) -> None:
     reread = ledger.reread
     runs, dropped_samples = [*runs], [*dropped_samples]
+    wanted = runs if reread is None else [*select_wanted(runs, reread)]
+    if reread is not None and _count_before(wanted, reread.start) < len(reread.sample_indices):
+        return
     for run in runs:
         ledger.count(run)
     ledger.dropped_count = len(dropped_samples)
-    ledger.runs.extend(runs if reread is None else select_wanted(runs, reread))
+    ledger.runs.extend(wanted)
     start = 0 if reread is None else reread.start
     ledger.dropped.extend(dropped_sample for dropped_sample in dropped_samples if dropped_sample[0] >= start)
     ledger.move(FileEvent.SERVE_FROM_CACHE)
+
+
+def _count_before(runs: Iterable[SampleRun], index: int) -> int:
+    return sum(int(np.count_nonzero(run.sample_indices[run.lo : run.hi] < index)) for run in runs)
