@@ -400,7 +400,8 @@ class PassRunner:
                 return PassBroken(
                     NotRepeatable(
                         f"pass {self.pass_id} has {batches} batches, but {self._skip_to} were delivered when the state "
-                        "was saved: the files do not give the same samples any more"
+                        "was saved: the files do not give the same samples any more; bring back the files of then, or "
+                        f"begin with set_epoch({self.pass_id}) in place of the state"
                     )
                 )
             case PassDone(batches):
