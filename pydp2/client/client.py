@@ -278,6 +278,9 @@ class Client(Stream):
     def _before_pass(self, position: Position, pass_id: int) -> Position:
         return position.before_pass(pass_id)
 
+    def _lacks_state(self) -> bool:
+        return self._loaded.is_lacking
+
     def _jump(self, position: Position) -> None:
         self._loaded.load(position.name, after_pass=True)
 
@@ -435,7 +438,8 @@ class Client(Stream):
             case m.Failed() if message.request_id == now.run and self._loaded.rejoin(message.state_name):
                 self._begin()  # what waits here, this message too, is of a run that was left now
             case m.Failed() if message.request_id == now.run:
-                if not is_rewind(message, now.run):
+                self._loaded.is_lacking = is_rewind(message, now.run)
+                if not self._loaded.is_lacking:
                     position = now.position.with_buckets(message.buckets)
                     session.progress = now._replace(position=position, state=LoopState.FAILED)
                 raise from_wire(message.error)

@@ -17,6 +17,8 @@ class LoadedState:
         """True if a run has asked for it before."""
         self.after_pass = False
         """True if other ranks end their pass before the service goes there."""
+        self.is_lacking = False
+        """True if the service went to a state, and this client was told to load it, too."""
         self._origin = ""  # the one that this client loaded last, if it may go back to it
         self._batches = 0  # had since then
         self._goes_back = False  # the next run begins because of rejoin()
@@ -25,6 +27,7 @@ class LoadedState:
         """Note that the state ``name`` was loaded."""
         self.name, self.is_repeat, self.after_pass = name, False, after_pass
         self._origin, self._batches, self._goes_back = name, 0, False
+        self.is_lacking = False
 
     def note_asked(self) -> None:
         """Note that a run asks for it, or is about to."""

@@ -65,9 +65,9 @@ class Stream(ABC):
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration be pass ``epoch``, as ``set_epoch`` of torch's ``DistributedSampler`` does.
 
-        If that pass comes anyway, nothing happens: a loaded state keeps its position inside it. Otherwise the pass
-        begins with its first batch, in its own order. All ranks of a job call this with the same number, each between
-        two loops; the service waits until all have ended the pass before. See docs/resume.md.
+        If that pass comes anyway, nothing happens: a loaded state keeps its position inside it. Otherwise, or after
+        ``Rewound``, the pass begins with its first batch, in its own order. All ranks of a job call this with the same
+        number, each between two loops; the service waits until all have ended the pass before. See docs/resume.md.
 
         Args:
             epoch: a pass, counted from 0.
@@ -83,7 +83,7 @@ class Stream(ABC):
         try:
             session.enter(token)
             now = session.progress
-            if wanted == now.coming_pass:
+            if wanted == now.coming_pass and not self._lacks_state():
                 return
             if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
                 raise ClientUseError(
@@ -248,6 +248,10 @@ class Stream(ABC):
     @abstractmethod
     def _before_pass(self, position: Any, pass_id: int) -> Any:
         """Return the position before pass ``pass_id``, as known at ``position``. Raises OptionError if it is not."""
+
+    @abstractmethod
+    def _lacks_state(self) -> bool:
+        """Return True if other ranks went to a place, and this one was told to go there, too."""
 
     @abstractmethod
     def _jump(self, position: Any) -> None:

@@ -181,6 +181,24 @@ def test_ranks_that_do_not_agree_are_told(service: pydp2.Service) -> None:
         assert next(iter(other)).index == 1
 
 
+def test_a_rank_that_is_told_to_go_there_does_so_although_that_pass_comes_anyway(service: pydp2.Service) -> None:
+    with (
+        service.connect(rank=0, world_size=2, **OPTIONS) as one,
+        service.connect(rank=1, world_size=2, **OPTIONS) as other,
+    ):
+        left = iter(other)
+        next(left)
+        left.close()
+        for each in (one, other):
+            each.set_epoch(1)
+        ahead = iter(one)
+        next(ahead)
+        with pytest.raises(Rewound, match=r"call set_epoch\(\) with the same number"):
+            next(iter(other))
+        other.set_epoch(1)
+        assert next(iter(other)).index == 1
+
+
 def test_dynamic_trainers_go_there_together(service: pydp2.Service, passes: list[Seen]) -> None:
     def train(data: pydp2.Client) -> Seen:
         data.set_epoch(3)
