@@ -69,6 +69,7 @@ def test_rows_of_all_that_was_put_there_are_gathered_by_number(some, data):
 @contextlib.contextmanager
 def shown_to_others(layout: RegionLayout) -> Iterator[SharedRegion]:
     """Memory that is gone behind the block."""
+    gc.freeze()  # the collection looks at what is made from here on, and is quick
     region = SharedRegion(layout.size)
     try:
         assert region.read_only_descriptor is not None
