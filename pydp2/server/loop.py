@@ -191,8 +191,9 @@ class Server:
             more = self._host_events(self._hosts, now) or more
         more = self._gateway.receive(now) or more
         self._apply_deferred()
-        more = self._gateway.serve(_BURST, now) or more
+        more = self._gateway.serve(_BURST) or more
         self._apply_deferred()
+        self._gateway.deliver(now)  # what was lost is written down before a trainer hears of it
         self._gateway.watch(now)
         self._watchdog.check(now)
         for worker in [worker for worker, until in self._unheard.items() if now > until]:

@@ -87,6 +87,21 @@ def test_the_count_survives_a_restore_into_another_service(provider_file: Callab
             assert (rest.batches, text(rest.error)) == (whole.batches[k + 1 :], text(whole.error))
 
 
+def test_a_loss_is_written_down_when_the_trainer_hears_of_the_end_of_its_pass(
+    provider_file: Callable[..., str], tmp_path: Path
+) -> None:
+    code = """
+@provider(input_types=[integer_value(9)], check=True, check_fail_continue=True)
+def process(settings, filename):
+    yield -1
+"""
+    path = tmp_path / "bad.jsonl"
+    with pydp2.load(["a"], provider_file(code), workers=1, batch_size=1, quarantine=path) as data:
+        for number in range(300):
+            assert [*data] == []
+            assert lines(path)[-1]["pass"] == number
+
+
 def test_every_loss_is_a_line_of_the_quarantine_and_never_two(
     provider_file: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -208,7 +208,7 @@ class ClientGateway:
                 self._detach(peer, 0, 0)
                 self._hub.end_peer(peer)
                 self._forget(peer)
-            self._deliver(now)
+            self.deliver(now)
         return True
 
     def _handle(self, peer: bytes, frames: list[memoryview], now: float) -> None:
@@ -294,7 +294,7 @@ class ClientGateway:
             self._send(peer, m.Refused(to_wire(error)))
             return
         self._at[peer] = job_session
-        self._deliver(now)  # before it knows its rank, that is written down: else it could not come back to it
+        self.deliver(now)  # before it knows its rank, that is written down: else it could not come back to it
         service = {
             "files": len(self._files), "workers": self._worker_pool.target, "shuffle": job_session.runner.plan.shuffle,
             "position": position, "fits": job_session.stream_identity, "durable": self._snapshotter.durable,
@@ -400,15 +400,15 @@ class ClientGateway:
             return frozenset()
         return frozenset(key for peer in self._at if (key := self._hub.key_of(peer)))
 
-    def serve(self, most: int, now: float) -> bool:
-        """Send what trainers have credit for, about ``most`` batches; True when there may be more."""
+    def serve(self, most: int) -> bool:
+        """Cut what trainers have credit for, about ``most`` batches; :meth:`deliver` sends them. True when there may be
+        more."""
         more = False
         for job_session in list(self._sessions.values()):
             more = job_session.serve(max(1, most // len(self._sessions))) or more
-            self._deliver(now)
         return more
 
-    def _deliver(self, now: float) -> None:
+    def deliver(self, now: float) -> None:
         """Send what the jobs have to say; what has to be written down is, before."""
         if self._snapshotter.durable and any(
             job_session.trainers.snapshot_due for job_session in self._sessions.values()
@@ -443,7 +443,7 @@ class ClientGateway:
                     self._attach(peer, attach, now, since)
         for job_session in list(self._sessions.values()):
             job_session.trainers.check_leases(now)
-            self._deliver(now)
+            self.deliver(now)
             if job_session.trainers.registry.ends_with(None, now):
                 self._drop_job(job_session)
         self._write_snapshots(now)
