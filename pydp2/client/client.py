@@ -438,8 +438,9 @@ class Client(Stream):
             case m.Failed() if message.request_id == now.run and self._loaded.rejoin(message.state_name):
                 self._begin()  # what waits here, this message too, is of a run that was left now
             case m.Failed() if message.request_id == now.run:
-                self._loaded.is_lacking = is_rewind(message, now.run)
-                if not self._loaded.is_lacking:
+                lost = is_rewind(message, now.run)
+                self._loaded.is_lacking = lost and message.state_name != ""
+                if not lost:
                     position = now.position.with_buckets(message.buckets)
                     session.progress = now._replace(position=position, state=LoopState.FAILED)
                 raise from_wire(message.error)

@@ -344,7 +344,7 @@ def connect_once(
 
 
 def _is_relaxed(first: m.Message) -> bool:
-    """Return True for a trainer that could not come back to its pass: it bears a cut as long as the kernel does."""
+    """Return True for a trainer that could not come back to its pass: it bears a cut until no heartbeat comes."""
     return isinstance(first, m.Attach) and first.options.get("order") == "relaxed"
 
 

@@ -175,9 +175,6 @@ class DerivedStream(Stream):
                 f"pass {position.pass_id} is lost; the next loop begins the pass behind it"
             )
 
-    def _lacks_state(self) -> bool:
-        return any(cursor.stream._lacks_state() for cursor in self._cursors)
-
     def _jump(self, position: Any) -> None:
         self._astray(jumps=True)
 

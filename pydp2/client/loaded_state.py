@@ -42,6 +42,7 @@ class LoadedState:
     def note_batch(self) -> None:
         """Note that a batch was delivered."""
         self._batches += 1
+        self.is_lacking = False
 
     def rejoin(self, name: str) -> bool:
         """Return True if the client goes on, once, with a service that went back to the state ``name``: it is the one

@@ -65,9 +65,10 @@ class Stream(ABC):
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration be pass ``epoch``, as ``set_epoch`` of torch's ``DistributedSampler`` does.
 
-        If that pass comes anyway, nothing happens: a loaded state keeps its position inside it. Otherwise, or after
-        ``Rewound``, the pass begins with its first batch, in its own order. All ranks of a job call this with the same
-        number, each between two loops; the service waits until all have ended the pass before. See docs/resume.md.
+        If that pass comes anyway, nothing happens: a loaded state keeps its position inside it. Otherwise, or if
+        ``Rewound`` told a client to go there, the pass begins with its first batch, in its own order. All ranks of a
+        job call this with the same number, each between two loops; the service waits until all have ended the pass
+        before. See docs/resume.md.
 
         Args:
             epoch: a pass, counted from 0.
@@ -249,9 +250,9 @@ class Stream(ABC):
     def _before_pass(self, position: Any, pass_id: int) -> Any:
         """Return the position before pass ``pass_id``, as known at ``position``. Raises OptionError if it is not."""
 
-    @abstractmethod
     def _lacks_state(self) -> bool:
         """Return True if other ranks went to a place, and this one was told to go there, too."""
+        return False
 
     @abstractmethod
     def _jump(self, position: Any) -> None:

@@ -299,11 +299,11 @@ class Server:
 
     def _declared(self, worker: int, connection: WorkerConnection, message: m.Declared) -> None:
         """Compare what the provider declares in ``worker`` with what others had, and let the worker read."""
+        schema, source = message.schema, message.source_fingerprint
+        declared = Schema.from_wire(schema)
         if self._schema is None and connection.host and self._spec.workers:
             self._early.append((worker, connection, message))
             return
-        schema, source = message.schema, message.source_fingerprint
-        declared = Schema.from_wire(schema)
         if self._hosts is not None:
             try:
                 if connection.host and not self._check_host_provider(connection.host, declared, source):

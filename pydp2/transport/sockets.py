@@ -2,7 +2,7 @@
 
 libzmq hides what matters here, so three things are added. Its queues count messages, not bytes: they are left
 unbounded, credit bounds them. A peer's death is silent: a hub finds out by sending (:class:`PeerGone`), a line
-by a monitor. There are no heartbeats: on one machine the kernel tells of every death, and a program that is
+by a monitor. On one machine there are no heartbeats: the kernel tells of every death, and a program that is
 stopped (Ctrl-Z, a debugger) is not dead. Connecting over TCP succeeds even if no hub listens: the caller sets a
 deadline on the first answer.
 

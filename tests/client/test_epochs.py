@@ -199,6 +199,40 @@ def test_a_rank_that_is_told_to_go_there_does_so_although_that_pass_comes_anyway
         assert next(iter(other)).index == 1
 
 
+@pytest.mark.parametrize("kind", ["client", "mixture"])
+def test_a_rank_that_was_told_to_load_a_state_and_did_keeps_its_place(kind: str, service: pydp2.Service) -> None:
+    """Its loop calls set_epoch() with the number of the pass of the state, as before each epoch."""
+
+    def rank(number: int) -> Any:
+        made = [
+            service.connect(job=job, rank=number, world_size=2, **OPTIONS | {"batch_size": 4, "last_batch": "drop"})
+            for job in "ab"
+        ]
+        if kind == "mixture":
+            return pydp2.mix([(each, 1) for each in made], batch_size=8, seed=1)
+        made[1].close()
+        return made[0]
+
+    one, other = rank(0), rank(1)
+    passes = [iter(each) for each in (one, other)]
+    for _ in range(3):
+        for each in passes:
+            next(each)
+    states = [each.state_dict() for each in (one, other)]
+    expected = [next(each)[0].tolist() for each in passes]
+    for each in passes:
+        each.close()
+    one.load_state_dict(states[0])
+    assert next(iter(one))[0].tolist() == expected[0]
+    with pytest.raises(Rewound):
+        next(iter(other))
+    other.load_state_dict(states[1])
+    other.set_epoch(0)
+    assert next(iter(other))[0].tolist() == expected[1]
+    for each in (one, other):
+        each.close()
+
+
 def test_dynamic_trainers_go_there_together(service: pydp2.Service, passes: list[Seen]) -> None:
     def train(data: pydp2.Client) -> Seen:
         data.set_epoch(3)

@@ -31,9 +31,10 @@ SCHEMA = Schema(
 
 
 class Side:
-    """A service whose files nobody reads, and trainers of two ranks that talk to it by hand."""
+    """A service whose files nobody reads, and trainers of ``world`` ranks that talk to it by hand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, world: int = 2) -> None:
+        self.world = world
         self.hub = Hub(Network(Random(0)), "trainer")
         self.log: list[str] = []
         spec = ServiceSpec(
@@ -57,7 +58,7 @@ class Side:
     def attach(self, rank: int, session: str) -> Peer:
         """A process that asks for a rank."""
         peer = Peer(self.hub)
-        peer.say(m.Attach(m.WIRE_VERSION, "default", rank, 2, session, {"batch_size": 1}, 1))
+        peer.say(m.Attach(m.WIRE_VERSION, "default", rank, self.world, session, {"batch_size": 1}, 1))
         self.pass_time(0.0)
         return peer
 
@@ -102,6 +103,24 @@ def test_a_rank_that_is_taken_again_before_its_last_message_is_read_had_left_in_
     begin(second, 1)
     side.pass_time(1.0)
     assert kinds(second) == ["Welcome"], "it waits for the next pass"
+
+
+def test_many_that_come_for_ranks_whose_processes_died_leave_room_for_one_whose_rank_is_still_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pydp2.server.sessions.gateway.create_shared_pool", lambda _: None)
+    side = Side(tmp_path, world=80)
+    before = [side.attach(rank, f"before {rank}") for rank in range(80)]
+    for peer in before[:70]:
+        peer.cut()
+    for rank in range(70):
+        side.attach(rank, f"next {rank}")
+    last = side.attach(75, "next 75")
+    assert kinds(last) == [], "the one before it may be about to go"
+    before[75].cut()
+    side.pass_time(0.3)
+    side.pass_time(0.3)
+    assert kinds(last) == ["Welcome"]
 
 
 def test_a_rank_whose_process_died_is_free_when_nothing_more_can_come_of_it(side: Side) -> None:

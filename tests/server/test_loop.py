@@ -13,8 +13,11 @@ import pytest
 
 from benchmarks.replay import SimulatedEngine, simulated_spec
 from pydp2.engine.base import Exited
+from pydp2.errors import RemoteProtocolError
 from pydp2.file_list import FileList
+from pydp2.host.watchdog import WorkerConnection
 from pydp2.protocol import messages as m
+from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.server.loop import Server
 from pydp2.transport.in_process import InProcessHub, InProcessLine
 
@@ -79,3 +82,12 @@ def test_a_process_that_says_it_is_a_worker_that_nobody_started_breaks_the_proto
     rounds(server)
     hello_comes(server, hub, max(workers.started) + 1)
     assert "which was not started" in capfd.readouterr().err
+
+
+def test_a_declaration_of_a_host_that_is_none_is_refused_when_it_comes_not_when_the_service_has_its_own(
+    server: Server,
+) -> None:
+    connection = server._connections[9] = WorkerConnection(b"", worker_link(LinkRole.SERVER), host=1)
+    with pytest.raises(RemoteProtocolError):
+        server._declared(9, connection, m.Declared({"no": "schema"}, "", []))
+    assert server._early == []

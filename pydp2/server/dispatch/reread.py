@@ -68,7 +68,7 @@ def select_wanted(runs: Iterable[SampleRun], reread: Reread) -> Iterator[SampleR
 
 def serve_from_cache(ledger: FileLedger, cache: MemoryCache[SampleRun]) -> None:
     """Serve all of ``ledger`` that is wanted from the cache: its samples use no credit. If the cache lacks one that is
-    read again, a worker has to read the file, which has changed, and compares."""
+    read again, the file has changed, and a worker has to read it. Values are not compared here."""
     _serve_runs(ledger, map(copy, cache.runs_of(ledger.file)), cache.dropped_of(ledger.file))
 
 

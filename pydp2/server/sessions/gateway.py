@@ -278,7 +278,7 @@ class ClientGateway:
                 job_session = None
             if job_session is None:
                 job_session = self._open_job(attach.job, attach.world_size, given, attach.counting)
-            if self._may_leave(job_session, attach) and len(self._waiting) < _MAX_PENDING:
+            if self._may_leave(job_session, attach) and len(self._waiting) < _MAX_PENDING // 2:
                 self._waiting.append((peer, attach, now if since is None else since))
                 return
             check_same_options(attach.job, job_session.options, given, job_session.trainers.registry.ending_reason(now))
