@@ -84,9 +84,7 @@ class Connection:
     ``name``: its address as it may be shown. Raises HubUnavailable, NotAdmitted, ServiceUnreachable.
     """
 
-    def __init__(
-        self, target: Target, deadline: float, session: ClientGuard | None = None, ack_timeout: float = ACK_TIMEOUT
-    ) -> None:
+    def __init__(self, target: Target, deadline: float, session: ClientGuard | None, ack_timeout: float) -> None:
         self.target = target
         self.name = target.name
         self._session = session

@@ -8,9 +8,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import msgpack
 import pytest
 
+from benchmarks.replay import simulated_spec
 from pydp2 import integer_value
 from pydp2.file_list import FileList
 from pydp2.protocol import messages as m
@@ -18,7 +18,6 @@ from pydp2.schema.input_types import Slots
 from pydp2.schema.provider_schema import Schema
 from pydp2.server.sessions.gateway import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
-from pydp2.server.spec import ServiceSpec
 from pydp2.server.timing import Timing
 
 from ..simulated.network import Hub, Network
@@ -37,17 +36,12 @@ class Side:
         self.world = world
         self.hub = Hub(Network(Random(0)), "trainer")
         self.log: list[str] = []
-        spec = ServiceSpec(
-            provider="p.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(folder), path=(),
-            workers=0, start="auto", memory_limit=2 << 30, worker_memory=None, sample_timeout=None, skip_errors=False,
-            error_budget=None, quarantine=None, warn_changed=False, client_address="", run_dir="", worker_address="",
-        )  # fmt: skip
         hub: Any = self.hub
         pool: Any = SimpleNamespace(
             target=0, fit_budget=lambda _: None, begin_pass=lambda *_: None, end_pass=lambda *_: []
         )
         snapshots = Snapshotter(None, self._note, Timing())
-        self.gateway = ClientGateway(spec, FileList.of(["a"]), hub, pool, self._note, snapshots)
+        self.gateway = ClientGateway(simulated_spec(0, folder), FileList.of(["a"]), hub, pool, self._note, snapshots)
         self.gateway.fit_budget()
         self.gateway.provider_ready(SCHEMA, "")
         self.now = time.monotonic()
@@ -68,9 +62,13 @@ class Side:
         self.gateway.watch(self.now)
 
 
-@pytest.fixture
-def side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Side:
+@pytest.fixture(autouse=True)
+def _no_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pydp2.server.sessions.gateway.create_shared_pool", lambda _: None)
+
+
+@pytest.fixture
+def side(tmp_path: Path) -> Side:
     return Side(tmp_path)
 
 
@@ -106,9 +104,8 @@ def test_a_rank_that_is_taken_again_before_its_last_message_is_read_had_left_in_
 
 
 def test_many_that_come_for_ranks_whose_processes_died_leave_room_for_one_whose_rank_is_still_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("pydp2.server.sessions.gateway.create_shared_pool", lambda _: None)
     side = Side(tmp_path, world=80)
     before = [side.attach(rank, f"before {rank}") for rank in range(80)]
     for peer in before[:70]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 
+from benchmarks.replay import simulated_spec
 from pydp2.errors import HostRefused, from_wire
 from pydp2.file_list import FileList
 from pydp2.protocol import messages as m
 from pydp2.release import RELEASE
 from pydp2.server.host_gateway import HostGateway, HostGone, HostReady, RemoteMessage
-from pydp2.server.spec import ServiceSpec
 from pydp2.transport.compression import MAX_INFLATED_BYTES, FrameCompressor
 
 from ..simulated.network import Hub, Network, copied
@@ -55,11 +55,7 @@ class Side:
     def __init__(self, folder: Path) -> None:
         self.hub = Hub(Network(Random(0)), "worker")
         self.log: list[str] = []
-        spec = ServiceSpec(
-            provider="p.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(folder), path=(),
-            workers=0, start="auto", memory_limit=LIMIT, worker_memory=None, sample_timeout=None, skip_errors=False,
-            error_budget=None, quarantine=None, warn_changed=False, client_address="", run_dir="", worker_address="",
-        )  # fmt: skip
+        spec = replace(simulated_spec(0, folder), memory_limit=LIMIT)
         hub: Any = self.hub
         self.gateway = HostGateway(spec, FileList.of(["a"]), hub)
         self.gateway.begin(lambda text, kind: self.log.append(text))

@@ -430,11 +430,11 @@ class ClientGateway:
         for gone in self._vanished.values():
             if gone.when and now - gone.when > self._spec.timing.trainer_last_words:
                 gone.when = 0.0
-                if gone.session is not None and gone.trainer is not None:
+                if gone.job_session is not None and gone.trainer is not None:
                     who = f"rank {gone.trainer.rank} is gone"
-                    if gone.session.trainers.registry.alone:
+                    if gone.job_session.trainers.registry.alone:
                         who = "the trainer is gone; its job is free"
-                    self._log_job(gone.session.name, who, "trainer")
+                    self._log_job(gone.job_session.name, who, "trainer")
         if now - self._retried > self._spec.timing.taken_rank_retry:
             self._retried = now
             waiting, self._waiting = self._waiting, []
@@ -496,10 +496,10 @@ class ClientGateway:
     def _detach_vanished(self, gone: VanishedPeer, detach: m.Detach) -> None:
         """Detach ``gone``, which left in order; it may have vanished before its last message was read."""
         gone.when = 0.0
-        job_session, trainer = gone.session, gone.trainer
+        job_session, trainer = gone.job_session, gone.trainer
         if job_session is None or trainer is None or self._sessions.get(job_session.name) is not job_session:
             return
-        if job_session.trainers.registry.trainers.get(trainer.rank) is trainer and trainer.session == gone.process:
+        if job_session.trainers.registry.trainers.get(trainer.rank) is trainer and trainer.session == gone.session:
             job_session.trainers.detach(trainer, detach.request_id, detach.used_batches, time.monotonic())
         if job_session.trainers.registry.empty and not job_session.trainers.awaits_ranks:
             self._drop_job(job_session)

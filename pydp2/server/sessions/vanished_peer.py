@@ -11,13 +11,13 @@ class VanishedPeer:
     """Peer that is gone since ``when``; 0 once its job was told."""
 
     def __init__(self, job_session: JobSession | None, trainer: Trainer | None, when: float) -> None:
-        self.session, self.trainer, self.when = job_session, trainer, when
-        self.process = "" if trainer is None else trainer.session
-        """What its process calls itself: another one may have its rank by the time that its last message is read."""
+        self.job_session, self.trainer, self.when = job_session, trainer, when
+        self.session = "" if trainer is None else trainer.session
+        """Session of its process, which :attr:`trainer` may not have any more when its last message is read."""
 
     def may_leave(self, job_session: JobSession, attach: m.Attach) -> bool:
         """Return True if it had the place in ``job_session`` that another process asks for with ``attach``, and it is
         not known yet whether it died or left in order."""
-        if not self.when or self.session is not job_session or self.process == attach.session:
+        if not self.when or self.job_session is not job_session or self.session == attach.session:
             return False
         return self.trainer is not None and self.trainer is job_session.trainers.registry.by_rank(attach.rank)
