@@ -54,7 +54,10 @@ class Access(Protocol):
 
 class _Peer(NamedTuple):
     """Peer that was heard. ``role``: what its key admitted it to when it was heard first; ``descriptor``: that of its
-    connection, which is libzmq's; ``ends``: the addresses of both ends of it, None where they are not known."""
+    connection, which is libzmq's; ``ends``: the addresses of both ends of it, None where they are not known.
+
+    Over a Unix socket libzmq does not tell the address and the descriptor where the C library gives no name for it, as
+    musl does not: they are "" and -1."""
 
     key: str
     role: str | None
@@ -82,11 +85,12 @@ def _ends_of(connection: socket.socket) -> tuple[Any, Any]:
 
 def _peer_of(frame: zmq.Frame, access: Access) -> _Peer:
     """Return the peer that sent ``frame``: what libzmq was answered when it asked for it, and its connection."""
-    descriptor, ends = int(frame.get(zmq.SRCFD)), None
+    key, address, descriptor, ends = str(frame.get("User-Id")), "", -1, None
+    with contextlib.suppress(zmq.ZMQError):
+        address, descriptor = str(frame.get("Peer-Address")), int(frame.get(zmq.SRCFD))
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         ends = _ends_of(connection)
-    key = str(frame.get("User-Id"))
-    return _Peer(key, access.role_of(key), str(frame.get("Peer-Address")), descriptor, ends)
+    return _Peer(key, access.role_of(key), address, descriptor, ends)
 
 
 class PeerKeys:
@@ -121,7 +125,8 @@ class PeerKeys:
             self._forgotten.pop(peer, None)
             known = self._peers[peer] = _peer_of(frame, self._access)
         if not self._keeps_role(known):
-            if known.is_connected():  # it speaks before the next look at which keys are allowed
+            # It speaks before the next look at which keys are allowed.
+            if known.descriptor < 0 or known.is_connected():
                 self._dropped.append(peer)
                 self.end(peer)
             else:  # what came before its connection was ended

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import zmq
@@ -182,6 +184,39 @@ def test_a_peer_whose_key_was_removed_or_has_another_role_is_not_heard_any_more(
     assert not lines[0].is_lost
     with pytest.raises(sockets.PeerGone):
         ends.hub.send(peers[1], [b"more"])
+
+
+def test_a_peer_of_which_libzmq_tells_neither_address_nor_descriptor_is_heard_as_long_as_its_key_is_allowed(
+    opened: Callable[..., Ends], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over a Unix socket where the C library is musl."""
+
+    class Untold:
+        def __init__(self, frame: zmq.Frame) -> None:
+            self.frame = frame
+
+        def get(self, name: int | str) -> int | str:
+            if name != "User-Id":
+                raise zmq.ZMQError(errno.EINVAL)
+            return self.frame.get(name)
+
+    real = keys._peer_of
+    monkeypatch.setattr(keys, "_peer_of", lambda frame, access: real(cast(zmq.Frame, Untold(frame)), access))
+    monkeypatch.setattr(keys, "_REFRESH_SECONDS", 1e9)  # the hub sees that a key was removed as its peer speaks
+    stays, goes = new_key_pair(), new_key_pair()
+    access = Allowed(trainer=stays)
+    access.roles[goes.public] = "trainer"
+    ends = opened(access, tmp_path / "s")
+    lines = ends.line(stays, ends.local), ends.line(goes, ends.local)
+    peers = [first_heard(ends, line) for line in lines]
+    assert [ends.hub.role_of(peer) for peer in peers] == ["trainer", "trainer"]
+    del access.roles[goes.public]
+    lines[1].send([b"second"])
+    assert ends.heard(0.5) is None
+    assert ends.hub.take_dropped() == [peers[1]]
+    ends.hub.forget_peer(peers[1])
+    lines[0].send([b"second"])
+    assert ends.heard() == (peers[0], [b"second"])
 
 
 def first_heard(ends: Ends, line: sockets.Line) -> bytes:
