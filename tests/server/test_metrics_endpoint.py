@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import time
 import urllib.error
@@ -145,7 +147,7 @@ def test_it_listens_on_an_address_of_version_six() -> None:
 def test_an_address_that_is_taken_is_said_at_the_start(provider_file: Callable[[str], str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ServiceUnreachable, match=rf"cannot bind metrics={address}: Address already in use"):
+        with pytest.raises(ServiceUnreachable, match=f"cannot bind metrics={address}: {os.strerror(errno.EADDRINUSE)}"):
             pydp2.launch(["1"], provider_file(NUMBERS), workers=1, metrics=address)
 
 
