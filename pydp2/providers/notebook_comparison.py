@@ -16,6 +16,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MappingProxyType
 from typing import Any
@@ -36,12 +37,15 @@ _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__doc
 _LEFT_OUT = {  # where it was defined; annotations, which are text in some cells; what Python keeps
     "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__", "__annotations__",
     "__slotnames__", "__annotations_cache__", "__annotate__", "__annotate_func__", "_value2member_map_",
+    "_inverted_",
 }  # fmt: skip
 _CACHES = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 
 
 _ID = re.compile(r"\d{9,}")
-_HIDDEN = re.compile(r"\.(__code__|__closure__|__func__|fget|fset|fdel|__reduce__\b).*")  # that no user would know
+_HIDDEN = re.compile(
+    r"\.(__code__|__closure__|__func__|fget|fset|fdel|__reduce__\b|_value_\b).*"
+)  # that no user would know
 
 
 def differences(names: Iterable[str], namespace: Mapping[str, Any], file: Path) -> list[str]:
@@ -142,6 +146,8 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
         yield ".__func__", value.__func__
     elif hasattr(kind, "__dlpack__") and (array := _array(value)) is not None:
         yield from ((".dtype", array.dtype), (".shape", array.shape), (".tobytes()", array.tobytes()))
+    elif isinstance(value, Enum):
+        yield from _attributes(vars(value))  # a copy is made of the value alone, or of the name (Python 3.11.2)
     elif kind is Provider:
         yield from _named(value, ("options", "function"))
     elif not kind.__module__.startswith(("__main__", _MODULE)) and "__wrapped__" in getattr(value, "__dict__", ()):

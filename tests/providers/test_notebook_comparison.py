@@ -59,6 +59,9 @@ DECO = """
         (["from dataclasses import dataclass\nN = 3\n@dataclass\nclass D:\n    n: int = N", "N = 5"], "D().n",
          "D.__dataclass_fields__['n']"),
         (["import enum\nN = 3\nclass E(enum.Enum):\n    A = N", "N = 5"], "E.A.value", "E.A"),
+        (["import enum\nN = 3\nclass E(enum.Enum):\n    A = 1\n    def __init__(self, v): self.n = N * v", "N = 5"],
+         "E.A.n", "E.A.n"),
+        (["import enum\nN = 1\nclass E(enum.Flag):\n    A = N", "N = 2"], "E.A.value", "E.A"),
         (["import typing\nN = 3\nclass T(typing.NamedTuple):\n    n: int = N", "N = 5"], "T().n", "T.__new__"),
         ([dedent(DECO.format(1)), "@deco\ndef f(n): return n", dedent(DECO.format(2))], "f(3)", "f"),
         ([f"def made(k):{DECO.format('k')}    return deco\nK = 1\n@made(K)\ndef f(n): return n", "K = 2"], "f(1)", "f"),
@@ -141,6 +144,7 @@ class F(enum.Flag):
     A = 1
     B = 2
 F.A | F.B
+~F.A
 class S(enum.StrEnum):
     A = enum.auto()
 >>> E.A + len(S.A) + (0 if F.A | F.B else 1)
