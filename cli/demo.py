@@ -72,7 +72,7 @@ def command(picture: Path | None, as_json: bool) -> None:
     ) as held_out:
         unseen = list(held_out)
     accuracy = model.accuracy(unseen)
-    saved = _picture(picture or Path(_PICTURE), losses, model, unseen[0]) if can_draw() else None
+    saved, problem = _picture(picture or Path(_PICTURE), losses, model, unseen[0])
     waits = _waits(stats)
     result = {
         "accuracy": accuracy, "held_out": sum(map(len, unseen)), "samples": samples, "seconds": seconds,
@@ -81,7 +81,9 @@ def command(picture: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result))
     else:
-        _tell(result)
+        _tell(result, problem)
+    if picture is not None and problem:
+        raise click.ClickException(problem)
     if accuracy < MIN_ACCURACY:
         raise click.ClickException(f"the accuracy must be at least {MIN_ACCURACY}, it is {accuracy:.4f}")
 
@@ -100,7 +102,7 @@ def _waits(stats: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _tell(result: dict[str, Any]) -> None:
+def _tell(result: dict[str, Any], problem: str) -> None:
     waits = result["waits"]
     click.echo(f"accuracy       {result['accuracy']:.4f} on {result['held_out']} digits that were held out")
     click.echo(
@@ -111,13 +113,19 @@ def _tell(result: dict[str, Any]) -> None:
     for who in ("trainer", "workers"):
         waited, worked = waits[f"{who}_waited"], waits[f"{who}_worked"]
         click.echo(f"               {who}: waited {waited:.2f} s, worked {worked:.2f} s")
-    click.echo(f"picture        {result['picture'] or f'none: matplotlib is not installed ({INSTALL_HINT})'}")
+    click.echo(f"picture        {result['picture'] or f'none: {problem}'}")
 
 
-def _picture(file: Path, losses: list[float], model: Any, batch: Any) -> str:
+def _picture(file: Path, losses: list[float], model: Any, batch: Any) -> tuple[str | None, str]:
+    """Draw the picture. Return the name of its file and "", or None and why there is none."""
+    if not can_draw():
+        return None, f"matplotlib is not installed ({INSTALL_HINT})"
     images, labels = batch["pixel"], batch["label"]
-    draw(file, losses, PASSES, images.reshape(-1, 8, 8), labels, model.predict(images))
-    return str(file)
+    try:
+        draw(file, losses, PASSES, images.reshape(-1, 8, 8), labels, model.predict(images))
+    except click.ClickException as error:  # the working directory may be read-only
+        return None, error.message
+    return str(file), ""
 
 
 @contextlib.contextmanager

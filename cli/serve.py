@@ -115,9 +115,14 @@ def _serve_on_ray(source_args: SourceArguments, hosts: str, workers_per_host: in
         click.echo(service.name)
         display.print(f"pydp2: in the trainer: data = pydp2.ray.connect({name!r}, batch_size=128)")
         while (number := waiting.wait(_LINE_SECONDS)) is None:
-            with contextlib.suppress(pydp2.errors.Error):
+            try:
                 figures.add_stats(service.stats())
-                display.show(figures)
+            except pydp2.errors.ServiceLost as error:
+                if source_args.service.get("state_dir") is None:
+                    raise click.ClickException(str(error)) from None
+            except Exception:  # of Ray's own, while it restarts the actor
+                continue
+            display.show(figures)
         display.print(f"pydp2: ending the service ({signal.Signals(number).name})")
     click.get_current_context().exit(128 + number)
 

@@ -1,7 +1,7 @@
 """Mix several streams by weights into one, in an order that the seed and the data decide (docs/mixing.md).
 
-Word k of ("mix", k // BLOCK) of :mod:`pydp2.order.random_bits` chooses the source of a row, or of a batch, among the
-sources that have not ended. Nothing else is random, so a position is the number of the word and a place in each source.
+Random words choose the source of each row, or batch (:mod:`pydp2.order.mixture_draws`). Nothing else is random, so a
+position is the number of the word and a place in each source.
 """
 
 from __future__ import annotations
@@ -37,19 +37,16 @@ from pydp2.options.tables import (
     takes,
 )
 from pydp2.options.values import Choice, value_text
-from pydp2.order.random_bits import RandomBits
+from pydp2.order.mixture_draws import BLOCK, drawn_before_end, thresholds, words_of_block
 from pydp2.protocol.stream_identity import check_bool, check_int
 from pydp2.providers import Provider
 from pydp2.schema.input_types import Slots
 
 _LEAST_MEMORY = 1 << 20
-BLOCK = 4096
-"""Random words under one key."""
-_MOST_WORDS = 1 << 28  # that are drawn to know the length of a pass: some seconds
 _STOPPING = ("all_exhausted_without_replacement", "first_exhausted", "all_exhausted", "cycle_forever")
 _METHODS = ("random", "per_stream")
 _OWN = ("batch_size", "seed", "last_batch")  # options of the mixture itself
-_OF_ONE_SERVICE = ("bind", "connection", "worker_bind", "keys", "advertise", "metrics", "state_dir", "quarantine")
+_OF_ONE_SERVICE = ("bind", "connection", "worker_bind", "keys", "advertise", "metrics", "state_dir")
 
 StoppingStrategy = Literal["all_exhausted_without_replacement", "first_exhausted", "all_exhausted", "cycle_forever"]
 BatchingMethod = Literal["random", "per_stream"]
@@ -219,7 +216,7 @@ class Mixture(DerivedStream):
         pass_id = now.position.pass_id if now.state is LoopState.RUNNING else now.coming_pass
         asked = (pass_id, *numbers)
         if self._length is None or self._length[0] != asked:
-            self._length = asked, _drawn_before_end(self._seed, pass_id, self._shares, numbers, self._repeats)
+            self._length = asked, drawn_before_end(self._seed, pass_id, self._shares, numbers, self._repeats)
         return self._length[1]
 
     def _facts(self) -> list[Fact]:
@@ -240,13 +237,16 @@ class Mixture(DerivedStream):
         return MixPosition(pass_id, 0, 0, places, (False,) * len(places))
 
     def _from_state(self, state: dict[str, Any], allow: Collection[str]) -> MixPosition:
-        places = tuple(
-            self._place_of(each, cursor, allow) for each, cursor in zip(state["sources"], self._cursors, strict=True)
-        )
+        ranks, now = check_int(state["world_size"], 1), self._rank[1]
+        sources = state["sources"]
+        if ranks != now and self._batching == "random":
+            sources = [
+                _with_last_batch(each, cursor.stream) for each, cursor in zip(sources, self._cursors, strict=True)
+            ]
+        places = tuple(self._place_of(each, cursor, allow) for each, cursor in zip(sources, self._cursors, strict=True))
         ended = tuple(map(check_bool, state["ended"]))
         if len(ended) != len(places):
             raise ValueError("its sources and their ends do not agree")
-        ranks, now = check_int(state["world_size"], 1), self._rank[1]
         if ranks != now and any(place.offset for place in places):
             raise StateMismatch(
                 f"the state is in the middle of batches that {ranks} ranks share, and there are {now}: another "
@@ -372,57 +372,21 @@ class Mixture(DerivedStream):
         """Return the sources that words ``word`` to ``word + count`` choose, at most to the end of the block."""
         number, offset = divmod(word, BLOCK)
         if self._words is None or self._words[0] != (pass_id, number):
-            self._words = (pass_id, number), _words(self._seed, pass_id, number)
+            self._words = (pass_id, number), words_of_block(self._seed, pass_id, number)
         key = (False,) * len(ended) if self._repeats else tuple(ended)
         if key not in self._thresholds:
-            self._thresholds[key] = _thresholds(self._shares, key)
+            self._thresholds[key] = thresholds(self._shares, key)
         sources, edges = self._thresholds[key]
         return sources[np.searchsorted(edges, self._words[1][offset : offset + count], side="right")]
 
 
-def _thresholds(shares: Sequence[Fraction], ended: Sequence[bool]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Return the sources that have not ended, and the words at which each but the first begins."""
-    alive = [i for i, over in enumerate(ended) if not over]
-    total = sum(shares[i] for i in alive)
-    edges, reached = [], Fraction(0)
-    for i in alive[:-1]:
-        reached += shares[i]
-        edges.append(int(reached / total * (1 << 64)))  # below 1 << 64: the last one has a share too
-    return np.array(alive, np.int64), np.array(edges, np.uint64)
-
-
-def _drawn_before_end(
-    seed: int, pass_id: int, shares: Sequence[Fraction], numbers: Sequence[int], until_all: bool
-) -> int:
-    """Return how many of ``numbers``, of rows or batches of the sources, are drawn before the pass is over.
-
-    It is over with the first source that is drawn when it has no more; ``until_all``: once that has happened to all,
-    and each that had no more has begun again meanwhile. Raises TypeError if it would take too long to find out.
-    """
-    turns = np.array(numbers) + 1  # the last of them finds that there is no more
-    if max(turn / float(share) for turn, share in zip(turns.tolist(), shares, strict=True)) > _MOST_WORDS:
-        raise TypeError(f"the number of batches is not computed for passes of more than {_MOST_WORDS:,} rows")
-    sources, edges = _thresholds(shares, (False,) * len(shares))
-    drawn, ends = np.zeros_like(turns), np.full(len(turns), -1)
-    block = 0
-    while True:
-        chosen = sources[np.searchsorted(edges, _words(seed, pass_id, block), side="right")]
-        found = np.bincount(chosen, minlength=len(turns))
-        for source in np.flatnonzero((ends < 0) & (drawn + found >= turns)).tolist():
-            ends[source] = block * BLOCK + np.flatnonzero(chosen == source)[turns[source] - drawn[source] - 1]
-        if not until_all and (ends >= 0).any():
-            return int(ends[ends >= 0].min())  # before it each word drew one
-        if (ends >= 0).all():
-            last = int(ends.max())
-            drawn += np.bincount(chosen[: last - block * BLOCK + 1], minlength=len(turns))
-            return last + 1 - int((drawn // turns).sum())  # all but those that found the end of a source
-        drawn += found
-        block += 1
-
-
-def _words(seed: int, pass_id: int, block: int) -> NDArray[np.uint64]:
-    """Return the random words of a block, which choose the sources."""
-    return RandomBits(seed, pass_id, "mix", block).draw(BLOCK)
+def _with_last_batch(state: dict[str, Any], stream: Stream) -> dict[str, Any]:
+    """Return the state of a source as if it had ended as ``stream`` does: several ranks drop a last batch of a source,
+    and one rank keeps it."""
+    if isinstance(stream, DerivedStream):
+        return state
+    fits = {**state["state"]["fits"], "last_batch": stream._stream_identity["last_batch"]}
+    return {**state, "state": {**state["state"], "fits": fits}}
 
 
 def _common_slots(sources: Mapping[str, Stream]) -> Slots:
@@ -494,6 +458,8 @@ def mix(
     chosen |= {"batch_size": job.batch_size, "seed": job.seed, "last_batch": job.last_batch}
     if batching == "random":  # the mixture cuts the batches; ranks need equally many rows
         chosen["last_batch"] = "keep" if ranks == 1 else "drop"
+    elif ranks > 1 and "last_batch" not in options:
+        chosen["last_batch"] = "drop"
     place = {"rank": rank, "world_size": world_size}
     opened: dict[str, Stream] = {}
     try:
@@ -554,6 +520,12 @@ def _check_ranks(name: str, stream: Stream, batching: str, wanted: tuple[int, in
         raise OptionError(
             f"the source {name!r} is shared by {stream._rank[1]} ranks, which need equally many rows of it: connect it "
             f'with last_batch="drop", got {kept!r}'
+        )
+    if stream._rank[1] > 1 and batching == "random" and stream._stream_identity.get("weighted"):
+        raise OptionError(
+            f"the source {name!r} has samples that do not weigh 1 (calc_batch_size), so its {stream._rank[1]} ranks "
+            'get different numbers of rows and would wait for each other; mix it with batching_method="per_stream", or '
+            "without ranks"
         )
 
 

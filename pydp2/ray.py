@@ -21,7 +21,7 @@ from typing import Any, Literal, Unpack
 import pydp2
 from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.api.worker_host import check_codec
-from pydp2.errors import Error, HostRefused, OptionError, ServiceUnreachable
+from pydp2.errors import Error, HostRefused, OptionError, ServiceLost, ServiceUnreachable
 from pydp2.keys import ConnectionFile
 from pydp2.log_writer import write_stderr
 from pydp2.options.tables import JobKeywords, ServiceKeywords
@@ -239,8 +239,12 @@ class _ServerActor:
         return {"addresses": addresses, "keys": (pair.public, pair.secret)}
 
     def stats(self) -> dict[str, Any]:
-        """Return the statistics of the service. Raises why it did not start."""
+        """Return the statistics of the service. Raises why it did not start, and ServiceLost once its server has
+        ended."""
         service = self._started()
+        if (status := service.poll()) is not None:
+            why = service.failure() or f"its process ended with exit status {status}"
+            raise ServiceLost(f"the server of {self._name!r} has ended: {why}")
         ray = _ray()
         asked = [host.error.remote() for host in self._hosts]
         answers, _ = ray.wait(asked, num_returns=len(asked), timeout=1.0)  # for all: many may wait for resources

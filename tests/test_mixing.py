@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import count, islice
 from operator import length_hint
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 import pydp2
 from pydp2.errors import BadSample, ClientUseError, OptionError, OptionTypeError, StateMismatch
-from pydp2.mixing import BLOCK, MixedBatch
+from pydp2.mixing import MixedBatch
+from pydp2.order.mixture_draws import BLOCK
 from pydp2.order.random_bits import RandomBits
 
 from .interruptions import Interruption
@@ -450,6 +452,11 @@ def test_what_cannot_be_mixed_is_refused_with_a_remedy() -> None:
     shared._stream_identity["last_batch"] = "keep"
     with pytest.raises(OptionError, match='connect it with last_batch="drop"'):
         pydp2.mix({shared: 1}, batch_size=2)
+    weighted = ListStream([[1]] * 4, 1, rank=(0, 2))
+    weighted._stream_identity["weighted"] = True
+    with pytest.raises(OptionError, match=r"do not weigh 1 .*different numbers of rows"):
+        pydp2.mix({weighted: 1}, batch_size=2)
+    pydp2.mix({weighted: 1}, batch_size=2, batching_method="per_stream").close()
 
 
 def test_a_source_without_rows_is_passed_over_and_cannot_be_repeated() -> None:
@@ -530,6 +537,72 @@ def test_two_ranks_mix_the_same_step_and_go_on_from_a_state(provider_file: Calla
     taken = [n for each in seen for p, _, rows, _ in each if p == 0 for n in rows]
     assert len(taken) == len(set(taken)) > 100
     assert [each[3:] for each in seen] == again
+
+
+def test_one_rank_takes_up_the_mixture_of_two_between_passes_and_two_that_of_one(
+    provider_file: Callable[[str], str],
+) -> None:
+    """``mix`` connects with another ``last_batch`` where there are several ranks."""
+    address = provider_file(PROVIDER)
+    with pydp2.launch(LISTS[0][0], address, workers=1) as one, pydp2.launch(LISTS[1][0], address, workers=1) as two:
+        sources = {one.address: 0.7, two.address: 0.3}
+
+        def run(ranks: int, state: str | None) -> tuple[list[list[Any]], str]:
+            """The rows of one pass, by rank, and the state behind it."""
+            rows: list[list[Any]] = [[] for _ in range(ranks)]
+            states = [""] * ranks
+
+            def train(rank: int) -> None:
+                with pydp2.mix(sources, batch_size=8, seed=2, rank=rank, world_size=ranks) as mixed:
+                    if state is not None:
+                        mixed.load_state_dict(json.loads(state))
+                    rows[rank] += [numbers(batch) for batch in mixed]
+                    states[rank] = json.dumps(mixed.state_dict())
+
+            if ranks == 1:
+                train(0)
+            else:
+                in_ranks(train)
+            return rows, states[0]
+
+        of_two, behind_two = run(2, None)
+        of_one, behind_one = run(1, None)
+        after_two, _ = run(1, behind_two)
+        after_one, _ = run(1, behind_one)
+        assert after_two == after_one
+        assert {each[0] for each in after_two[0]} == {1}
+        again, _ = run(2, behind_one)
+        assert [len(rank) for rank in again] == [len(rank) for rank in of_two]
+        assert {each[0] for rank in again for each in rank} == {1}
+    assert sum(len(each[2]) for each in of_one[0]) == 280
+
+
+def test_ranks_share_addresses_by_batch_without_further_options(provider_file: Callable[[str], str]) -> None:
+    with (
+        pydp2.launch(LISTS[0][0], provider_file(PROVIDER), workers=1) as service,
+        pydp2.mix({service.address: 1}, batching_method="per_stream", batch_size=8, rank=0, world_size=2) as mixed,
+    ):
+        assert mixed.state_dict()["sources"][0]["state"]["fits"]["last_batch"] == "drop"
+
+
+def test_lists_may_share_a_quarantine(provider_file: Callable[[str], str], tmp_path: Path) -> None:
+    provider = provider_file(PROVIDER.replace("for i in", "raise ValueError(filename)\n    for i in"))
+    quarantine = tmp_path / "bad.jsonl"
+    with pydp2.mix(LISTS, provider, batch_size=16, workers=1, on_error="skip", quarantine=str(quarantine)) as mixed:
+        assert list(mixed) == []
+    lost = [json.loads(line)["file"] for line in quarantine.read_text("utf-8").splitlines()]
+    assert sorted(lost) == sorted(file for files, _ in LISTS for file in files)
+
+
+def test_a_plain_client_says_that_a_state_is_of_a_mixture(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(LISTS[0][0], provider_file(PROVIDER), workers=1) as service:
+        with service.connect(batch_size=16) as client, pydp2.mix([(client, 1)], batch_size=16) as mixed:
+            state = mixed.state_dict()
+        with (
+            service.connect(batch_size=16, job="other") as client,
+            pytest.raises(StateMismatch, match=r"saved for another stream: .*kind was 'mixture', is None"),
+        ):
+            client.load_state_dict(state)
 
 
 def test_sources_with_other_slots_are_refused(provider_file: Callable[[str], str]) -> None:
@@ -674,6 +747,15 @@ def test_ranks_of_a_mixture_go_on_behind_a_pass_that_bad_data_ended(provider_fil
         in_ranks(train)
     assert ends[0] == ends[1]
     assert [pass_id for pass_id, _ in ends[0]] == [0, 1, 2]
+
+
+def test_a_source_whose_batches_go_to_whoever_asks_first_is_refused(provider_file: Callable[[str], str]) -> None:
+    with (
+        pydp2.launch(LISTS[0][0], provider_file(PROVIDER), workers=1) as service,
+        service.connect(batch_size=16, share="dynamic") as client,
+        pytest.raises(OptionError, match=r'share="dynamic".*share it by ranks'),
+    ):
+        pydp2.mix([(client, 1)], batch_size=16)
 
 
 def test_sources_of_other_ranks_are_refused(provider_file: Callable[[str], str]) -> None:

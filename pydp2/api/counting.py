@@ -27,6 +27,7 @@ from pydp2.options.tables import (
     service_options,
     takes,
 )
+from pydp2.options.values import MAX_CYCLE
 from pydp2.providers import Provider, address_of
 
 _FILES_PER_WORKER = 4  # of the list that are read in turns
@@ -121,7 +122,7 @@ def count(
         again: read the files that are counted already, too.
         progress: called now and then with the number of files that are counted, of all files, and of the samples that
             are counted.
-        options: those of :func:`pydp2.launch`; ``workers`` is how many processes read.
+        options: those of :func:`pydp2.launch`; ``workers`` is how many processes read, and 0 is as the default.
 
     Raises:
         OptionError: the provider is not in a file, so pydp2 could not notice when it changes, or ``remember_counts`` is
@@ -130,6 +131,8 @@ def count(
     served = resolve_source(files, provider, args, is_train, root)
     if not service_options(**options).remember_counts:
         raise OptionError("count remembers what it counts, got remember_counts=False; leave it out, or make it True")
+    if options.get("workers") == 0:  # of a service whose workers are on other hosts
+        del options["workers"]
     with launch(files, provider, args=args, is_train=is_train, root=root, **options) as service:
 
         def show(figures: dict[str, Any]) -> None:
@@ -137,7 +140,8 @@ def count(
             progress(counts["counted"], counts["files"], counts["samples"])
 
         workers = len(service.stats()["workers"])
-        job = job_options(batch_size=1, order="relaxed", shuffle=False, interleave=max(16, _FILES_PER_WORKER * workers))
+        turns = min(max(16, _FILES_PER_WORKER * workers), MAX_CYCLE)
+        job = job_options(batch_size=1, order="relaxed", shuffle=False, interleave=turns)
         schema = count_samples(service._target, asdict(job), again=again, progress=show)
         counts = service.stats()["counts"]
     if not counts["key"]:

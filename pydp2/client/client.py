@@ -182,9 +182,9 @@ class Client(Stream):
                 time.sleep(_COUNTS_POLL_SECONDS if self._length.is_loading else 0.0)
 
     def _rows_of_pass(self) -> int:
-        self._learn_counts(again=self._length.rows is None)
+        self._learn_counts(again=True)  # the service may have found since that a count was wrong
         if (known := self._length.rows) is None:
-            raise TypeError(self._length.reason())
+            raise TypeError(self._length.reason(of_rows=True))
         return known
 
     def __length_hint__(self) -> int:

@@ -20,7 +20,7 @@ from pydp2.client.progress import LoopHandle, LoopState, Progress, position_afte
 from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
-from pydp2.errors import BadSample, ClientUseError, Error, StateMismatch
+from pydp2.errors import BadSample, ClientUseError, Error, OptionError, StateMismatch
 from pydp2.protocol.stream_identity import check_allow, check_int, differences
 
 VERSION = 1
@@ -29,9 +29,16 @@ Cut = tuple[Batch | None, Any]
 
 
 class DerivedStream(Stream):
-    """Stream over ``sources``, which must be different streams."""
+    """Stream over ``sources``, which must be different streams. Raises OptionError for one with
+    ``share="dynamic"``."""
 
     def __init__(self, sources: Sequence[Stream], position: Any, batch_size: int) -> None:
+        for source in sources:
+            if source._dynamic:
+                raise OptionError(
+                    'a source has share="dynamic", whose batches come in no fixed order, so its rows would be lost or '
+                    "repeated after a restore; share it by ranks, or give each trainer a job of its own"
+                )
         self._cursors = [Cursor(source) for source in sources]
         self._session = ClientGuard(Progress(position))
         self._is_damaged = False

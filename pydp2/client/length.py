@@ -91,9 +91,14 @@ class PassLength:
         behind = 0 if self._last_batch == "pad" else self._rank  # ranks that get a batch of each group before it
         return max(0, -(-(batches - behind) // self._world))
 
-    def reason(self) -> str:
-        """Return why :attr:`exact` is None, and what helps."""
+    def reason(self, *, of_rows: bool = False) -> str:
+        """Return why :attr:`exact` is None, or with ``of_rows`` why :attr:`rows` is, and what helps."""
         counts = self._counts
+        if of_rows and self._buckets:
+            return (
+                "the number of rows is not known with bucket_by, because each bucket ends with a batch of its own; "
+                'count the batches, or mix with batching_method="per_stream"'
+            )
         if self._dynamic:
             return (
                 'the number of batches of a trainer is not known with share="dynamic", which gives each to the trainer '

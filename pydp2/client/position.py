@@ -130,6 +130,8 @@ class Position:
                 "newer release; use that one"
             )
         check_allow(allow)  # else the state would be blamed
+        differs: list[str] = []
+        position = cls()
         try:
             differs = differences(state["fits"], fits, allow)
             point = state["point"]
@@ -141,7 +143,10 @@ class Position:
             buckets = _buckets(state.get("buckets", {}))
             position = cls(check_int(state["pass"]), check_int(state["batch"]), point, early_ends, beyond, buckets)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateMismatch(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
+            if not differs:  # a state of a mixture, say, has other fields
+                raise StateMismatch(
+                    f"the state cannot be read ({type(error).__name__}: {error}): it is damaged"
+                ) from None
         if differs:
             raise StateMismatch(
                 "the state was saved for another stream: "

@@ -31,6 +31,8 @@ class Stream(ABC):
     _stream_identity: dict[str, Any]
     _is_damaged: bool
     """True if the pass has to be asked for anew before the next batch."""
+    _dynamic = False
+    """True if its batches go to the trainer that asks first."""
     owner: object = None
     """Object that is kept as long as this stream lives."""
 

@@ -33,7 +33,10 @@ from pydp2.providers import Provider, address_of
 _SECONDS = 15.0
 _LEAST = 1.0
 _BATCH = 128
-_OWN = ("bind", "state_dir", "quarantine", "cache_dir", "cache_size")  # a measurement leaves nothing behind
+_OWN = (  # a measurement leaves nothing behind, and nobody else joins it
+    "bind", "state_dir", "quarantine", "cache_dir", "cache_size", "connection", "keys", "worker_bind", "advertise",
+    "metrics",
+)  # fmt: skip
 _ONE_JOB = ("order", "share")
 
 
@@ -108,8 +111,9 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
         step_ms: what a step of your trainer takes, in milliseconds; None: there is no such stage.
         progress: called with what is measured next.
         batch_size: as for :func:`pydp2.connect`.
-        options: the others of :func:`pydp2.load`. What would be kept after the end (``bind, state_dir, quarantine,
-            cache_dir``), ``order`` and ``share`` have no effect.
+        options: the others of :func:`pydp2.load`. What would be kept after the end (``state_dir, quarantine,
+            cache_dir``), what others would need to join (``bind, connection, keys, …``), ``order`` and ``share`` have
+            no effect, and ``workers=0`` is as the default.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -124,6 +128,8 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
     service = {name: given[name] for name in SERVICE_OPTIONS if name in given and name not in _OWN}
     job = {name: given[name] for name in JOB_OPTIONS if name in given and name not in _ONE_JOB}
     chosen, batch_size = service_options(**service), job_options(**job).batch_size
+    if chosen.workers == 0:  # of a service whose workers are on other hosts
+        del service["workers"]
     served = resolve_source(files, provider, args, is_train, root)
     if not len(served.files):
         raise Error("the list is empty, so there is nothing to measure")

@@ -33,6 +33,7 @@ import numpy as np
 
 from pydp2.errors import Error, OptionError, OptionTypeError
 from pydp2.options.values import (
+    MAX_CYCLE,
     Check,
     Choice,
     bind_address,
@@ -198,7 +199,7 @@ class JobOptions(_Options):
         "strict: the seed and the data alone decide the order; relaxed: samples come as they are ready, each once",
         "strict",
     )
-    interleave: int = _option(integer_from(1), "number of files that a shuffled pass reads in turn", 16)
+    interleave: int = _option(integer_from(1, MAX_CYCLE + 1), "number of files that a shuffled pass reads in turn", 16)
     pool_bytes: int = _size_option("maximum bytes of samples in the pool; another value can change the order", 1 << 30)
     last_batch: str = _option(
         Choice(("keep", "drop", "pad")),

@@ -28,6 +28,10 @@ _MOST_SECONDS = 1e9  # 31 years: what the clock of the system adds up with it st
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,45}")
 
 
+MAX_CYCLE = 2048
+"""Most files that a pass may read in turn: the place in each of them is in the header of a message."""
+
+
 def integer_from(low: int, high: int | None = _LARGEST + 1) -> Check:
     """Return a check for a whole number from ``low`` to below ``high``; with ``high=None`` it may be of any size, which
     no message between processes holds."""

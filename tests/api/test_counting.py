@@ -63,6 +63,14 @@ def test_what_it_counts_is_what_a_pass_delivers(
     assert all(done <= total == 5 for done, total, _ in told)
 
 
+def test_the_files_of_a_service_without_workers_of_its_own_are_counted_here(
+    files: list[str], tmp_path: Path, provider_file: Callable[..., str]
+) -> None:
+    provider = provider_file(CODE.format(**KINDS["numbers"]))
+    with alarm(60):
+        assert pydp2.count(files, provider, workers=0, cache_dir=tmp_path / "cache").samples == 297
+
+
 def test_to_count_and_not_to_remember_it_is_refused(files: list[str], provider_file: Callable[..., str]) -> None:
     with pytest.raises(OptionError, match="got remember_counts=False; leave it out"):
         pydp2.count(files, provider_file(CODE.format(**KINDS["numbers"])), workers=1, remember_counts=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pydp2_samples.softmax
 import pytest
+from click import ClickException
 from click.testing import Result
 from pydp2_cli import demo, picture
 
@@ -42,6 +43,26 @@ def test_it_fails_when_the_model_has_not_learned(monkeypatch: pytest.MonkeyPatch
     accuracy = json.loads(result.stdout)["accuracy"]
     assert accuracy < 0.5
     assert f"the accuracy must be at least 0.93, it is {accuracy:.4f}" in result.stderr
+
+
+def test_a_picture_that_cannot_be_written_ends_the_demo_only_if_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    """The working directory may be read-only."""
+
+    def draw(file: Path, *_: Any) -> None:
+        raise ClickException(f"the picture {file} cannot be written: Permission denied")
+
+    for name, value in (("can_draw", lambda: True), ("check_plot", lambda *_: None), ("draw", draw), ("PASSES", 1)):
+        monkeypatch.setattr(demo, name, value)
+    monkeypatch.setattr(demo, "MIN_ACCURACY", 0.5)
+    plain = cli("demo")
+    assert plain.exit_code == 0
+    assert "picture        none: the picture pydp2-demo.png cannot be written" in plain.stdout
+    asked = cli("demo", "--picture", "x.png")
+    assert asked.exit_code == 1
+    assert asked.stdout.startswith("accuracy ")
+    assert "Error: the picture x.png cannot be written: Permission denied" in asked.stderr
 
 
 def test_a_picture_that_was_asked_for_needs_matplotlib(

@@ -288,8 +288,25 @@ def process(settings, filename):
         assert f"file {place.files[3]} gave 40 samples, and 20 when it was counted last" in said[0]
         with place.launch() as service, service.connect(batch_size=16) as data:
             assert len(data) == 4
+        os.environ["SAMPLES"] = "60"
+        with (
+            place.launch() as service,
+            service.connect(batch_size=16) as data,
+            pydp2.mix([(data, 1)], batch_size=16) as mixed,
+        ):
+            assert len(mixed) == 4
+            assert len(list(mixed)) == len(mixed) == 5
     finally:
         del os.environ["SAMPLES"]
+
+
+def test_rows_by_bucket_are_not_known_and_the_reason_is_theirs() -> None:
+    length = PassLength({"batch_size": 8, "bucket_by": 0}, 0, 1)
+    length.learn(counted([20, 30]))
+    length.note_pass(9, is_repeated=True)
+    assert length.exact == 9
+    assert length.rows is None
+    assert "not known with bucket_by" in length.reason(of_rows=True)
 
 
 def test_dropped_samples_and_files_that_end_early_count_as_they_are_delivered(place: Place) -> None:

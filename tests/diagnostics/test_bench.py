@@ -244,6 +244,15 @@ def _lives(pid: int) -> bool:
         return False
 
 
+def test_a_service_for_other_hosts_is_measured_here_and_nobody_joins(tmp_path: Path) -> None:
+    made(tmp_path, QUICK)
+    place = {"bind": "tcp://0.0.0.0:*", "connection": str(tmp_path / "run.json"), "metrics": "127.0.0.1:1"}
+    seen = bench(tmp_path, workers=0, **place)
+    assert seen.measured.pooled > 0
+    assert seen.workers == seen.cores
+    assert not (tmp_path / "run.json").exists()
+
+
 def test_what_cannot_be_asked_is_refused_before_anything_starts(tmp_path: Path) -> None:
     made(tmp_path, QUICK)
     with pytest.raises(OptionError, match=r"seconds must be a number from 1, got 0\.5"):

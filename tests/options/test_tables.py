@@ -208,6 +208,7 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("order", "strictly", OptionError, "'strict' or 'relaxed', got 'strictly'.*did you mean 'strict'"),
         ("order", None, OptionTypeError, "'strict' or 'relaxed', got None"),
         ("interleave", 0, OptionError, "interleave must be at least 1"),
+        ("interleave", 2049, OptionError, "interleave must be at most 2048"),
         ("pool_bytes", 0, OptionError, "at least one byte"),
         ("pool_bytes", None, OptionTypeError, "bytes"),
         ("last_batch", "discard", OptionError, "'keep', 'drop' or 'pad', got 'discard'"),
@@ -272,7 +273,7 @@ def test_values_that_cannot_be_are_refused(name: str, value: Any, error: type[Ex
 
 LARGEST = (1 << 62) - 1
 UNBOUNDED = [  # by themselves: the machine has less memory, the list fewer files
-    "workers", "memory_limit", "worker_memory", "cache_size", "error_budget", "batch_size", "interleave", "pool_bytes",
+    "workers", "memory_limit", "worker_memory", "cache_size", "error_budget", "batch_size", "pool_bytes",
     "prefetch_bytes", "bucket_by",
 ]  # fmt: skip
 

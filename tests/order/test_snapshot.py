@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from pydp2.columns import sample_set
 from pydp2.errors import OptionError
+from pydp2.options.values import MAX_CYCLE
 from pydp2.order.batcher import BatchCut, PassDone
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.file_order import files_in_order
 from pydp2.order.plan import PassPlan
-from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.snapshot import FilePosition, SnapshotPoint
+from pydp2.protocol import messages as m
 
 from .arrivals import Arrivals, NameStore, next_outcome, plan_of
 from .oracle import File, Options, Row
@@ -154,6 +156,16 @@ def test_the_tail_goes_on_without_reading_what_is_gone() -> None:
     assert again == made[9:]
     assert len(made) == 10
     assert sum(len(r.sample_indices) for r in source._recalls.values()) == 100
+
+
+def test_a_point_with_the_most_files_in_turn_fits_into_the_header_of_a_batch() -> None:
+    """Files of up to 2**32 samples, and as many bounds of buckets as there may be."""
+    most, large = (1 << 62) - 1, (1 << 32) - 1
+    cycle = [FilePosition(large - i, large, large, [large]) for i in range(MAX_CYCLE)]
+    point = SnapshotPoint(most, b"", False, most, most, MAX_CYCLE - 1, most, cycle, most, most, most)
+    head = m.BatchHead(*[most] * 8, [], point.to_wire(), 0, {"bounds": [large] * 1000})
+    decoded, _ = m.decode([m.encode(head)])
+    assert decoded == head
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,42 @@ def test_a_server_that_cannot_be_started_again_yet_is_tried_until_it_can_and_say
         assert seen == expected
 
 
+def serving(provider: str, name: str, *more: str, folder: Path) -> Any:
+    """``pydp2 serve --engine ray`` in a process of its own, once it serves."""
+    (folder / "train.list").write_text("".join(f"{file}\n" for file in FILES))
+    place = ["--root", str(folder), "--provider", provider, "--name", name, *more]
+    command = [sys.executable, "-m", "pydp2", "serve", str(folder / "train.list"), "--engine", "ray", *place]
+    address = ray.get_runtime_context().gcs_address
+    made = subprocess.Popen(
+        command, env=os.environ | {"RAY_ADDRESS": address}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert made.stdout is not None
+    assert made.stdout.readline() == f"{name}\n"
+    return made
+
+
+def test_the_command_ends_with_the_reason_once_its_server_is_gone(cluster: Any, provider: str, tmp_path: Path) -> None:
+    with alarm(120), serving(provider, "told", folder=tmp_path) as command:
+        os.kill(the_server(), signal.SIGKILL)
+        _, err = command.communicate(timeout=60)
+    assert command.returncode == 1
+    assert "the server of 'told' has ended" in err.splitlines()[-1]
+
+
+def test_the_command_goes_on_while_ray_starts_its_server_again(cluster: Any, provider: str, tmp_path: Path) -> None:
+    kept = [f"--{name}={value}" for name, value in going_on(tmp_path).items()]
+    with alarm(180), serving(provider, "kept on", *kept, folder=tmp_path) as command:
+        first = the_server()
+        os.kill(first, signal.SIGKILL)
+        assert wait_until(lambda: processes("pydp2-server") not in ([], [first]), 60)
+        with pydp2.ray.connect("kept on", **OPTIONS) as data:
+            assert [batch[0].tolist() for batch in data] == whole(provider)
+        assert command.poll() is None
+        command.send_signal(signal.SIGTERM)
+        command.communicate(timeout=60)
+    assert command.returncode == 128 + signal.SIGTERM
+
+
 def test_statistics_come_while_many_hosts_wait_for_resources(cluster: Any, provider: str) -> None:
     with (
         alarm(60),
