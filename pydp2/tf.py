@@ -21,6 +21,7 @@ from pydp2.errors import ClientUseError, OptionError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
 from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
+from pydp2.frameworks.sparse_rows import sorted_columns
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
 from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
@@ -164,9 +165,10 @@ class Parts:
         if isinstance(value, np.ndarray):
             return [value]
         if isinstance(value, Csr):
+            columns, values = sorted_columns(value)  # operations on a tf.SparseTensor want them ascending
             rows = np.repeat(np.arange(len(value)), np.diff(value.indptr))
-            ones = np.ones(len(value.indices), np.float32) if value.values is None else value.values
-            return [np.stack([rows, value.indices], axis=1).astype(np.int64), ones, np.array(value.shape, np.int64)]
+            entries = np.ones(len(columns), np.float32) if values is None else values
+            return [np.stack([rows, columns], axis=1).astype(np.int64), entries, np.array(value.shape, np.int64)]
         assert isinstance(value, Ragged)
         if self._is_padded(declared):
             return [value.pad(0 if self._pad is None else self._pad)[0]]
@@ -174,8 +176,8 @@ class Parts:
         if isinstance(value.values, np.ndarray):
             return [*splits, value.values]
         assert isinstance(value.values, Csr)
-        entries = [] if value.values.values is None else [value.values.values]
-        return [*splits, value.values.indptr.astype(np.int64), value.values.indices, *entries]
+        floats = [] if value.values.values is None else [value.values.values]
+        return [*splits, value.values.indptr.astype(np.int64), value.values.indices, *floats]
 
     def _build(self, left: Iterator[Tensor], declared: InputType) -> Tensor:
         is_sparse = declared.type not in (DataType.Dense, DataType.Index)

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from pydp2.columns.batch import Batch, Csr, Ragged, Value
+from pydp2.columns.batch import Batch, Csr, Ragged
 from pydp2.columns.columns import Array, Columns
 from pydp2.errors import OptionError, OptionTypeError
+from pydp2.frameworks.sparse_rows import ascends, sorted_columns
 from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16
 
 Tensors = dict[str, Any] | tuple[Any, ...]
@@ -148,7 +149,7 @@ class TensorConverter:
     def _csr_part(self, columns: Columns, slot: int, width: int) -> _Part | None:
         edges, _, indices = columns.row_offsets(slot)[0], *columns.arrays[slot][:2]
         entries = columns.arrays[slot][2] if len(columns.arrays[slot]) == 3 else np.ones(len(indices), np.float32)
-        if not (indices.flags.writeable and entries.flags.writeable and _ascends(edges, indices)):
+        if not (indices.flags.writeable and entries.flags.writeable and ascends(edges, indices)):
             return None
         indices = indices.astype(self._numpy_dtype, copy=False)
 
@@ -196,7 +197,7 @@ class TensorConverter:
         return tensor if place is None else place(tensor)
 
     def _csr(self, value: Csr, place: Place | None) -> torch.Tensor:
-        indices, values = _sorted_columns(value)
+        indices, values = sorted_columns(value)
         entries = torch.ones(len(indices)) if values is None else torch.from_numpy(values)
         edges, columns = self._index(value.indptr, place), self._index(indices, place)
         entries = entries if place is None else place(entries)
@@ -284,24 +285,6 @@ def _require_plain(label: str, declared: InputType, option: str) -> None:
             f"{option} needs dense or integer steps, and those of {label} are {what}; name the slots to pad "
             "(pad={…}), and take this one as values and offsets"
         )
-
-
-def _sorted_columns(rows: Csr) -> tuple[Value, Any]:
-    """Return indices and values of sparse rows with ascending columns in each row, as torch wants them; most rows are
-    so already, and are not copied then."""
-    indices, values = rows.indices, rows.values
-    if _ascends(rows.indptr, indices):
-        return indices, values
-    order = np.lexsort((indices, np.repeat(np.arange(len(rows)), np.diff(rows.indptr))))
-    return indices[order], None if values is None else values[order]
-
-
-def _ascends(edges: Array, indices: Array) -> bool:
-    """Return True if ``indices[edges[i]:edges[i + 1]]`` ascends for each i."""
-    ascends = np.ones(len(indices) + 1, np.bool_)
-    np.greater(indices[1:], indices[:-1], out=ascends[1:-1])
-    ascends[edges] = True  # from the last entry of a row to the first of the next
-    return int(np.count_nonzero(ascends)) == len(ascends)
 
 
 def _hide_beta_warning() -> None:

@@ -131,6 +131,28 @@ def test_each_kind_of_slot_becomes_its_tensor_directly_and_through_tf_data(kinds
         assert rows_of(next(iter(data.dataset()))) == expected_rows()
 
 
+def test_sparse_rows_ascend_although_a_provider_yields_them_in_any_order(
+    provider_file: Callable[[str], str],
+) -> None:
+    """TensorFlow refuses to make a dense tensor of others."""
+    bags = provider_file("""
+        @provider(
+            input_types={"tags": sparse_binary_vector(10), "weights": sparse_float_vector(10)}, should_shuffle=False
+        )
+        def process(settings, filename):
+            yield {"tags": [7, 2], "weights": [(9, 0.5), (3, 2.0), (4, 1.5)]}
+            yield {"tags": [0, 5, 1], "weights": [(6, 4.0)]}
+        """)
+    with pydp2.tf.loader(["a"], bags, workers=1, batch_size=2) as data:
+        for found in (next(iter(data)), next(iter(data.dataset()))):
+            assert tf.sparse.to_dense(found["tags"]).numpy().tolist() == [
+                [0, 0, 1, 0, 0, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 1, 0, 0, 0, 0],
+            ]  # fmt: skip
+            assert tf.sparse.to_dense(found["weights"]).numpy().tolist() == [
+                [0, 0, 0, 2, 1.5, 0, 0, 0, 0, 0.5], [0, 0, 0, 0, 0, 0, 4, 0, 0, 0],
+            ]  # fmt: skip
+
+
 def test_tensors_lie_in_the_memory_of_the_batch_where_kernels_can_use_it(kinds: str) -> None:
     with pydp2.tf.loader(FILES, kinds, **OPTIONS) as data:
         kept, expected = [], []
