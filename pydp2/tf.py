@@ -105,6 +105,8 @@ class TensorLoader(FrameworkLoader[Any]):
     def dataset(self) -> Any:
         """Return a ``tf.data.Dataset`` whose iterations are the passes of this loader; see :func:`dataset`."""
         made = stream(self, self._parts)
+        if not getattr(self.client, "_is_steady", True):
+            return made  # of a mixture: each pass has another length, and TensorFlow would want that of this one
         if self.client.state_dict()["batch"]:
             return made  # the rest of a pass has fewer
         try:

@@ -125,6 +125,28 @@ def test_a_mixture_is_a_dataset_with_its_cardinality() -> None:
     assert steps[0] == ((64, 64), tf.int32)
 
 
+def test_a_mixture_whose_passes_differ_in_length_is_a_dataset_of_unknown_cardinality() -> None:
+    """Of each of them, the length is known when it comes; TensorFlow would want all to be as long as the first."""
+    digits: dict[str, Any] = {"root": path("digits"), "workers": 1, "seed": 7, "batch_size": 16}
+
+    def mixture() -> pydp2.Mixture:
+        lists = {"train.list": 0.7, "test.list": 0.3}
+        return pydp2.mix(lists, "digits_provider.process", stopping_strategy="first_exhausted", **digits)
+
+    for name in ("train.list", "test.list"):  # the samples are counted
+        with pydp2.load(name, "digits_provider.process", **digits) as alone:
+            assert all(len(batch) for batch in alone)
+    with mixture() as plain:
+        first = len(plain)
+        lengths = [sum(1 for _ in plain) for _ in range(3)]
+    assert lengths[0] == first
+    assert len(set(lengths)) > 1
+    with pydp2.tf.loader(mixture()) as data:
+        made = data.dataset()
+        assert made.cardinality() == tf.data.UNKNOWN_CARDINALITY
+        assert [sum(1 for _ in made) for _ in range(3)] == lengths
+
+
 def test_each_kind_of_slot_becomes_its_tensor_directly_and_through_tf_data(kinds: str) -> None:
     with pydp2.tf.loader(["a"], kinds, workers=1, batch_size=10) as data:
         assert rows_of(next(iter(data))) == expected_rows()
