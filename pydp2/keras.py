@@ -120,6 +120,7 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         self._looked_at: tuple[tuple[Batch, ...], Iterator[Batch]] | None = None
         self._is_look = False  # that was all: the loop which took it is gone
         self._before: dict[str, Any] | None = None  # state before it; None if there is none
+        self._was_loaded = False  # that state
         self._token: object = None  # of the loop that began last
 
     def _arrays(self, batch: Batch) -> Any:
@@ -158,6 +159,7 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
             raise
 
     def _begin(self, loop: Any) -> Any:
+        self._was_loaded = self._loaded is not None
         batches = super()._begin(loop)
         self._before = None
         with suppress(StateMismatch, ClientUseError):  # relaxed, in the middle of a pass
@@ -172,9 +174,20 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         return super().state_dict(taken=taken)
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next loop be pass ``epoch``; see :meth:`pydp2.Client.set_epoch`."""
+        """Have the next loop be pass ``epoch``; see :meth:`FrameworkLoader.set_epoch`. If Keras has only looked at a
+        value behind a state that was loaded, that state is not used yet."""
+        if self._looked_at is not None and self._is_look and self._before is not None:
+            before = self._before["pass"], self._before["batch"]
+            if self._was_loaded or before == (epoch, 0):
+                self._put_back(*self._looked_at)
         super().set_epoch(epoch)
         self._looked_at = None
+
+    def _put_back(self, looked_at: tuple[Batch, ...], loop: Iterator[Batch]) -> None:
+        """Be as before ``looked_at`` was taken: it comes first when the next loop goes on with the pass of ``loop``."""
+        self._taken.extendleft(looked_at)
+        self._returned.clear()
+        self._loaded, self._resumed = self._before, loop.batches  # type: ignore[attr-defined]  # it is a loop
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`."""

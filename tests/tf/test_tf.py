@@ -298,6 +298,47 @@ def test_a_batch_that_keras_only_looked_at_is_not_in_the_state(numbers: str) -> 
             assert [value[0].tolist() for value in data] == rest
 
 
+def test_a_state_behind_which_keras_only_looked_at_a_batch_is_still_the_loaded_one(numbers: str) -> None:
+    """For ``set_epoch``, which a callback calls when an epoch begins."""
+    passes = keras_passes(numbers, 3)
+    with pydp2.keras.loader(FILES, numbers, x=0, **OPTIONS) as data:
+        for _ in data:
+            pass
+        for step, _ in enumerate(data, 1):
+            if step == 4:
+                state = data.state_dict()
+                break
+        for _ in range(2):
+            data.load_state_dict(state)
+            for _ in range(2):
+                next(iter(data))
+                data.set_epoch(1)
+                assert data.state_dict() == state
+            seen = []
+            for value in data:
+                seen.append(value[0].tolist())
+                assert data.state_dict(taken=len(seen)) == data.state_dict()
+            assert seen == passes[1][4:]
+        data.load_state_dict(state)
+        next(iter(data))
+        with pytest.warns(UserWarning, match=r"set_epoch\(0\) drops the state that was loaded, which is in pass 1"):
+            data.set_epoch(0)
+        assert [value[0].tolist() for value in data] == passes[0]
+        data.load_state_dict(state)
+        next(iter(data))
+        data.set_epoch(2)
+        assert [value[0].tolist() for value in data] == passes[2]
+
+
+def test_a_pass_that_keras_only_looked_at_begins_again_with_set_epoch(numbers: str) -> None:
+    passes = keras_passes(numbers, 2)
+    with pydp2.keras.loader(FILES, numbers, x=0, **OPTIONS) as data:
+        for epoch, expected in enumerate(passes):
+            next(iter(data))
+            data.set_epoch(epoch)
+            assert [value[0].tolist() for value in data] == expected
+
+
 def test_a_loop_of_keras_that_was_interrupted_goes_on_in_the_next(
     numbers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
