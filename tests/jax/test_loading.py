@@ -177,6 +177,17 @@ def test_what_cannot_be_is_refused_and_nothing_stays_behind(
         digits(**options)
 
 
+def test_a_launcher_that_jax_does_not_know_is_no_reason_to_read_all_in_each_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(OptionError, match=r"rank 1 of 2 \(OMPI_.*jax\.distributed\.initialize\(\)"):
+        digits()
+    with digits(world_size=1) as data:
+        assert sum(1 for _ in data) == 44
+
+
 def test_help_shows_the_options_of_services_and_jobs() -> None:
     import inspect
 

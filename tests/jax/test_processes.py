@@ -97,11 +97,15 @@ def run():
 
 
 def test_processes_that_hold_the_same_rows_read_the_same_batches(jax_program: Callable[..., Any]) -> None:
-    """A mesh whose model axis goes across the processes."""
+    """A mesh whose model axis goes across the processes, which ``mpirun`` has started."""
     first, second = jax_program(
         READ
         + """
+import os
+
+
 def run():
+    os.environ.update(OMPI_COMM_WORLD_RANK=str(RANK), OMPI_COMM_WORLD_SIZE=str(WORLD))
     across = mesh((2, 2), ("model", "data"))
     got = []
     with digits(sharding=NamedSharding(across, P("data"))) as data:
