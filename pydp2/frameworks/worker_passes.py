@@ -26,7 +26,7 @@ from pydp2.client import Client
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, Error, OptionError, StateMismatch
-from pydp2.frameworks.shared_service import START_SECONDS, Ranks, SharedService, is_address, keep_service, open_service
+from pydp2.frameworks.shared_service import START_SECONDS, Ranks, is_address, keep_service, open_service
 from pydp2.options.tables import JOB_OPTIONS
 from pydp2.providers import Provider
 
@@ -52,7 +52,7 @@ class WorkerPasses:
             options.setdefault("last_batch", "pad")
         self._ranks, self._job = ranks, job
         self._options = {key: value for key, value in options.items() if key in JOB_OPTIONS}
-        self._service: SharedService | Client | None = None  # what keeps the service until it is closed
+        self._end: weakref.finalize[..., WorkerPasses] | None = None
         self._reading: tuple[str, list[weakref.ref[Client]]] = "", []  # last pass in this process, and who reads it
         self._timeout = START_SECONDS
         self._address: str | os.PathLike[str]
@@ -61,9 +61,9 @@ class WorkerPasses:
             self._options = options  # of the job alone, or connect() says where they belong
         else:
             rest: dict[str, Any] = {key: value for key, value in options.items() if key not in JOB_OPTIONS}
-            self._address, self._service = open_service(files, provider, ranks, job=job, **rest)
-            if self._service is None:
-                self._service = keep_service(self._address, ranks, job=job)
+            self._address, service = open_service(files, provider, ranks, job=job, **rest)
+            keeper = keep_service(self._address, ranks, job=job) if service is None else service
+            self._end = weakref.finalize(self, keeper.close)  # at the latest when the program ends
         try:
             with self._look() as client:
                 self.slots = client.slots
@@ -74,7 +74,7 @@ class WorkerPasses:
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_service": None, "_reading": ("", [])}
+        return self.__dict__ | {"_end": None, "_reading": ("", [])}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next pass continue from ``state``, or if that is behind the last batch of a pass, be the one behind
@@ -99,8 +99,8 @@ class WorkerPasses:
 
     def close(self) -> None:
         """End the service, if this process has started it, once the other ranks have left."""
-        if self._service is not None:
-            self._service.close()
+        if self._end is not None:
+            self._end()
 
     def read(
         self, worker: int, workers: int, epoch: str, *, with_state: bool

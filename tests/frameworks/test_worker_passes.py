@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +18,26 @@ from pydp2.frameworks.shared_service import Ranks
 from pydp2.frameworks.worker_passes import PassRecord, WorkerPasses
 from tests.conftest import wait_until
 from tests.runs import NUMBERS_OPTIONS
+from tests.warm_starts import run_program
 
 from .conftest import FILES
 
 Samples = list[int]
 _numbers = count()
+DEADLINE = 60.0
+RANK = """
+import json, sys, time
+from pydp2.frameworks.shared_service import Ranks
+from pydp2.frameworks.worker_passes import WorkerPasses
+rank, provider = int(sys.argv[1]), sys.argv[2]
+passes = WorkerPasses([str(n) for n in range(8)], provider, Ranks(rank, 2, 2, "RUN"), job="train", workers=1,
+                      batch_size=16, seed=5)
+seen = []
+for batch, _ in passes.read(0, 1, "one", with_state=False):
+    time.sleep(rank * 0.2)
+    seen.append(batch[0].tolist()[: len(batch) - batch.padding])
+print(json.dumps(seen))
+"""
 
 
 def samples(batch: pydp2.Batch) -> Samples:
@@ -98,6 +116,19 @@ def test_the_share_of_each_rank_does_not_depend_on_the_number_of_its_workers(ser
         in_step = list(zip(*shares, strict=True))
         found[workers] = [[share[0] for share in step if share[0]] for step in in_step]
     assert [step for step in found[1] if step] == [step for step in found[2] if step]
+
+
+def test_the_rank_that_has_the_service_keeps_it_for_slower_ones_although_nobody_closes_it(
+    provider: str, tmp_path: Path, expected: list[list[Samples]]
+) -> None:
+    (tmp_path / "rank.py").write_text(RANK.replace("RUN", tmp_path.name))
+    words = [["rank.py", str(rank), provider] for rank in range(2)]
+    with ThreadPoolExecutor() as pool:
+        ended = list(pool.map(lambda each: run_program(each, tmp_path, DEADLINE), words))
+    for done in ended:
+        assert done.returncode == 0, done.stdout + done.stderr
+    steps = zip(*(json.loads(done.stdout) for done in ended), strict=True)
+    assert [batch for step in steps for batch in step if batch] == expected[0]
 
 
 def test_a_pass_that_is_left_by_some_workers_before_others_began_is_over_for_all(

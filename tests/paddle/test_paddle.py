@@ -298,30 +298,39 @@ def test_a_model_fits_from_a_loader_and_from_a_data_loader() -> None:
 
 
 RANK = """
-import json, os, sys
+import contextlib, json, os, sys, time
 import paddle
 import pydp2.paddle
 
 if __name__ == "__main__":
     files, provider, num_workers, out = sys.argv[1].split(","), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    rank = paddle.distributed.get_rank()
     options = {"batch_size": 16, "seed": 5, "workers": 1}
     if num_workers < 0:
         data = through = pydp2.paddle.loader(files, provider, **options)
     else:
         data = pydp2.paddle.dataset(files, provider, **options)
         through = paddle.io.DataLoader(data, batch_size=None, num_workers=num_workers)
-    with data:
-        seen = [[found[0].tolist() for found in through] for _ in range(2)]
-    with open(f"{out}/{paddle.distributed.get_rank()}.json", "w") as file:
+    seen = []
+    with data if sys.argv[5] == "close" else contextlib.nullcontext():
+        for _ in range(2):
+            seen.append([])
+            for found in through:
+                seen[-1].append(found[0].tolist())
+                time.sleep(0.1 * rank)
+    with open(f"{out}/{rank}.json", "w") as file:
         json.dump(seen, file)
 """
 
 
-@pytest.mark.parametrize("num_workers", [-1, 2])
-def test_ranks_that_paddle_launches_share_one_service(numbers: str, tmp_path: Path, num_workers: int) -> None:
+@pytest.mark.parametrize(("num_workers", "end"), [(-1, "close"), (2, "close"), (0, "exit")])
+def test_ranks_that_paddle_launches_share_one_service_however_they_end(
+    numbers: str, tmp_path: Path, num_workers: int, end: str
+) -> None:
+    """The second one is slower than the first, which has the service."""
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    words = [",".join(FILES), numbers, str(num_workers), str(tmp_path)]
+    words = [",".join(FILES), numbers, str(num_workers), str(tmp_path), end]
     launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", str(tmp_path / "log")]
     done = subprocess.run(
         [sys.executable, *launch, str(script), *words], capture_output=True, text=True, timeout=120, env=os.environ
