@@ -19,7 +19,7 @@ from pydp2.columns.batch import BinaryArray, Csr, Ragged, StringArray
 from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.errors import OptionError, OptionTypeError, count_text
 from pydp2.packers.normalise import MAX_STRING_BYTES, REAL_KINDS, integer_limits
-from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16
+from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16, is_float
 
 _INT_TYPES = {int, bool, np.int64, np.int32}
 Arrays = tuple[Array, ...]
@@ -84,7 +84,7 @@ class ManySamples:
 
     def columns(self, slots: Slots, lo: int, hi: int) -> Columns | None:
         """Return samples ``lo`` to ``hi`` laid out as columns of ``slots``, but in the dtypes that they came in, as
-        views if possible; None unless each value is, by its type and width, one that a strict check takes too."""
+        views if possible; None unless each value has a type and width that fit (see also :func:`slots_of_ints`)."""
         chosen: Sequence[_SlotValues] = self._slots
         if self._names is not None and self._names != slots.names:
             given = dict(zip(self._names, self._slots, strict=True))
@@ -184,12 +184,29 @@ def _element_array(slot_type: InputType, values: Array) -> Arrays | None:
     """Return ``values`` as the elements of a slot, one per entry of the first axis."""
     if type(values) is not np.ndarray or slot_type.type in STRING_TYPES:
         return None
-    if slot_type.type == DataType.Dense:
-        if is_bfloat16(values.dtype):
-            values = values.astype(np.float32)
-        fits = values.dtype.kind in REAL_KINDS and values.size == len(values) * slot_type.dim
-        return (values,) if fits and (values.ndim > 1 or slot_type.is_scalar) else None
-    return (values,) if values.ndim == 1 and values.dtype.kind in "iub" else None
+    if slot_type.type != DataType.Dense:
+        return (values,) if values.ndim == 1 and values.dtype.kind in "iub" else None
+    if is_bfloat16(values.dtype):
+        values = values.astype(np.float32)
+    if _are_numbers(slot_type, values) and values.itemsize > 8:  # alone, a long double goes by way of float64
+        return None
+    fits = values.dtype.kind in REAL_KINDS and values.size == len(values) * slot_type.dim
+    return (values,) if fits and (values.ndim > 1 or slot_type.is_scalar) else None
+
+
+def _are_numbers(slot_type: InputType, values: Array) -> bool:
+    """Return True if an entry of ``values``, in a sample by itself, is a number and no array."""
+    return slot_type.is_scalar and not slot_type.depth and values.ndim == 1
+
+
+def slots_of_ints(columns: Columns) -> list[int]:
+    """Return the slots of ``columns`` for single numbers of a float dtype that have ints. In a sample by itself such a
+    number is refused by a strict check, and else goes by way of float64."""
+    return [
+        slot
+        for slot, (declared, arrays) in enumerate(zip(columns.slots.types, columns.arrays, strict=True))
+        if is_float(declared.element_dtype) and _are_numbers(declared, arrays[0]) and arrays[0].dtype.kind in "iub"
+    ]
 
 
 def exceeds_id_dtype(columns: Columns) -> bool:

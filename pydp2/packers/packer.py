@@ -13,7 +13,7 @@ import numpy as np
 from pydp2.columns.columns import Array, Columns, Ints, is_held_elsewhere
 from pydp2.errors import BadSample, count_text
 from pydp2.native import is_active
-from pydp2.packers.many_samples import exceeds_id_dtype
+from pydp2.packers.many_samples import exceeds_id_dtype, slots_of_ints
 from pydp2.packers.sample_loop import SampleLoop, SampleMarker, sample_loop
 from pydp2.packers.slot_writers import SlotWriter, slot_writers
 from pydp2.packers.vector_checks import check_values
@@ -73,12 +73,12 @@ class Packer:
     was built). ``chunk_bytes``: about so many bytes are added between two cuts. See docs/semantics.md.
     """
 
-    __slots__ = ("_bad", "_checked_rows", "_leaves", "_parts", "_slots", "_writers", "nbytes", "rows")
+    __slots__ = ("_bad", "_checked_rows", "_leaves", "_parts", "_slots", "_strict", "_writers", "nbytes", "rows")
 
     def __init__(
         self, slots: Slots, strict: bool, native: bool | None = None, *, chunk_bytes: int = _CHUNK_BYTES
     ) -> None:
-        self._slots = slots
+        self._slots, self._strict = slots, strict
         self._leaves = _LeafBuffers(chunk_bytes)
         self._writers = slot_writers(slots, strict, is_active() if native is None else native)
         self._clear()
@@ -151,11 +151,16 @@ class Packer:
         Return None and add nothing if the samples must be added one by one, so that each is blamed for
         what is found first then.
         """
+        of_ints = slots_of_ints(columns)
+        if of_ints and self._strict:
+            return None
         self.verify()
         arrays, bad = [], dict[int, BadSample]()
         for slot, (given, depth) in enumerate(zip(columns.arrays, self._slots.depths, strict=True)):
             counts, leaves = list(given[:depth]), given[depth:]
             runs: list[Any] = []
+            if slot in of_ints:
+                leaves = (leaves[0].astype(np.float64),)
             if leaves[0].size:
                 runs = [dict(zip("iv", leaves, strict=True))] if len(leaves) > 1 else [leaves[0].reshape(-1)]
             made, wrong = check_values(self._slots, slot, counts, runs, False)

@@ -51,6 +51,8 @@ def _numbers(draw: Any, shape: tuple[int, ...], good: bool) -> Any:
                            min_size=total, max_size=total))  # fmt: skip
     with np.errstate(all="ignore"):
         array = np.array(picked, "f8").reshape(shape).astype(dtype)
+    if dtype == "i8" and draw(st.booleans()):
+        array += 2**60 + 2**36 + 1  # rounded to float32 at once, or first to float64, it is not the same
     return np.asfortranarray(array) if draw(st.booleans()) else array
 
 
@@ -219,6 +221,42 @@ def test_a_number_that_does_not_fit_is_named_as_that_of_a_single_sample(dtype: s
     else:
         packed += range(4)
     assert _outcome(packer, packed, found, some.raw) == singly(slots, False, given_, some.raw)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("dtype", ["bool", "u1", "i8", "u8", ">i8", "f2", "f4", "f8", "g"])
+@pytest.mark.parametrize(
+    "declared",
+    [scalar(), scalar("float64"), scalar("float16"), scalar("int64"), scalar_sequence(), dense_vector(1)],
+    ids=str,
+)
+def test_numbers_in_an_array_are_judged_and_rounded_as_each_of_them_is_alone(
+    declared: InputType, dtype: str, strict: bool, some: Any
+) -> None:
+    slots = Slots((declared,))
+    with np.errstate(all="ignore"):
+        values = np.array([0, 1, 1, 2**60 + 2**36 + 1, 2**53 + 1], object if dtype == "g" else "i8").astype(dtype)
+    values = values + np.finfo("g").eps if dtype == "g" else values
+    given_ = rows(values if declared.is_scalar and not declared.depth else values.reshape(5, 1))
+    packer, found = Packer(slots, strict), dict[int, tuple[str, ...]]()
+    packed: list[int] = []
+    laid = given_.columns(slots, 0, 5)
+    if laid is None or packer.add_columns(laid) is None:
+        for i in range(5):
+            _add(packer, SlotOrder(slots), given_.sample(i, single=True), i, packed, found)
+    else:
+        packed += range(5)
+    assert _outcome(packer, packed, found, some.raw) == singly(slots, strict, given_, some.raw)
+
+
+def test_an_array_of_ints_for_a_float_scalar_is_packed_together_unless_each_is_refused() -> None:
+    slots = Slots((scalar(),))
+    laid = rows(np.arange(100)).columns(slots, 0, 100)
+    assert laid is not None
+    assert Packer(slots, strict=False).add_columns(laid) == []
+    strict = Packer(slots, strict=True)
+    assert strict.add_columns(laid) is None
+    assert (strict.rows, strict.nbytes) == (0, 0)
 
 
 @given(data=st.data())
