@@ -26,7 +26,7 @@ from pydp2.schema.input_types import (
     is_float,
 )
 
-DENSE_DTYPES: list[Any] = [None, "float64", "float16", "bool", "uint8", "int64", "uint64"]
+DENSE_DTYPES: list[Any] = [None, "float64", "float16", "bool", "uint8", "int64", "uint64", ">i4"]
 with contextlib.suppress(ImportError):
     DENSE_DTYPES.append(dense_vector(1, dtype="bfloat16").dtype)
 

@@ -74,9 +74,9 @@ class InputType:
     """Declaration of one slot; made by the constructors below.
 
     ``dim``: width of a dense or sparse element, or the range of an index; 0 for text and bytes. ``seq_type``, ``type``:
-    codes of :class:`SequenceType` and :class:`DataType`. Dense slots may also declare ``dtype`` (None: float32) and
-    ``shape`` (None: ``(dim,)``; ``()``: one number). Raises :class:`OptionError` or :class:`OptionTypeError`. See
-    docs/semantics.md.
+    codes of :class:`SequenceType` and :class:`DataType`. Dense slots may also declare ``dtype`` (None: float32; kept in
+    the machine's byte order) and ``shape`` (None: ``(dim,)``; ``()``: one number). Raises :class:`OptionError` or
+    :class:`OptionTypeError`. See docs/semantics.md.
     """
 
     dim: int
@@ -111,6 +111,10 @@ class InputType:
             raise OptionError(
                 f"a dense slot's dtype must be bool, an integer type, bfloat16 or float16 to float64, got {self.dtype}"
             )
+        if self.dtype is not None and not is_bfloat16(self.dtype):  # samples are packed in the machine's byte order
+            object.__setattr__(self, "dtype", self.dtype.newbyteorder("="))
+        if self.shape is not None and any(side < 1 for side in self.shape):
+            raise OptionError(f"every side of a dense slot's shape must be at least 1, got {self.shape}")
         if self.shape is not None and len(self.shape) > _MAX_SIDES:
             raise OptionError(f"a dense slot's shape has at most {_MAX_SIDES} sides, got {len(self.shape)}")
         if self.shape is not None and math.prod(self.shape) != self.dim:
@@ -186,7 +190,7 @@ def _dense_dtype(dtype: DTypeLike) -> np.dtype[Any]:
         made = np.dtype(dtype)
     except TypeError as exc:
         raise OptionTypeError(f"a dense slot's dtype must be one that numpy knows, got {dtype!r}") from exc
-    return made if is_bfloat16(made) else made.newbyteorder("=")
+    return made if is_bfloat16(made) else made.newbyteorder("=")  # so that float32 in any order is the default
 
 
 def _input_type(
@@ -204,8 +208,6 @@ def _input_type(
         sides = None if shape is None else tuple(operator.index(s) for s in shape)
     except TypeError as exc:
         raise OptionTypeError(f"a dense slot's shape must be a tuple of ints, got {shape!r}") from exc
-    if sides is not None and any(s < 1 for s in sides):
-        raise OptionError(f"every side of a dense slot's shape must be at least 1, got {sides}")
     try:
         level = SequenceType(seq_type)
     except ValueError:

@@ -15,6 +15,7 @@ from pydp2 import native
 from pydp2.errors import BadSample
 from pydp2.packers.packer import Packer
 from pydp2.schema.input_types import (
+    InputType,
     Slots,
     dense_vector,
     dense_vector_sequence,
@@ -288,6 +289,14 @@ def test_a_dense_slot_keeps_its_declared_dtype_and_shape():
     (values,) = packer.finish().columns.arrays[0]
     assert values.dtype == np.uint8
     assert values.tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8, 9], [10, 255]], [[8, 9], [10, 0]]]
+
+
+@both
+@pytest.mark.parametrize("dtype", [">f4", "<f4", ">f8", ">i2", "<i2"])
+def test_numbers_are_packed_in_the_byte_order_of_the_machine_whatever_a_slot_declares(dtype, strict):
+    declared = InputType(2, 0, 0, np.dtype(dtype))
+    for value in ([1.0, 2.0], np.array([1, 2], dtype), np.array([1, 2], dtype).astype("=f4")):
+        assert packed(declared, value, strict) == [[[1.0, 2.0]]]
 
 
 @both

@@ -45,6 +45,14 @@ def test_a_declared_dtype_and_shape_show_and_count():
     assert dense_vector_sequence(4, dtype=">i2").element_dtype == np.dtype(np.int16), "in the machine's byte order"
 
 
+@pytest.mark.parametrize("order", "<>=")
+def test_a_dtype_is_kept_in_the_byte_order_of_the_machine_however_the_slot_is_declared(order):
+    declared = InputType(4, 0, 0, np.dtype("f8").newbyteorder(order))
+    assert declared.element_dtype.isnative
+    assert declared == dense_vector(4, dtype="float64")
+    assert Slots.from_wire(Slots((declared,)).to_wire()).types == (declared,)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -52,6 +60,7 @@ def test_a_declared_dtype_and_shape_show_and_count():
         lambda: dense_vector(4, shape=(2, 3)), lambda: dense_vector(4, shape=(-2, -2)), lambda: dense_vector(4, 3),
         lambda: dense_vector(4, dtype="V2"), lambda: dense_vector(4, dtype="complex64"),
         lambda: dense_vector(2, shape=()), lambda: dense_vector(4, dtype="longdouble"),
+        lambda: InputType(4, 0, 0, None, (-2, -2)),
         lambda: InputType(1, 0, DataType.Text), lambda: text(3), lambda: scalar("U3"),
         lambda: dense_vector(4, dtype="O"), lambda: dense_vector(1, shape=(1,) * 33),
         lambda: InputType(4, 0, DataType.Index, np.dtype("f4")), lambda: Slots(()),
