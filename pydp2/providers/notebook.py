@@ -391,7 +391,8 @@ def _value_text(value: Any, level: int = 0) -> str:
         return f"_pydp2_re.compile({value.pattern!r}, {value.flags})"
     if kind is InputType:
         return _input_type_text(value)
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc" and value.nbytes <= _VALUE_BYTES:
+    plain_array = kind in (np.ndarray, np.memmap) or isinstance(value, np.generic)  # others have more: a mask, say
+    if plain_array and value.dtype.kind in "biufc" and value.nbytes <= _VALUE_BYTES:
         return _numpy_text(value)
     return _collection_text(value, level + 1)
 

@@ -211,6 +211,30 @@ def test_numbers_of_numpy_and_complex_ones_come_back_with_their_types(notebook: 
     assert [(repr(each), type(each)) for each in found] == [(repr(each), type(each)) for each in values]
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("np.ma.array([1.0, 2.0], mask=[0, 1])", "a MaskedArray"),
+        ("np.ma.masked", "a MaskedConstant"),
+        ("[np.matrix([[1, 2], [3, 4]])]", "a matrix"),
+        ("type('Metres', (np.ndarray,), {'unit': 'm'})(3)", "a Metres"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_an_array_of_a_kind_of_its_own_is_refused(notebook: Notebook, value: str, reason: str) -> None:
+    notebook.run(f"import numpy as np\nVALUE = {value}\n{CELL.format('VALUE')}")
+    assert f"VALUE ({reason})" in refused(notebook)
+
+
+def test_an_array_over_a_file_is_given_as_a_plain_one(notebook: Notebook, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(3))
+    notebook.names["VALUE"] = np.load(tmp_path / "x.npy", mmap_mode="r")
+    notebook.run(CELL.format("VALUE"))
+    found = resolve(f"{notebook.file()}:process").function.__globals__["VALUE"]
+    assert (type(found), found.tolist()) == (np.ndarray, [0, 1, 2])
+    del notebook.names["VALUE"]  # and with it the open file
+
+
 def test_a_type_of_bfloat16_comes_back_equal(notebook: Notebook) -> None:
     pytest.importorskip("ml_dtypes")
     notebook.run("PIX = dense_vector(2, dtype='bfloat16')")
