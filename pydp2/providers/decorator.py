@@ -10,6 +10,7 @@ import functools
 import inspect
 import itertools
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
@@ -125,8 +126,9 @@ class Provider:
         this process and its thread.
 
         Each call of the reader is the next pass, in the order of list and yields: the pool is the service's. A sample
-        is the tuple of its slot values, also of a single slot. The hook runs at the first call. A bad sample is dropped
-        or raised as :meth:`samples` does. See docs/readers.md.
+        is the tuple of its slot values, also of a single slot. The hook runs at the first call. Passes that are open
+        together share ``settings``, which show each thread the file that it reads. A bad sample is dropped or raised as
+        :meth:`samples` does. See docs/readers.md.
 
         Raises OptionTypeError: ``files`` is one path (of a list, say), not several, or a set.
         """
@@ -137,10 +139,12 @@ class Provider:
         names = [os.fspath(name) for name in files]
         passes = itertools.count()
         started: list[StartedProvider] = []
+        starting = threading.RLock()
 
         def samples_of(pass_id: int) -> Iterator[tuple[Any, ...]]:
-            if not started:
-                started.append(self.start(args=args, is_train=is_train, input_order=input_order, file_list=names))
+            with starting:  # two threads may begin the first pass and the second one together
+                if not started:
+                    started.append(self.start(args=args, is_train=is_train, input_order=input_order, file_list=names))
             for index, name in enumerate(names):
                 for sample in _checked_samples(started[0], name, seed, pass_id, index):
                     yield tuple(sample)

@@ -2,7 +2,8 @@
 
 This module has the attributes that are there from the start, and ``filename``, ``pass_id`` and ``rng``, which belong to
 the generator that is running: a worker holds several open generators over one settings object and switches between
-them. Nothing is read back here: :mod:`pydp2.providers.started_provider` does that after the hook.
+them, and passes of a reader may run in several threads at once. Nothing is read back here:
+:mod:`pydp2.providers.started_provider` does that after the hook.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -40,6 +43,28 @@ class GeneratorContext:
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little")))
 
 
+class _ThisThread(threading.local):
+    """Generator that a thread runs: its settings, to which this is no reference that keeps them, and its context."""
+
+    shown: tuple[weakref.ref[Settings], GeneratorContext] | None = None
+
+
+_this_thread = _ThisThread()
+
+
+def show_context(settings: Settings, context: GeneratorContext) -> None:
+    """Let ``settings`` show ``context`` to this thread, until it runs another generator. A thread that runs none, as
+    one that ``process`` has started, sees what was shown last."""
+    settings._context = context
+    _this_thread.shown = (weakref.ref(settings), context)
+
+
+def shown_context(settings: Settings) -> GeneratorContext | None:
+    """Return what ``settings`` show to this thread; None before the first generator."""
+    shown = _this_thread.shown
+    return shown[1] if shown is not None and shown[0]() is settings else settings._context
+
+
 class _FromContext:
     """Attribute that reads from the running context.
 
@@ -52,9 +77,10 @@ class _FromContext:
     def __get__(self, settings: Settings | None, owner: type) -> Any:
         if settings is None:
             return self
-        if settings._context is None:
+        context = shown_context(settings)
+        if context is None:
             raise AttributeError(self._name)  # Settings.__getattr__ finds the words
-        return getattr(settings._context, self._name)
+        return getattr(context, self._name)
 
 
 class Settings:

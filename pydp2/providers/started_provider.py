@@ -37,7 +37,7 @@ from pydp2.providers.options import (
     check_pool_weight,
     check_types,
 )
-from pydp2.providers.settings import GeneratorContext, Settings
+from pydp2.providers.settings import GeneratorContext, Settings, show_context, shown_context
 from pydp2.schema.input_types import Slots
 from pydp2.schema.provider_schema import Schema
 
@@ -67,7 +67,7 @@ class OpenFile(Iterator[Any]):
         self._pending: Iterator[Any] = iter(())
 
     def __next__(self) -> Any:
-        self._settings._context = self.context
+        show_context(self._settings, self.context)
         while True:
             for sample in self._pending:
                 return sample
@@ -92,10 +92,14 @@ class OpenFile(Iterator[Any]):
 
     def close(self) -> None:
         """Close the generator: its ``finally`` blocks run, and what they raise passes."""
-        self._settings._context = self.context
-        close = getattr(self.iterator, "close", None)
-        if close is not None:
-            close()
+        before = shown_context(self._settings)
+        show_context(self._settings, self.context)
+        try:
+            close = getattr(self.iterator, "close", None)
+            if close is not None:
+                close()
+        finally:  # the collector may close it while another one runs
+            show_context(self._settings, before or self.context)
 
 
 class StartedProvider:
@@ -161,8 +165,8 @@ class StartedProvider:
         )
 
     def show_context(self, context: GeneratorContext) -> None:
-        """Let the settings show ``context`` until another generator runs."""
-        self.settings._context = context
+        """Let the settings show ``context`` to this thread, until another generator runs in it."""
+        show_context(self.settings, context)
 
 
 def _iterate_result(generator: Callable[..., Iterable[Any]], settings: Settings, filename: str) -> Iterator[Any]:

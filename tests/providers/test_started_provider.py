@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -343,6 +345,58 @@ def test_a_generator_is_closed_under_its_own_settings() -> None:
     assert running.settings.last == ("x", 0)
     y.close()
     assert running.settings.last == ("y", 0)
+
+
+def test_closing_a_generator_leaves_the_settings_to_the_one_that_runs() -> None:
+    """The collector may close it at any line of the other one."""
+    files: dict[str, Any] = {}
+
+    @provider(input_types=ONE)
+    def process(settings: Any, filename: str) -> Any:
+        try:
+            yield settings.filename
+            if filename == "y":
+                files["x"].close()
+            yield settings.filename
+        finally:
+            settings.last = settings.filename
+
+    running = process.start()
+    files |= {name: opened(running, name, i) for i, name in enumerate("xy")}
+    assert [next(files["x"]), *files["y"]] == ["x", "y", "y"]
+    assert running.settings.last == "y"
+
+
+def test_a_thread_sees_the_file_of_its_own_generator_while_another_thread_runs_one() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    @provider(input_types=ONE)
+    def process(settings: Any, filename: str) -> Any:
+        if filename == "x":
+            inside.set()
+            assert go_on.wait(10)
+        yield settings.filename, settings.pass_id, int(settings.rng.integers(1 << 30))
+
+    def first_of(running: StartedProvider, name: str, pass_id: int) -> Any:
+        return next(opened(running, name, 0, pass_id))
+
+    running = process.start()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(first_of, running, "x", 0)
+        assert inside.wait(10)
+        assert first_of(running, "y", 5)[:2] == ("y", 5)
+        go_on.set()
+        assert other.result(10) == first_of(process.start(), "x", 0)
+
+
+def test_a_thread_that_process_starts_sees_the_file_of_process() -> None:
+    @provider(input_types=ONE)
+    def process(settings: Any, filename: str) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            yield pool.submit(lambda: (settings.filename, settings.pass_id)).result()
+
+    running = process.start()
+    assert [next(opened(running, name, 0, i)) for i, name in enumerate("xy")] == [("x", 0), ("y", 1)]
 
 
 def test_a_context_can_be_activated_once_for_many_samples() -> None:

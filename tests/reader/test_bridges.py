@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,28 @@ def test_the_hook_of_a_provider_runs_once_and_a_single_slot_is_a_tuple(text_file
     assert [list(process.reader(files, args={"width": 1000}, seed=4)())] == passes[:1]
     with pytest.raises(BadSample, match="sample 0, slot 0: expected an int in"):
         list(process.reader(files, args={"width": 1})())
+
+
+def test_the_hook_runs_once_if_two_threads_begin_the_first_two_passes() -> None:
+    hooks: list[str] = []
+    began, again = threading.Event(), threading.Event()
+
+    def hook(settings: Any, **kwargs: Any) -> None:
+        hooks.append("hook")
+        (again if began.is_set() else began).set()
+        again.wait(0.3)
+
+    @provider(input_types=[integer_value(9)], init_hook=hook)
+    def process(settings: Any, filename: str) -> Iterator[int]:
+        yield settings.pass_id
+
+    samples = process.reader(["f"])
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(list, samples())
+        assert began.wait(10)
+        second = pool.submit(list, samples())
+        assert (first.result(10), second.result(10)) == ([(0,)], [(1,)])
+    assert hooks == ["hook"]
 
 
 # -- client.reader() ---------------------------------------------------------------------------------------------------
