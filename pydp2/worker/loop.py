@@ -281,6 +281,7 @@ class WorkerLoop:
                 polled = now
                 if self._has_to_give_way(task, late=now - began > FLUSH):
                     break
+                self._switch_to(task)  # a message may have closed files of another reading, under their names
                 edge = task.next_stop
         self._end_turn(task, ramping)
 

@@ -22,7 +22,7 @@ from pydp2.errors import NotRepeatable, ProviderError
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import SAMPLE_COST, FileAssignment
 from pydp2.protocol.link_states import LinkRole, worker_link
-from pydp2.protocol.worker_status import WorkerStatus
+from pydp2.protocol.worker_status import ATTEMPT, FILE, WorkerStatus
 from pydp2.server.dispatch.ledger import NO_PAUSE
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.transport import in_process
@@ -753,6 +753,34 @@ def test_the_end_of_one_reading_is_nothing_to_another(script: Callable[..., Scri
     one.grant(1)
     one.until(lambda: one.ended(1))
     assert [sample[0] for sample in one.ledger.found[1].samples] == list(range(200))
+
+
+def test_a_file_goes_on_as_itself_when_one_of_another_job_was_closed_in_its_turn(script: Callable[..., Script]) -> None:
+    closed = threading.Event()
+    seen: list[tuple[str, int, int, int]] = []
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        try:
+            while filename == "f1" or not closed.is_set():
+                time.sleep(0.0005)
+                yield {"id": 1, "words": []}
+            for _ in range(3):
+                row = one.status_row.row
+                seen.append((settings.filename, settings.pass_id, row[FILE], row[ATTEMPT]))
+                yield {"id": 2, "words": []}
+        finally:
+            if filename == "f1":
+                closed.set()
+
+    one = script(process)
+    one.say(m.BeginReading(2, 7, 1))
+    one.assign(1, limit=COST, reading=2)
+    one.until(lambda: bool(one.blocked))
+    one.assign(0)
+    one.until(lambda: length_of(one, 0) > 0)
+    one.say(m.EndReading(2))
+    one.until(lambda: one.ended(0))
+    assert seen == [("f0", 0, 0, one.ledger.entries[0].attempt)] * 3
 
 
 good = st.tuples(st.just("good"), st.integers(0, 99))
