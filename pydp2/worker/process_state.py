@@ -41,12 +41,7 @@ class ProcessState:
         except OSError:
             here = ""
         if here != self._working_directory:
-            os.chdir(self._working_directory)
-            self.print_once(
-                f"process() changed the working directory to {here or 'a folder that is gone'}; it is put back to "
-                f"{self._working_directory}, where the entries of the list are looked up (said once)",
-                "chdir",
-            )
+            self._put_back(here)
         for number, name in ((1, "stdout"), (2, "stderr")):
             try:
                 os.fstat(number)
@@ -55,6 +50,23 @@ class ProcessState:
             stream = getattr(sys, name)
             if stream is None or getattr(stream, "closed", False):
                 setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115  # it is the process's stream
+
+    def _put_back(self, here: str) -> None:
+        """Go from the folder ``here`` ('': one that is gone) back to the working directory."""
+        try:
+            os.chdir(self._working_directory)
+        except OSError as error:  # files with whole paths can still be read
+            self.print_once(
+                f"the working directory {self._working_directory}, where the entries of the list are looked up, cannot "
+                f"be used any more: {error.strerror}; start the service again with a root that stays (said once)",
+                "no_working_directory",
+            )
+            return
+        self.print_once(
+            f"process() changed the working directory to {here or 'a folder that is gone'}; it is put back to "
+            f"{self._working_directory}, where the entries of the list are looked up (said once)",
+            "chdir",
+        )
 
     def switch_file(self, file: int) -> None:
         """Mark the output that follows as that of ``file``."""

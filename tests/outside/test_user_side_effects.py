@@ -63,6 +63,19 @@ def test_the_working_directory_is_put_back_with_one_warning(
     assert f"process() changed the working directory to /; it is put back to {tmp_path}" in screen[0]
 
 
+def test_the_service_goes_on_without_its_working_directory(
+    provider_file: Callable[[str], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (root := tmp_path / "root").mkdir()
+    what = f"os.path.isdir({str(root)!r}) and os.rmdir({str(root)!r})"
+    seen = one_pass(["a", "b", "c"], provider_file(CODE.replace("{what}", what)), root=root, workers=1)
+    assert seen.error is None
+    assert seen.samples == [*range(20)] * 3
+    screen = capfd.readouterr().err
+    assert screen.count("cannot be used any more: No such file or directory; start the service again with") == 1
+    assert f"the working directory {root}" in screen
+
+
 def test_a_directory_that_is_gone_is_left(
     provider_file: Callable[[str], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
