@@ -87,7 +87,7 @@ def _list_hint(value: object, kind: type[int] | type[float]) -> str:
     return f" (write [{kind(number)!r}])" if abs(number) < 1 << 53 else ""
 
 
-def _tensor_hint(value: object, *methods: str) -> str:
+def tensor_hint(value: object, *methods: str) -> str:
     """Return the hint for a tensor of torch or another library: which of ``methods``, those that its class has, give
     what can be packed; '' for anything else."""
     if isinstance(value, np.ndarray | np.generic):
@@ -98,7 +98,7 @@ def _tensor_hint(value: object, *methods: str) -> str:
 
 def _number_hint(value: object) -> str:
     """Return the hint for a tensor that holds one number."""
-    hint = _tensor_hint(value, "item") or _tensor_hint(value, "numpy")
+    hint = tensor_hint(value, "item") or tensor_hint(value, "numpy")
     return hint if hint and getattr(value, "ndim", None) == 0 else ""
 
 
@@ -181,7 +181,7 @@ class _Normaliser:
         elif isinstance(value, Iterator):
             expected += " (an iterator cannot be packed: make it a list)"
         elif isinstance(value, Iterable) and not isinstance(value, Mapping | str | bytes | bytearray | memoryview):
-            expected += _tensor_hint(value, "numpy", "tolist") or " (make it a list)"
+            expected += tensor_hint(value, "numpy", "tolist") or " (make it a list)"
         raise bad_sample(self.label, expected, value, path)
 
     def sequence(self, value: object, path: ValuePath) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -13,8 +13,9 @@ from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
 from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
+from pydp2.packers.normalise import describe, tensor_hint
 from pydp2.packers.packer import Packer
-from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
+from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots, is_float
 
 Types = Mapping[str, InputType] | Sequence[InputType] | Sequence[tuple[str, InputType]]
 FeedMapping = Mapping[str, int] | Sequence[str] | None
@@ -124,10 +125,7 @@ def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[i
         return value  # the packer raises the error
     if has_mask(value):
         raise _bad(label, f"a vector, or lists of equal lengths,{UNMASK_HINT}", masked_text(value))
-    try:
-        array = np.asarray(value)
-    except ValueError:  # its parts differ in length
-        raise _bad(label, "a vector, or lists of equal lengths", f"{value!r:.80}") from None
+    array = _as_array(label, value)
     if not array.ndim:
         raise _bad(label, "a vector", f"{value!r:.80} ({type(value).__name__})")
     if array.ndim > _MOST_DIMENSIONS:
@@ -139,7 +137,40 @@ def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[i
     shape = shapes.setdefault(slot, array.shape)
     if shape != array.shape:
         raise _bad(label, f"the shape {shape}, as before it in this batch", f"{array.shape}")
-    return array.reshape(-1) if array.ndim > 1 else value
+    if array.ndim > 1:
+        return _flattened(declared, value, array)
+    return value if isinstance(value, np.ndarray | Sequence) else array
+
+
+def _as_array(label: str, value: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(value)
+    except MemoryError:
+        raise
+    except Exception:  # its parts differ in length, or it is a tensor that numpy cannot read: elsewhere, with gradients
+        hints = (tensor_hint(part, "tolist") or tensor_hint(part, "numpy") for part in _parts(value, _MOST_DIMENSIONS))
+        hint = next(filter(None, hints), "")
+        raise _bad(label, f"a vector, or lists of equal lengths{hint}", describe(value)) from None
+
+
+def _flattened(declared: InputType, value: Any, array: np.ndarray[Any, Any]) -> Any:
+    """Return the numbers of ``value``, which is nested, one after the other; ``array`` has them in one dtype."""
+    kind = array.dtype.kind
+    if kind not in "fO" or (kind == "f" and is_float(declared.element_dtype)) or not isinstance(value, list | tuple):
+        return array.reshape(-1)
+    parts = [*_parts(value, array.ndim)]  # among floats, numpy makes floats of ints, and these may be rounded
+    if not all(isinstance(part, int | float | np.generic | np.ndarray) for part in parts):
+        return array.reshape(-1)
+    return [number for part in parts for number in (part.ravel().tolist() if isinstance(part, np.ndarray) else [part])]
+
+
+def _parts(value: Any, levels: int) -> Iterator[Any]:
+    """Yield what lists and tuples that are nested up to ``levels`` deep hold."""
+    if levels and isinstance(value, list | tuple):
+        for part in value:
+            yield from _parts(part, levels - 1)
+    else:
+        yield value
 
 
 def _bad(label: str, expected: str, got: str) -> BadSample:

@@ -131,6 +131,69 @@ def test_rd_36_shapes_that_differ_and_scalars_are_value_errors(values: list[Any]
         DataFeeder([dense_vector(4)])([(value,) for value in values])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "numbers"),
+    [
+        ("int64", [2**53 + 1, 1.0, 2, 3]),
+        ("int64", [-(2**63), 1.0, 2**63 - 1, 0]),
+        ("uint64", [2**63 + 1, 5, 2**64 - 1, 0]),
+        ("int64", [2**53 + 1, np.float32(2), np.uint64(3), True]),
+        ("float64", [2**70, 1, 0.5, 2]),
+        ("bool", [1.0, 0, True, False]),
+    ],
+)
+def test_rd_36_numbers_in_nested_lists_are_what_they_are_in_one_list(dtype: str, numbers: list[Any]) -> None:
+    feeder = DataFeeder([dense_vector(4, dtype=dtype)])
+    plain = feeder([(numbers,)])[0]
+    nested = [numbers[:2], tuple(numbers[2:])]
+    assert feeder([(nested,)])[0].tolist() == plain.tolist() == [list(map(np.dtype(dtype).type, numbers))]  # type: ignore[union-attr]
+    assert feeder([([nested],)])[0].tolist() == plain.tolist()  # type: ignore[union-attr]
+
+
+def test_rd_36_arrays_of_several_dtypes_in_a_list_keep_their_numbers() -> None:
+    value = [np.array([2**53 + 1, 2]), np.array([3.0, 4.0]), (5, 6)]
+    batch = DataFeeder([dense_vector(6, dtype="int64")])([(value,)])
+    assert batch[0].tolist() == [[2**53 + 1, 2, 3, 4, 5, 6]]  # type: ignore[union-attr]
+
+
+class Tensor:
+    """As torch has them: numpy can read it, unless that raises ``error``."""
+
+    def __init__(self, values: Any, error: Exception | None = None) -> None:
+        self.values, self.error = np.array(values), error
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Any:
+        return Tensor(self.values[index], self.error)
+
+    def __repr__(self) -> str:
+        return "tensor(…)"
+
+    def tolist(self) -> Any:
+        return self.values.tolist()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("it requires grad"), TypeError("it is on cuda:0"), ValueError("no")])
+def test_a_tensor_that_numpy_cannot_read_is_told_with_entry_slot_and_remedy(error: Exception) -> None:
+    for value in (Tensor([1.0, 2.0], error), Tensor([[1.0], [2.0]], error), [Tensor([1.0], error)] * 2):
+        text = r"entry 1 of the mini-batch, slot 0: expected .* \(write x.tolist\(\)\), got "
+        with pytest.raises(BadSample, match=text):
+            DataFeeder([dense_vector(2)])([([1.0, 2.0],), (value,)])
+
+
+def test_a_tensor_that_numpy_can_read_is_taken_as_an_array_however_many_dimensions_it_has() -> None:
+    feeder = DataFeeder([dense_vector(2)])
+    for value in (Tensor([1.0, 2.0]), Tensor([[1.0], [2.0]]), [Tensor([1.0]), Tensor([2.0])]):
+        assert arrays(feeder([(value,)])) == [[[1.0, 2.0]]]
+
+
 @pytest.mark.parametrize("entry", [([1.0, 2.0], 3, 4), [[1.0, 2.0], 3, 4]])
 def test_without_a_mapping_an_entry_has_no_column_beyond_the_slots(entry: Any) -> None:
     text = "all slots: expected 2 columns, one for each slot, got an entry with 3 columns"
