@@ -75,6 +75,7 @@ cdef enum:
     TEXT = 4
     RAW = 5
     SCALAR = 100  # dense elements that are one number each
+    _FAILED = -3  # what raised has left this value of a variable
     _MAX_COUNT = 0x7FFFFFFF
     _COPY_LIMIT = 64 * 1024
 
@@ -240,7 +241,7 @@ cdef class NativeSlotWriter:
 
     # -- taking ----------------------------------------------------------------------------------------------------
     cdef Py_ssize_t try_write(self, object value) except -2:
-        """Take ``value`` and return its bytes, or UNSURE; then nothing has changed."""
+        """Take ``value`` and return its bytes, or UNSURE; then nothing has changed. If this raises, call :meth:`trim`."""
         cdef Py_ssize_t size
         self._set_mark()
         size = self._level(value, self._depth)
@@ -268,6 +269,21 @@ cdef class NativeSlotWriter:
         """Forget the value that was just taken."""
         self._reset_to_mark()
         self._rows -= 1
+
+    cdef void trim(self) noexcept:
+        """Forget the part of a value behind those that were taken whole."""
+        cdef Py_ssize_t i, entries, kept = self._rows
+        cdef int level
+        cdef ByteBuffer counts
+        for level in range(self._depth, 0, -1):
+            counts = self._counts_at(level)
+            counts.used = 4 * kept
+            entries = 0
+            for i in range(kept):
+                entries += (<int32_t*>counts.data)[i]
+            kept = entries
+        self._values.used = kept * self._width * self._size
+        self._second.used = 4 * kept if self._kind == 2 else 0
 
     cdef ByteBuffer _counts_at(self, int level):
         """Return the counts ``level`` levels above the elements."""
@@ -673,7 +689,12 @@ cdef class NativeSlotWriter:
     # -- what the packer calls -------------------------------------------------------------------------------------
     def add(self, value):
         """Take one value and return its bytes. Raises anything that the slot writer in Python raises."""
-        cdef Py_ssize_t size = self.try_write(value)
+        cdef Py_ssize_t size = _FAILED
+        try:
+            size = self.try_write(value)
+        finally:
+            if size == _FAILED:
+                self.trim()
         if size >= 0:
             return size
         self._move_to_python()
@@ -783,7 +804,12 @@ cdef class NativeSampleLoop:
                 self.in_user_code = False
             if self.send_pending or self.counts_collected or rows <= 0 or room <= 0 or _nanoseconds() > until:
                 return sample
-            size = self._pack(sample)
+            size = _FAILED
+            try:
+                size = self._pack(sample)
+            finally:  # there was no memory for it, or a key cannot be compared
+                if size == _FAILED:
+                    self._take_back()
             if size < 0:
                 return sample
             credit -= size + cost
@@ -824,6 +850,18 @@ cdef class NativeSampleLoop:
                 return UNSURE
             size += more
         return size
+
+    cdef void _take_back(self) noexcept:
+        """Take back the sample that was being packed, which some of the slots have: the last one does not."""
+        cdef Py_ssize_t i
+        cdef NativeSlotWriter last = <NativeSlotWriter>PyTuple_GET_ITEM(self._writers, self._slots - 1)
+        cdef NativeSlotWriter each
+        for i in range(self._slots):
+            each = <NativeSlotWriter>PyTuple_GET_ITEM(self._writers, i)
+            if each._rows_in_python + each._rows > last._rows_in_python + last._rows:
+                each.undo_last()
+            else:
+                each.trim()
 
     cdef void _unpack(self, Py_ssize_t count) noexcept:
         """Take back the last value of the first ``count`` slots."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import threading
 import time
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,7 @@ from pydp2.schema.input_types import (
     dense_vector_sequence,
     integer_value,
     integer_value_sequence,
+    raw_sequence,
     sparse_binary_vector,
     sparse_float_vector,
 )
@@ -164,6 +169,59 @@ def test_a_dict_with_more_keys_is_given_out_once_for_them_to_be_looked_at() -> N
     assert draw(samples) is more
     assert draw(samples) == {"a": 0, "c": 0}
     assert draw.packer.finish().columns.samples() == [[1, 2], [3, 4]]
+
+
+class Odd:
+    """A key that cannot be compared with the name of the second slot."""
+
+    def __hash__(self) -> int:
+        return hash("b")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not today")
+
+
+@needs_compiled
+def test_a_sample_whose_keys_cannot_be_compared_leaves_nothing() -> None:
+    draw = Draw(Slots((integer_value(5), integer_value(5)), ("a", "b")))
+    with pytest.raises(RuntimeError, match="not today"):
+        draw(iter([{"a": 1, "b": 2}, {"a": 3, Odd(): 4}]))
+    with pytest.raises(StopIteration):
+        draw(iter([{"a": 4, "b": 0}]))
+    assert draw.packer.finish().columns.samples() == [[1, 2], [4, 0]]
+
+
+@contextmanager
+def little_memory(room: int) -> Iterator[None]:
+    """This process may have ``room`` bytes more than it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@needs_compiled
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the limit is not kept")
+@pytest.mark.parametrize("single", [True, False])
+def test_a_sample_that_there_is_no_memory_for_leaves_nothing(single: bool) -> None:
+    slots = Slots((raw_sequence(),) if single else (integer_value(5), raw_sequence()))
+    large = np.zeros(1 << 30, np.uint8)  # never touched, so it takes addresses and no memory
+
+    def samples(*strings: Any) -> Iterator[Any]:
+        return iter([list(strings) if single else (1, list(strings))])
+
+    draw = Draw(slots)
+    with pytest.raises(StopIteration):
+        draw(samples(b"ab", b"c"))
+    with little_memory(1 << 28), pytest.raises(MemoryError):
+        draw(samples(b"de", large))
+    with pytest.raises(StopIteration):
+        draw(samples(b"f"))
+    strings = [sample[-1] for sample in draw.packer.finish().columns.samples()]
+    assert strings == [[b"ab", b"c"], [b"f"]]
 
 
 @pytest.mark.parametrize("fast", [pytest.param(True, marks=needs_compiled), False])
