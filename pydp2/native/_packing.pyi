@@ -18,6 +18,7 @@ class NativeSampleLoop:
         self,
         adders: tuple[Any, ...],
         names: tuple[str, ...] | None,
+        other_names: tuple[str, ...],
         single: bool,
         mark: memoryview,
         fields: tuple[int, int, int],

@@ -754,7 +754,7 @@ cdef class NativeSampleLoop:
     """Loop that draws samples from a generator, and packs those that it is certain of; see
     :class:`pydp2.packers.sample_loop.PythonSampleLoop`."""
 
-    cdef tuple _writers, _names
+    cdef tuple _writers, _names, _other_names
     cdef bint _single, _timed, _extra_keys_seen
     cdef Py_buffer _view
     cdef int64_t* _mark
@@ -763,12 +763,13 @@ cdef class NativeSampleLoop:
     cdef Py_ssize_t _rows, _bytes
     cdef public bint in_user_code, send_pending, counts_collected
 
-    def __cinit__(self, tuple writers, tuple names, bint single, mark, tuple fields, bint timed):
+    def __cinit__(self, tuple writers, tuple names, tuple other_names, bint single, mark, tuple fields, bint timed):
         for writer in writers:
             if type(writer) is not NativeSlotWriter:
                 raise TypeError("compiled slot writers are needed")
         self._writers = writers
         self._names = names
+        self._other_names = other_names
         self._single = single
         self._slots = len(writers)
         PyObject_GetBuffer(mark, &self._view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
@@ -829,7 +830,7 @@ cdef class NativeSampleLoop:
         if by_name:
             if self._names is None:
                 return UNSURE
-            if PyDict_Size(sample) > self._slots and not self._extra_keys_seen:
+            if PyDict_Size(sample) > self._slots and not self._extra_keys_seen and self._has_unknown_key(sample):
                 self._extra_keys_seen = True  # returned once, so that its keys are checked
                 return UNSURE
         elif self._single:
@@ -862,6 +863,15 @@ cdef class NativeSampleLoop:
                 each.undo_last()
             else:
                 each.trim()
+
+    cdef bint _has_unknown_key(self, dict sample) except -1:
+        """Return True if ``sample``, which has more keys than there are slots, has one that was not declared; it may
+        return False if a slot's is missing."""
+        cdef Py_ssize_t known = self._slots
+        for name in self._other_names:
+            if name in sample:
+                known += 1
+        return PyDict_Size(sample) > known
 
     cdef void _unpack(self, Py_ssize_t count) noexcept:
         """Take back the last value of the first ``count`` slots."""

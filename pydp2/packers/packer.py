@@ -6,6 +6,7 @@ types and lengths at once, :mod:`.vector_checks` the values later.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,10 +123,10 @@ class Packer:
                 each.rollback(pending)
             raise
 
-    def sample_loop(self, single: bool, marker: SampleMarker) -> SampleLoop:
+    def sample_loop(self, single: bool, marker: SampleMarker, other_names: Collection[str] = ()) -> SampleLoop:
         """Return the loop that draws samples and may pack them here; :meth:`count_packed` is told of these. ``single``:
-        the only slot's value is yielded bare."""
-        return sample_loop(self._writers, self._slots, single, marker)
+        the only slot's value is yielded bare. ``other_names``: names that are no slots but were declared."""
+        return sample_loop(self._writers, self._slots, single, marker, other_names)
 
     def count_packed(self, rows: int, nbytes: int) -> None:
         """Count ``rows`` samples that the sample loop has packed, good in every way."""

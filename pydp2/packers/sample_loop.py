@@ -6,7 +6,7 @@ The compiled form also packs what it draws, as far as it is certain of it; see :
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from pydp2.native import _packing
@@ -89,13 +89,17 @@ class PythonSampleLoop:
         return 0, 0
 
 
-def sample_loop(packs: tuple[SlotWriter, ...], slots: Slots, single: bool, marker: SampleMarker) -> SampleLoop:
-    """Return the loop that draws samples for ``packs``. ``single``: the only slot's value is yielded bare."""
+def sample_loop(
+    packs: tuple[SlotWriter, ...], slots: Slots, single: bool, marker: SampleMarker, other_names: Collection[str] = ()
+) -> SampleLoop:
+    """Return the loop that draws samples for ``packs``. ``single``: the only slot's value is yielded bare.
+    ``other_names``: names that are no slots but were declared; a sample with a key beyond these is returned once."""
     if _packing is None or not isinstance(packs[0], _packing.NativeSlotWriter):
         return PythonSampleLoop(marker)
     return _packing.NativeSampleLoop(
         packs,
         slots.names,
+        tuple(other_names),
         single,
         marker.row,
         (marker.sample_field, marker.since_field, marker.running_field),

@@ -17,15 +17,16 @@ class SlotOrder:
     """Arranger of samples in the order of ``slots``; names of these say that the types were declared as a dict.
 
     ``single``: whether there is one slot, whose value is yielded bare (default: as ``slots`` has it). ``other_names``:
-    names that are no slots but were declared. ``on_unknown``: called with a text about the first keys that were not
-    declared; such keys are ignored. See docs/semantics.md.
+    names that are no slots but were declared (those of slots are left out). ``on_unknown``: called with a text about
+    the first keys that were not declared; such keys are ignored. See docs/semantics.md.
     """
 
-    __slots__ = ("_count", "_known_names", "_names", "_single", "_unknown_reported", "on_unknown")
+    __slots__ = ("_count", "_known_names", "_names", "_single", "_unknown_reported", "on_unknown", "other_names")
 
     def __init__(self, slots: Slots, single: bool | None = None, other_names: Collection[str] = ()) -> None:
         self._names = slots.names
-        self._known_names = {*(slots.names or ()), *other_names}
+        self.other_names = frozenset(other_names).difference(slots.names or ())
+        self._known_names = self.other_names.union(slots.names or ())
         self._count = len(slots)
         self._single = len(slots) == 1 if single is None else single
         self._unknown_reported = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,10 +105,11 @@ class ChunkBuilder:
         self._segments.append(segment)
         return segment
 
-    def sample_loop(self, is_single_slot: bool, marker: SampleMarker) -> SampleLoop:
+    def sample_loop(self, is_single_slot: bool, marker: SampleMarker, other_names: Collection[str] = ()) -> SampleLoop:
         """Return the loop that draws samples and may pack them here; :meth:`count_packed` is told of these.
-        ``is_single_slot``: the only slot's value is yielded bare."""
-        return self._packer.sample_loop(is_single_slot, marker)
+        ``is_single_slot``: the only slot's value is yielded bare. ``other_names``: names that are no slots but were
+        declared."""
+        return self._packer.sample_loop(is_single_slot, marker, other_names)
 
     def packing_budget(self, task: FileTask, next_stop: int) -> PackingBudget:
         """Return how many samples of ``task`` the sample loop may pack by itself: up to there their treatment is known,

@@ -38,7 +38,7 @@ class SampleDrawer:
     ) -> None:
         self._provider, self._builder, self._files, self._marker = provider, builder, files, marker
         self._send_lock = send_lock
-        self._sample_loop = builder.sample_loop(provider.is_single_slot, marker)
+        self._sample_loop = builder.sample_loop(provider.is_single_slot, marker, provider.slot_order.other_names)
         self.task: FileTask | None = None
         """Task whose samples are packed."""
 

@@ -120,6 +120,22 @@ def test_pd_19_unknown_keys_are_told_of_once_with_file_sample_and_slots(
 
 
 @pytest.mark.parametrize("pure", ["0", "1"])
+def test_pd_19_an_unknown_key_is_told_of_also_where_input_order_leaves_a_known_one_out(
+    pure: str, deliver: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+    @provider(input_types={"a": integer_value(10), "b": integer_value(20), "id": integer_value(30)})
+    def process(settings, filename):
+        for i in range(20):
+            yield {"a": 1, "b": 2, "id": i}
+        yield {"a": 1, "b": 2, "idd": 20}
+    """
+    monkeypatch.setenv("PYDP2_PURE_PYTHON", pure)
+    deliver(code, ["f"], input_order=["a", "b"])
+    assert "file f, sample 20: process yielded 'idd', which no slot is called" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
 def test_pd_18_a_defaultdict_that_lacks_a_name_raises_naming_it(
     pure: str, deliver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

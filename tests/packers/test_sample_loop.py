@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pydp2 import native
 from pydp2.errors import BadSample
 from pydp2.packers.packer import Packer
 from pydp2.packers.sample_loop import PackingBudget, SampleMarker
+from pydp2.packers.slot_order import SlotOrder
 from pydp2.schema.input_types import (
     Slots,
     dense_vector,
@@ -55,11 +56,14 @@ def outcome(packer: Packer, samples: list[list[Any]], marks: list[bool], raw: An
 class Draw:
     """Draws from samples as a worker does."""
 
-    def __init__(self, slots: Slots, *, strict: bool = True, fast: bool = True, timed: bool = False) -> None:
+    def __init__(
+        self, slots: Slots, *, strict: bool = True, fast: bool = True, timed: bool = False, others: Sequence[str] = ()
+    ) -> None:
         self.row = array("q", [0] * 8)
         self.packer = Packer(slots, strict, fast)
         self.single = len(slots) == 1
-        self.drawer = self.packer.sample_loop(self.single, SampleMarker(memoryview(self.row), 2, 4, 3, timed))
+        marker = SampleMarker(memoryview(self.row), 2, 4, 3, timed)
+        self.drawer = self.packer.sample_loop(self.single, marker, others)
         self.packed = 0
 
     def __call__(self, samples: Iterator[Any], budget: PackingBudget = PLENTY, ns: int = SECOND) -> Any:
@@ -169,6 +173,35 @@ def test_a_dict_with_more_keys_is_given_out_once_for_them_to_be_looked_at() -> N
     assert draw(samples) is more
     assert draw(samples) == {"a": 0, "c": 0}
     assert draw.packer.finish().columns.samples() == [[1, 2], [3, 4]]
+
+
+@needs_compiled
+@given(st.lists(st.sampled_from(["ab", "abc", "abd", "abcd", "abx", "abcx", "abxy", "acx", "ax", "ac"]), max_size=6))
+def test_the_first_sample_with_a_key_that_was_not_declared_is_given_out(keys: list[str]) -> None:
+    slots = Slots((integer_value(5), integer_value(5)), ("a", "b"))
+    order, told = SlotOrder(slots, other_names=("c", "d")), list[str]()
+    order.on_unknown = told.append
+    draw = Draw(slots, others=("c", "d"))
+    samples = [dict.fromkeys(each, 1) for each in keys]
+
+    def given_out() -> Iterator[Any]:
+        drawn = iter(samples)
+        while True:
+            try:
+                yield draw(drawn)
+            except StopIteration:
+                return
+
+    for sample in given_out():
+        with suppress(BadSample):
+            draw.packer.add(order.arrange(sample))
+    draw.packer.finish()
+    plain, said = SlotOrder(slots, other_names=("c", "d")), list[str]()
+    plain.on_unknown = said.append
+    for sample in samples:
+        with suppress(BadSample):
+            plain.arrange(sample)
+    assert told == said
 
 
 class Odd:
