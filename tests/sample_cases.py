@@ -73,13 +73,22 @@ def _numbers(dtype: np.dtype[Any]) -> Any:
     return st.integers(int(info.min), int(info.max))
 
 
+def bfloat16_arrays(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Arrays of bfloat16 with NaN of several bits."""
+    total = math.prod(shape)
+    bits = st.lists(st.sampled_from([0x7FC0, 0x7FFF, 0xFFC1, 0x3F80]), min_size=total, max_size=total)
+    return bits.map(lambda v: np.array(v, np.uint16).view(dtype).reshape(shape))
+
+
 def _dense(declared: InputType) -> Any:
     dtype = declared.element_dtype
+    odd = bfloat16_arrays(declared.element_shape, dtype) if is_bfloat16(dtype) else st.nothing()
     if declared.is_scalar:
         number = _numbers(dtype)
-        return st.one_of(number, number.map(dtype.type), number.map(lambda v: np.array(v, dtype)))
+        forms = number, number.map(dtype.type), number.map(lambda v: np.array(v, dtype)), odd, odd.map(lambda v: v[()])
+        return st.one_of(*forms)
     lists = st.lists(_numbers(dtype), min_size=declared.dim, max_size=declared.dim)
-    arrays = lists.map(lambda v: np.array(v, dtype).reshape(declared.element_shape))
+    arrays = odd | lists.map(lambda v: np.array(v, dtype).reshape(declared.element_shape))
     return st.one_of(lists, lists.map(tuple), arrays, arrays.map(np.asfortranarray))
 
 

@@ -186,11 +186,12 @@ def _element_array(slot_type: InputType, values: Array) -> Arrays | None:
         return None
     if slot_type.type != DataType.Dense:
         return (values,) if values.ndim == 1 and values.dtype.kind in "iub" else None
-    if is_bfloat16(values.dtype):
+    keeps_bits = is_bfloat16(values.dtype) and values.dtype == slot_type.element_dtype
+    if is_bfloat16(values.dtype) and not keeps_bits:
         values = values.astype(np.float32)
     if _are_numbers(slot_type, values) and values.itemsize > 8:  # alone, a long double goes by way of float64
         return None
-    fits = values.dtype.kind in REAL_KINDS and values.size == len(values) * slot_type.dim
+    fits = (keeps_bits or values.dtype.kind in REAL_KINDS) and values.size == len(values) * slot_type.dim
     return (values,) if fits and (values.ndim > 1 or slot_type.is_scalar) else None
 
 

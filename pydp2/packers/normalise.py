@@ -188,10 +188,14 @@ class _Normaliser:
         """Return one sequence of elements."""
         if self.declared.type == DataType.Index:
             return self.ids(value, "a list, tuple or numpy array of ints", path)
-        if self.declared.is_scalar and type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in REAL_KINDS:
+        if self.declared.is_scalar and type(value) is np.ndarray and value.ndim == 1 and self.takes_as_is(value.dtype):
             return np.ascontiguousarray(value)
         steps = self.sequence_items(value, self.expected_kind(SequenceType.SEQUENCE), path)
         return [self.element(step, (*path, i)) for i, step in enumerate(steps)]
+
+    def takes_as_is(self, dtype: np.dtype[Any]) -> bool:
+        """Return True if arrays of ``dtype`` are packed as they are: bfloat16 only for itself, so its bits stay."""
+        return dtype.kind in REAL_KINDS or (is_bfloat16(dtype) and dtype == self.declared.element_dtype)
 
     def element(self, value: object, path: ValuePath) -> Any:
         """Return one element of any type but an id."""
@@ -287,6 +291,8 @@ class _Normaliser:
         if isinstance(value, list | tuple):
             hint = " (write x[0])" if len(value) == 1 else ""
             raise bad_sample(self.label, f"a number{hint}", value, path)
+        if isinstance(value, np.generic) and is_bfloat16(value.dtype) and self.takes_as_is(value.dtype):
+            return np.array([value])
         if is_float(self.declared.element_dtype):
             return self.floating(value, path)
         return np.array([self.integer(value, path)], self.declared.element_dtype)
@@ -297,9 +303,9 @@ class _Normaliser:
         if isinstance(value, np.ndarray):
             if isinstance(value, np.ma.MaskedArray):
                 raise bad_sample(self.label, words + UNMASK_HINT, value, path)
-            if is_bfloat16(value.dtype):
+            if is_bfloat16(value.dtype) and not self.takes_as_is(value.dtype):
                 value = value.astype(np.float32)
-            if value.dtype.kind not in REAL_KINDS:
+            if not self.takes_as_is(value.dtype):
                 raise bad_sample(self.label, f"{count_text(dim, 'number')}, an array of a real dtype", value, path)
             if value.size != dim:
                 raise bad_sample(self.label, words, value, path)
@@ -347,6 +353,8 @@ class _Normaliser:
         words = expected_value(self.declared)
         if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
             value = value[()]
+        if isinstance(value, np.generic) and is_bfloat16(value.dtype):
+            value = np.float32(value)
         if isinstance(value, np.timedelta64) or not isinstance(value, numbers.Real | np.bool_ | np.floating):
             raise bad_sample(self.label, words + _number_hint(value), value, path)
         try:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pydp2.native import _packing
 from pydp2.packers import normalise
-from pydp2.schema.input_types import STRING_TYPES, DataType, Slots
+from pydp2.schema.input_types import STRING_TYPES, DataType, Slots, is_bfloat16
 
 # Version 2 of the format has a fixed size for each type and no references between equal values.
 _MARSHAL_VERSION = 2
@@ -34,6 +34,7 @@ MARSHALLED_PAIRS = np.dtype({"names": ["i", "v"], "formats": ["<i4", "<f8"], "of
 _MAX_CACHED_STRUCTS = 4096  # lengths above it are too rare to keep a Struct for
 
 _FLOAT64, _INT32, _INT64 = np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64)
+_UINT16 = np.dtype(np.uint16)
 _pack_float = struct.Struct("d").pack
 
 _dumps = marshal.dumps
@@ -201,10 +202,19 @@ class PairWriter:
 class DenseWriter:
     """Writer of dense elements; the entries of ``buffer`` are single numbers."""
 
-    __slots__ = ("_accepts_ints", "_float_marks", "_int_marks", "buffer", "entries_per_value", "value_bytes")
+    __slots__ = (
+        "_accepts_ints",
+        "_bfloat16",
+        "_float_marks",
+        "_int_marks",
+        "buffer",
+        "entries_per_value",
+        "value_bytes",
+    )
 
     def __init__(self, width: int, dtype: np.dtype[Any], strict: bool) -> None:
         self.buffer = TypedBuffer(MARSHALLED_FLOATS)
+        self._bfloat16 = dtype if is_bfloat16(dtype) else None
         self.entries_per_value = width
         self.value_bytes = width * dtype.itemsize
         # Made at the first list, because a slot of arrays may be much wider than any list.
@@ -250,12 +260,12 @@ class DenseWriter:
         return len(values)
 
     def _extend(self, values: NDArray[Any]) -> None:
-        runs = self.buffer
-        if values.dtype is not runs.dtype:
-            if values.dtype.kind not in normalise.REAL_KINDS:
+        runs, dtype = self.buffer, values.dtype
+        if dtype is not runs.dtype:
+            if dtype.kind not in normalise.REAL_KINDS and (self._bfloat16 is None or dtype != self._bfloat16):
                 raise NotCertain
-            runs.switch_dtype(values.dtype)
-        runs.open_bytes.extend(values)
+            runs.switch_dtype(dtype)
+        runs.open_bytes.extend(values if self._bfloat16 is None or dtype.kind != "V" else values.view(_UINT16))
 
 
 class ScalarWriter(DenseWriter):

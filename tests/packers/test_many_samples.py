@@ -36,7 +36,12 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
     text,
 )
+from tests.sample_cases import bfloat16_arrays
 
+try:
+    BFLOAT16 = dense_vector(1, dtype="bfloat16").dtype
+except ImportError:
+    BFLOAT16 = None
 FLOATS = [0.0, -1.5, 3.25, 1e39, 7e4, float("nan"), float("inf")]
 INTS = [0, 1, 2, 0, 1, 2, -1, 3, 10, 2**31 - 1, 2**31, 2**40, 2**62]
 
@@ -45,6 +50,8 @@ INTS = [0, 1, 2, 0, 1, 2, -1, 3, 10, 2**31 - 1, 2**31, 2**40, 2**62]
 def _numbers(draw: Any, shape: tuple[int, ...], good: bool) -> Any:
     """An array for a dense slot, or something like one."""
     kinds = ["f4", "f8", "f2", "i4", "i8", "u1", "?", ">f4"]
+    if BFLOAT16 is not None and draw(st.integers(0, 5)) == 0:
+        return draw(bfloat16_arrays(shape, BFLOAT16))
     dtype = draw(st.sampled_from(kinds if good else [*kinds, "c8", "O", "M8[D]"]))
     total = int(np.prod(shape, dtype=int))
     picked = draw(st.lists(st.sampled_from(FLOATS[:3] if good or dtype[0] not in "f>" else FLOATS),

@@ -24,6 +24,7 @@ from pydp2.schema.input_types import (
     integer_value_sequence,
     integer_value_sub_sequence,
     scalar,
+    scalar_sequence,
     sparse_binary_vector,
     sparse_binary_vector_sequence,
     sparse_float_vector,
@@ -338,6 +339,36 @@ def test_an_int_too_large_for_any_float_is_refused():
     assert "range of float32" in said(dense_vector(1), [10**39])
     assert "range of float16" in said(dense_vector(1, dtype="float16"), [70000])
     assert "range of float32" in said(sparse_float_vector(3), [(1, 10**400)])
+
+
+@both
+def test_the_bits_of_a_bfloat16_stay_in_a_slot_of_bfloat16(strict):
+    dtype = pytest.importorskip("ml_dtypes").bfloat16
+    bits = np.array([0x7FFF, 0xFFC1, 0x7FC0, 0x3F80], np.uint16)
+    array = bits.view(dtype)
+    as_stored = bits.tolist()
+    for value in (array, array.reshape(2, 2), np.repeat(array, 2)[::2]):
+        assert packed(dense_vector(4, dtype="bfloat16"), value, strict) == [[as_stored]]
+    assert (
+        packed(dense_vector_sequence(2, dtype="bfloat16"), array.reshape(2, 2), strict)[1]
+        == bits.reshape(2, 2).tolist()
+    )
+    assert packed(scalar_sequence("bfloat16"), array, strict)[1] == as_stored
+    for number, stored in zip(array, as_stored, strict=True):
+        assert packed(scalar("bfloat16"), number, strict) == packed(scalar("bfloat16"), np.array(number), strict)
+        assert packed(scalar("bfloat16"), number, strict) == [[stored]]
+
+
+@both
+def test_numbers_of_bfloat16_fill_the_other_slots_too(strict):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.array([1, 2], ml_dtypes.bfloat16)
+    for dtype in ("float32", "float64", "int8", "uint64"):
+        assert packed(dense_vector(2, dtype=dtype), array, strict) == [[[1, 2]]]
+        assert packed(dense_vector(2, dtype=dtype), list(array), strict) == [[[1, 2]]]
+        assert packed(scalar(dtype), array[1], strict) == [[2]]
+        assert packed(scalar_sequence(dtype), array, strict) == [[2], [1, 2]]
+    assert "expected a whole number in [-128, 127]" in said(scalar("int8"), array[0] / 2, strict)
 
 
 @both
