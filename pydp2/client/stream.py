@@ -67,10 +67,10 @@ class Stream(ABC):
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration be pass ``epoch``, as ``set_epoch`` of torch's ``DistributedSampler`` does.
 
-        If that pass comes anyway, nothing happens: a loaded state keeps its position inside it. Otherwise, or if
-        ``Rewound`` told a client to go there, the pass begins with its first batch, in its own order. All ranks of a
-        job call this with the same number, each between two loops; the service waits until all have ended the pass
-        before. See docs/resume.md.
+        If that pass comes anyway, a loaded state keeps its position inside it, and where the pass before was left or
+        failed, :meth:`state_dict` returns its beginning. Otherwise, or if ``Rewound`` told a client to go there, the
+        pass begins with its first batch, in its own order. All ranks of a job call this with the same number, each
+        between two loops; the service waits until all have ended the pass before. See docs/resume.md.
 
         Args:
             epoch: a pass, counted from 0.
@@ -87,6 +87,8 @@ class Stream(ABC):
             session.enter(token)
             now = session.progress
             if wanted == now.coming_pass and not self._lacks_state():
+                if now.state in (LoopState.LEFT, LoopState.FAILED):  # iter() would do the same
+                    session.progress = now._replace(position=now.position.next_pass(), state=LoopState.BETWEEN)
                 return
             if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
                 raise ClientUseError(

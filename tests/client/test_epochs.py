@@ -86,6 +86,44 @@ def test_the_pass_that_comes_anyway_stays_as_it_is(service: pydp2.Service, passe
         assert list(one) == []
 
 
+def test_a_state_after_a_pass_that_was_left_begins_the_pass_that_comes(
+    service: pydp2.Service, passes: list[Seen]
+) -> None:
+    with service.connect(**OPTIONS) as data:
+        for batch in data:
+            if batch.index == 3:
+                break
+        data.set_epoch(1)
+        state = data.state_dict()
+        assert seen(data) == passes[1]
+    with service.connect(**OPTIONS) as data:
+        data.load_state_dict(state)
+        assert seen(data) == passes[1]
+
+
+def test_ranks_that_leave_a_pass_at_different_steps_go_on_together_with_the_one_that_comes(
+    service: pydp2.Service, passes: list[Seen]
+) -> None:
+    def train(rank: int) -> list[Seen]:
+        with service.connect(rank=rank, world_size=2, **OPTIONS) as data:
+            found = []
+            for number in range(4):
+                data.set_epoch(number)
+                state = data.state_dict()
+                assert (state["pass"], state["batch"]) == (number, 0)
+                batches = iter(data)
+                steps = rank + 1 if number % 2 else len(passes[number])
+                found.append(seen(batch for _, batch in zip(range(steps), batches, strict=False)))
+                batches.close()  # type: ignore[attr-defined]  # it is a Pass
+            return found
+
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [*pool.map(train, range(2))]
+    for rank, found in enumerate(ranks):
+        for number, part in enumerate(found):
+            assert part == passes[number][rank::2][: rank + 1 if number % 2 else None]
+
+
 def test_a_state_in_the_middle_of_the_pass_keeps_its_place(service: pydp2.Service, passes: list[Seen]) -> None:
     with service.connect(**OPTIONS) as data:
         data.set_epoch(2)

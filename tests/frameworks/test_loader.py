@@ -213,6 +213,37 @@ def test_set_epoch_begins_any_pass_and_goes_on_in_that_of_a_state(
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
+def test_set_epoch_after_a_pass_that_was_left_has_the_state_of_the_pass_that_comes(
+    service: pydp2.Service, expected: list[list[list[int]]], ahead: int
+) -> None:
+    with loader(service, ahead=ahead) as data:
+        for _ in islice(data, 3):
+            pass
+        data.set_epoch(1)
+        assert data.pass_id == 1
+        state = data.state_dict()
+        assert next(iter(data)) == expected[1][0]
+        data.load_state_dict(state)
+        assert list(data) == expected[1]
+
+
+@pytest.mark.parametrize("make", [mixture, packed])
+def test_set_epoch_after_a_pass_of_a_mixture_that_was_left_does_the_same(
+    make: Callable[[], pydp2.Mixture | pydp2.PackedSequences],
+) -> None:
+    with make() as stream:
+        whole = [[sign(batch) for batch in stream] for _ in range(2)]
+    with FrameworkLoader(make(), sign) as data:
+        assert next(iter(data)) == whole[0][0]
+        data.set_epoch(1)
+        assert data.pass_id == 1
+        state = data.state_dict()
+        assert next(iter(data)) == whole[1][0]
+        data.load_state_dict(state)
+        assert [*data] == whole[1]
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_an_exception_while_a_value_is_converted_loses_no_batch(
     service: pydp2.Service, expected: list[list[list[int]]], ahead: int, error: type[BaseException]
