@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
 from pydp2.client.pass_iterator import Pass
+from pydp2.client.progress import LoopState
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, StateMismatch
@@ -71,7 +72,10 @@ class FrameworkLoader(Generic[T]):
     def pass_id(self) -> int:
         """Number of the pass of :attr:`batch`, or between passes of the one that begins next, counted from 0."""
         self._resume()
-        return int(self.state_dict()["pass"])
+        if self.batch is not None:
+            return self.batch.pass_id
+        now = self.client._session.progress
+        return int(now.position.pass_id if now.state is LoopState.RUNNING else now.coming_pass)
 
     def __getitem__(self, number: object) -> NoReturn:
         """Raise TypeError, with the remedy: the DataLoader of torch or Paddle asks what is no dataset for batches."""
@@ -110,9 +114,15 @@ class FrameworkLoader(Generic[T]):
                 self._loaded = self.client.state_dict()
         return batches
 
+    @property
+    def _is_begun(self) -> bool:
+        """True if a loop has begun the present pass and was not interrupted: the next loop begins another pass."""
+        states = LoopState.RUNNING, LoopState.LEFT, LoopState.FAILED
+        return self._resumed is None and (bool(self._taken) or self.client._session.progress.state in states)
+
     def _resume(self) -> None:
         """Find out whether the pass of a state that was loaded has more; if not, the client is at the next pass."""
-        if self._loaded is None or not self._loaded["batch"] or self._resumed is not None:
+        if self._loaded is None or not self._loaded["batch"] or self._resumed is not None or self._is_begun:
             return
         batches = cast(Pass, iter(self.client))
         self._taken.extend(islice(batches, 1))
@@ -133,6 +143,8 @@ class FrameworkLoader(Generic[T]):
             self._resumed = None
             if self._returned:
                 self._returned.popleft()
+            if loop.error is None:
+                self._loaded = None  # a pass without a batch is over, too
             raise loop.error or StopIteration
         value: Any = self._values[0][1] if self._values else loop.convert(taken[0])
         if loop.convert is self._convert:
@@ -199,13 +211,13 @@ class FrameworkLoader(Generic[T]):
         If a state of this pass was loaded, the next iteration goes on there. A pass under way is left. Warns if
         pass ``epoch`` lies before a state that was loaded and not used: the caller counts its epochs from 0 again.
         """
-        was_loaded = self._loaded is not None
+        was_loaded = self._loaded is not None and not self._is_begun
         self._resume()
-        if self._loaded is not None and self._loaded["pass"] == epoch:
+        if was_loaded and self._loaded is not None and self._loaded["pass"] == epoch:
             return
-        if was_loaded and epoch < int(self.state_dict()["pass"]):
+        if was_loaded and epoch < self.pass_id:
             warnings.warn(
-                f"set_epoch({epoch}) drops the state that was loaded, which is in pass {self.state_dict()['pass']}: a "
+                f"set_epoch({epoch}) drops the state that was loaded, which is in pass {self.pass_id}: a "
                 "loop that resumes must count its epochs from the pass of the state, or not call set_epoch() (see "
                 "docs/torch.md, Accelerate and Trainer)",
                 stacklevel=2,
@@ -252,6 +264,7 @@ class FrameworkLoader(Generic[T]):
         self.client.load_state_dict(state)
         if (loop := self._loop()) is not None:
             loop.is_left = True
+            self._loop = lambda: None  # its end drops nothing of what follows the state
         self._forget()
         self._loaded = state if isinstance(state, Mapping) else state[self.client._rank[0]]
 

@@ -243,6 +243,73 @@ def test_set_epoch_after_a_pass_of_a_mixture_that_was_left_does_the_same(
         assert [*data] == whole[1]
 
 
+@pytest.mark.parametrize("batches", [4, -1], ids=["in the middle", "before the last batch"])
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("epoch", [None, 0, 1])
+def test_where_the_first_value_behind_a_state_cannot_be_converted_the_next_loop_has_a_whole_pass(
+    service: pydp2.Service,
+    expected: list[list[list[int]]],
+    batches: int,
+    ahead: int,
+    is_held: bool,
+    epoch: int | None,
+) -> None:
+    failing: list[int] = []
+
+    def convert(batch: pydp2.Batch) -> list[int]:
+        if failing:
+            raise RuntimeError("no memory on the device, say")
+        return samples(batch)
+
+    with loader(service, convert, ahead=ahead) as data:
+        for _ in islice(data, batches % len(expected[0])):
+            state = data.state_dict()
+        data.load_state_dict(state)
+        failing.append(1)
+        values = iter(data)
+        with pytest.raises(RuntimeError):
+            next(values)
+        failing.clear()
+        if not is_held:
+            del values
+        if epoch is not None:
+            data.set_epoch(epoch)
+            assert data.pass_id == epoch
+        assert list(data) == expected[1 if epoch is None else epoch]
+
+
+def test_a_loop_that_is_kept_takes_nothing_of_what_follows_a_state_that_is_loaded(
+    service: pydp2.Service, expected: list[list[list[int]]]
+) -> None:
+    with loader(service) as data:
+        kept = iter(data)
+        next(kept)
+        state = data.state_dict()
+        next(kept)
+        data.load_state_dict(state)
+        assert data.pass_id == 0, "for this it looks at the first batch"
+        assert list(data) == expected[0][1:]
+        assert next(kept, None) is None
+
+
+def test_a_pass_without_a_batch_is_over_for_states_too() -> None:
+    with FrameworkLoader(ListStream([], 3), sign) as data:
+        assert list(data) == []
+        assert data.pass_id == data.state_dict()["pass"] == 1
+        data.set_epoch(0)
+        assert data.pass_id == 0
+
+
+def test_the_number_of_the_pass_is_known_where_the_order_is_relaxed(service: pydp2.Service) -> None:
+    """There is no state in the middle of a pass then."""
+    options = NUMBERS_OPTIONS | {"order": "relaxed"}
+    with FrameworkLoader(service.connect(job=f"loader {next(_jobs)}", **options), index) as data:
+        for epoch in range(2):
+            for _ in islice(data, 3):
+                assert data.pass_id == epoch
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_an_exception_while_a_value_is_converted_loses_no_batch(
