@@ -6,7 +6,7 @@ Needs ``keras`` and a backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeVar
@@ -189,10 +189,12 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         self._returned.clear()
         self._loaded, self._resumed = self._before, loop.batches  # type: ignore[attr-defined]  # it is a loop
 
-    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`."""
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
+    ) -> None:
+        """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`, also for ``allow``."""
         self._looked_at = None
-        super().load_state_dict(state)
+        super().load_state_dict(state, allow=allow)
 
     # -- what Keras calls, by backend ----------------------------------------------------------------------------------
     def get_numpy_iterator(self) -> Any:

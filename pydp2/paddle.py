@@ -6,7 +6,7 @@ Needs the extra ``paddle``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
@@ -168,9 +168,10 @@ class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a pa
         found: dict[str, Any] = json.loads(batch[self._state] if isinstance(batch, Mapping) else batch[-1])
         return found
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where ``state`` was taken: the next iteration continues there, with any ``num_workers``."""
-        self._passes.load_state_dict(state)
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
+        """Go to where ``state`` was taken: the next iteration continues there, with any ``num_workers``. ``allow``: see
+        :meth:`pydp2.Client.load_state_dict`."""
+        self._passes.load_state_dict(state, allow=allow)
 
     def close(self) -> None:
         """End the service, if this dataset has started it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Generic, NoReturn, Self, TypeVar, cast
@@ -258,15 +258,18 @@ class FrameworkLoader(Generic[T]):
             )
         return dict(self._loaded) if self._loaded is not None else self.client.state_dict(after=self.batch)
 
-    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`. Packed sequences that ranks share
-        take the states of all ranks, as a list; see :meth:`pydp2.PackedSequences.load_state_dict`."""
-        self.client.load_state_dict(state)
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
+    ) -> None:
+        """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`, also for ``allow``. Packed
+        sequences that ranks share take the states of all ranks, as a list; see
+        :meth:`pydp2.PackedSequences.load_state_dict`."""
+        self.client.load_state_dict(state, allow=allow)
         if (loop := self._loop()) is not None:
             loop.is_left = True
             self._loop = lambda: None  # its end drops nothing of what follows the state
         self._forget()
-        self._loaded = state if isinstance(state, Mapping) else state[self.client._rank[0]]
+        self._loaded = self.client.state_dict()
 
     def _forget(self) -> None:
         """Forget all that was taken from the client, which goes to another place."""

@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -76,21 +76,23 @@ class WorkerPasses:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_end": None, "_reading": ("", [])}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
         """Have the next pass continue from ``state``, or if that is behind the last batch of a pass, be the one behind
-        it: no pass is empty. Workers that read meanwhile go on. Raises StateMismatch for a state of another stream."""
-        self._record.restart(self._next_pass_if_over(state))
+        it: no pass is empty. Workers that read meanwhile go on. ``allow``: differences to accept. Raises StateMismatch
+        for a state of another stream."""
+        self._record.restart(self._next_pass_if_over(state, allow))
 
-    def _next_pass_if_over(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _next_pass_if_over(self, state: Mapping[str, Any], allow: Collection[str]) -> Mapping[str, Any]:
         require_state(state)
-        if not state.get("batch"):
+        if not state.get("batch") and not allow:
             return state
         with self._look() as client:
-            client.load_state_dict(state)
+            client.load_state_dict(state, allow=allow)
+            loaded = client.state_dict()  # what was allowed to differ is that of this stream: no worker asks again
             with contextlib.suppress(Error):  # it is met again where the batch is asked for
-                if next(iter(client), None) is None:
+                if state.get("batch") and next(iter(client), None) is None:
                     return client.state_dict()
-        return state
+        return loaded
 
     def _look(self) -> Client:
         """Return a client that is in the way of no other."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, Self, Unpack
@@ -73,6 +73,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         self._opened: tuple[int, int, Loader] | None = None  # process, number of workers, loader
         self._begun = 0  # iterations in this process
         self._state: Mapping[str, Any] | None = None  # to load, before the first of them
+        self._allow: Collection[str] = ()  # differences of that state to accept
         self._loaded_in = 0  # process
         self._start: Mapping[str, Any] | None = None  # state at the start of the iteration
         self._last: tuple[Batch | None, Batch | None] = (None, None)  # the batch before the one in training, and that
@@ -94,7 +95,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
                 )
             state, skipped = self._common_state(worker, self._state)
             loader = self._loader(worker, f"{state['pass']}-{state['batch']}")
-            loader.load_state_dict(state)
+            loader.load_state_dict(state, allow=self._allow)
             self._state = None
             pass_id = int(loader.state_dict()["pass"])
             self._record.go_on(epoch, {"pass": pass_id})
@@ -181,9 +182,10 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
                 "DataLoader"
             )
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next iteration in this process go on where ``state`` was taken."""
-        self._state, self._loaded_in = state or None, os.getpid()
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
+        """Have the next iteration in this process go on where ``state`` was taken. ``allow``: see
+        :meth:`pydp2.Client.load_state_dict`."""
+        self._state, self._allow, self._loaded_in = state or None, allow, os.getpid()
 
     def _common_state(self, worker: _Worker, state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Return the state that all workers can load, and how many batches this one has had since. A worker is at most

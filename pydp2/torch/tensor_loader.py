@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
@@ -56,12 +56,14 @@ class Loader(FrameworkLoader[Tensors]):
         state = super().state_dict(taken=taken)
         return {"pass": state["pass"], "batch": state["batch"], "stream": json.dumps(state)}
 
-    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
+    ) -> None:
         """Go to where ``state`` was taken, by this method or by that of a client; see
-        :meth:`pydp2.Client.load_state_dict`. ``state``: for packed sequences that ranks share, those of all ranks."""
-        super().load_state_dict(
-            _of_stream(state) if isinstance(state, Mapping) else [_of_stream(each) for each in state]
-        )
+        :meth:`pydp2.Client.load_state_dict`, also for ``allow``. ``state``: for packed sequences that ranks share,
+        those of all ranks."""
+        of_stream = _of_stream(state) if isinstance(state, Mapping) else [_of_stream(each) for each in state]
+        super().load_state_dict(of_stream, allow=allow)
 
 
 def _of_stream(state: Mapping[str, Any]) -> Mapping[str, Any]:

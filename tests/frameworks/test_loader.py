@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.errors import BadSample, ClientUseError, OptionError
+from pydp2.errors import BadSample, ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import Ranks, open_loader
 from pydp2.frameworks.worker_passes import WorkerPasses
 from pydp2.mixing import MixedBatch
 from pydp2.sequence_packing import PackedBatch
 from tests.list_stream import ListStream, rows_of
-from tests.runs import NUMBERS_OPTIONS
+from tests.runs import NUMBERS, NUMBERS_OPTIONS
 
 from .conftest import FILES
 
@@ -308,6 +308,21 @@ def test_the_number_of_the_pass_is_known_where_the_order_is_relaxed(service: pyd
         for epoch in range(2):
             for _ in islice(data, 3):
                 assert data.pass_id == epoch
+
+
+def test_changed_code_that_yields_the_same_samples_is_allowed(
+    provider_file: Callable[[str], str], expected: list[list[list[int]]]
+) -> None:
+    with FrameworkLoader(pydp2.load(FILES, provider_file(NUMBERS), workers=1, **NUMBERS_OPTIONS), samples) as data:
+        for _ in islice(data, 3):
+            state = data.state_dict()
+    code = provider_file(NUMBERS + "# a comment\n")
+    with FrameworkLoader(pydp2.load(FILES, code, workers=1, **NUMBERS_OPTIONS), samples) as data:
+        with pytest.raises(StateMismatch, match=r'pass allow=\["provider_source"\]'):
+            data.load_state_dict(state)
+        data.load_state_dict(state, allow=["provider_source"])
+        data.load_state_dict(data.state_dict())  # it is one of this stream now
+        assert list(data) == expected[0][3:]
 
 
 @pytest.mark.parametrize("ahead", [0, 2])

@@ -17,7 +17,7 @@ from pydp2.errors import ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.shared_service import Ranks
 from pydp2.frameworks.worker_passes import PassRecord, WorkerPasses
 from tests.conftest import wait_until
-from tests.runs import NUMBERS_OPTIONS
+from tests.runs import NUMBERS, NUMBERS_OPTIONS
 from tests.warm_starts import run_program
 
 from .conftest import FILES
@@ -211,6 +211,22 @@ def test_the_state_of_another_stream_is_refused_where_it_is_read(service: pydp2.
     passes.load_state_dict(state)
     with pytest.raises(StateMismatch, match="batch_size"):
         list(in_turn(passes, 1))
+
+
+@pytest.mark.parametrize("done", [0, 3])
+def test_changed_code_that_yields_the_same_samples_is_allowed_in_all_workers(
+    provider_file: Callable[[str], str], expected: list[list[Samples]], done: int
+) -> None:
+    with pydp2.load(FILES, provider_file(NUMBERS), workers=1, **NUMBERS_OPTIONS) as data:
+        states = [data.state_dict(), *(data.state_dict() for _ in data)]
+    code = provider_file(NUMBERS + "# a comment\n")
+    passes = WorkerPasses(FILES, code, Ranks(), job="train", workers=1, **NUMBERS_OPTIONS)
+    try:
+        passes.load_state_dict(states[done], allow=["provider_source"])
+        assert [found for found, _ in in_turn(passes, 2)] == expected[0][done:]
+        assert [found for found, _ in in_turn(passes, 2)] == expected[1]
+    finally:
+        passes.close()
 
 
 def test_all_workers_of_a_pass_begin_it_alike_also_if_one_has_found_bounds_meanwhile() -> None:

@@ -21,7 +21,7 @@ import pytest
 from pydp2_samples import path
 
 import pydp2
-from pydp2.errors import ClientUseError, OptionError, OptionTypeError, ProviderError
+from pydp2.errors import ClientUseError, OptionError, OptionTypeError, ProviderError, StateMismatch
 from tests.conftest import wait_until
 from tests.resume.test_example import whole_and_killed
 from tests.runs import NUMBERS
@@ -189,6 +189,20 @@ def test_a_batch_of_a_data_loader_carries_the_state_behind_it(numbers: str, befo
             dataset.load_state_dict(dataset.state_dict(found[taken - 1]))
             rest = found[taken:] or following  # no iteration is empty
             assert [each[0].tolist() for each in through] == [each[0].tolist() for each in rest]
+
+
+def test_changed_code_that_yields_the_same_samples_is_allowed(provider_file: Callable[[str], str]) -> None:
+    code = provider_file(NUMBERS)
+    with pydp2.paddle.dataset(FILES, code, state="state", **OPTIONS) as dataset:
+        found = [*iter(paddle.io.DataLoader(dataset, batch_size=None))]
+        state = dataset.state_dict(found[3])
+    provider_file(NUMBERS + "# a comment\n")
+    with pydp2.paddle.dataset(FILES, code, **OPTIONS) as dataset:
+        with pytest.raises(StateMismatch, match=r'pass allow=\["provider_source"\]'):
+            dataset.load_state_dict(state)
+        dataset.load_state_dict(state, allow=["provider_source"])
+        through = paddle.io.DataLoader(dataset, batch_size=None)
+        assert [each[0].tolist() for each in through] == [each[0].tolist() for each in found[4:]]
 
 
 def test_a_dataset_whose_batches_carry_no_state_says_so(numbers: str) -> None:

@@ -526,6 +526,17 @@ def test_two_processes_of_a_framework_share_one_service(numbers: str, tmp_path: 
         assert found[: len(expected) - 1] == expected[:-1]
 
 
+def test_changed_code_that_yields_the_same_samples_is_allowed_with_keras(provider_file: Callable[[str], str]) -> None:
+    code = provider_file(NUMBERS)
+    with pydp2.keras.loader(FILES, code, x=0, **OPTIONS) as data:
+        state = data.state_dict()
+        found = [step[0].tolist() for step in data]
+    provider_file(NUMBERS + "# a comment\n")
+    with pydp2.keras.loader(FILES, code, x=0, **OPTIONS) as data:
+        data.load_state_dict(state, allow=["provider_source"])
+        assert [step[0].tolist() for step in data] == found
+
+
 def test_keras_takes_sequences_padded_and_sparse_slots_as_matrices(kinds: str) -> None:
     with pydp2.keras.loader(["a"], kinds, workers=1, batch_size=4, x=["words", "weights"], y="label", pad=0) as data:
         (words, weights), label = next(iter(data))

@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 import pydp2.torch  # noqa: E402
-from pydp2.errors import ClientUseError, OptionTypeError, ProviderError  # noqa: E402
+from pydp2.errors import ClientUseError, OptionTypeError, ProviderError, StateMismatch  # noqa: E402
 from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital' is deprecated")
@@ -163,6 +163,41 @@ def test_the_main_process_has_no_state_of_what_workers_read(passes: list[list[st
                 dataset.state_dict()
         dataset.set_epoch(0)
         assert dataset.state_dict()["now"]["batch"] == before["now"]["batch"] == 0
+
+
+def test_changed_code_that_yields_the_same_samples_is_allowed(tmp_path: Path) -> None:
+    code = (
+        "from pydp2 import integer_value, provider\n"
+        "@provider(input_types=[integer_value(1000)])\n"
+        "def process(settings, filename):\n    yield from range(100)\n"
+    )
+    (tmp_path / "reader.py").write_text(code)
+    source, options = (["a"], str(tmp_path / "reader.py") + ":process"), {"batch_size": 10, "seed": 1, "workers": 1}
+
+    def values(steps: Any) -> list[list[int]]:
+        return [step[0].tolist() for step in steps]
+
+    def go_on(data: Any, state: Any) -> None:
+        data.load_state_dict(state)
+        iter(data)
+
+    states = []
+    with pydp2.torch.loader(*source, **options) as data:
+        whole = values(data)
+    for make in (pydp2.torch.loader, pydp2.torch.dataset):
+        with make(*source, **options) as data:
+            through = iter(data)
+            for _ in range(4):
+                next(through)
+            states.append(data.state_dict())
+            del through
+    (tmp_path / "reader.py").write_text(code + "# a comment\n")
+    for make, state in zip((pydp2.torch.loader, pydp2.torch.dataset), states, strict=True):
+        with make(*source, **options) as data:
+            with pytest.raises(StateMismatch, match=r'pass allow=\["provider_source"\]'):
+                go_on(data, state)
+            data.load_state_dict(state, allow=["provider_source"])
+            assert values(data) == whole[4:]
 
 
 def test_a_client_cannot_go_to_other_processes() -> None:
