@@ -124,13 +124,20 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
                     self._record.keep_bounds(loader.batch._resume[1].buckets)
                 if skipped:
                     skipped -= 1
-                else:
+                elif not self._is_made_up(loader.batch):
                     yield value
         except ProviderError as error:
             if get_worker_info() is None:
                 raise
             # Its class, which is also that of what was raised, cannot be pickled: the DataLoader would wait for ever.
             raise ProviderError(str(error)) from None
+
+    def _is_made_up(self, batch: Batch | None) -> bool:
+        """Return True if the service has made up ``batch`` because workers are ranks, which get equally many: a loader
+        does not have it. Ranks of the run need it; in buckets others may follow, whose turns it keeps."""
+        if batch is None or self._world_size > 1 or batch.padding < len(batch):
+            return False
+        return get_worker_info() is not None and not batch._resume[1].buckets
 
     def _loader(self, worker: _Worker, start: str = "") -> Loader:
         """Return the loader of this process. Workers that begin at another ``start`` have another job: those of an

@@ -165,6 +165,29 @@ def test_the_main_process_has_no_state_of_what_workers_read(passes: list[list[st
         assert dataset.state_dict()["now"]["batch"] == before["now"]["batch"] == 0
 
 
+@pytest.mark.parametrize("workers", [2, 4])
+def test_batches_of_padding_alone_are_left_out_as_a_loader_has_none(passes: list[list[str]], workers: int) -> None:
+    loaders: Any = pytest.importorskip("torchdata.stateful_dataloader")
+    with pydp2.torch.loader(*TRAIN, **DIGITS, last_batch="pad") as data:
+        expected = [[digest(step) for step in data] for _ in range(2)]
+    assert len(expected[0]) == 15, "which no number of workers here divides"
+    states = []
+    with pydp2.torch.dataset(*TRAIN, **DIGITS, last_batch="pad") as dataset:
+        steps = loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+        found = []
+        for step in steps:
+            found.append(digest(step))
+            states.append(steps.state_dict())
+        assert found == expected[0]
+        del steps
+    with pydp2.torch.dataset(*TRAIN, **DIGITS, last_batch="pad") as dataset:
+        for done in (13, 14):
+            steps = loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+            steps.load_state_dict(states[done - 1])
+            assert [[digest(step) for step in steps] for _ in range(2)] == [expected[0][done:], expected[1]]
+            del steps
+
+
 def test_changed_code_that_yields_the_same_samples_is_allowed(tmp_path: Path) -> None:
     code = (
         "from pydp2 import integer_value, provider\n"
