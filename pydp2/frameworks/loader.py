@@ -216,12 +216,7 @@ class FrameworkLoader(Generic[T]):
         if was_loaded and self._loaded is not None and self._loaded["pass"] == epoch:
             return
         if was_loaded and epoch < self.pass_id:
-            warnings.warn(
-                f"set_epoch({epoch}) drops the state that was loaded, which is in pass {self.pass_id}: a "
-                "loop that resumes must count its epochs from the pass of the state, or not call set_epoch() (see "
-                "docs/torch.md, Accelerate and Trainer)",
-                stacklevel=2,
-            )
+            warn_of_dropped_state(epoch, self.pass_id)
         before = self._loop()
         if before is not None:
             before.close()
@@ -288,6 +283,16 @@ class FrameworkLoader(Generic[T]):
         if kind is not None and isinstance(self.client.owner, SharedService):
             self.client.owner.waits = False  # the other ranks wait for what this one will not do any more
         self.close()
+
+
+def warn_of_dropped_state(epoch: int, pass_id: int) -> None:
+    """Warn that ``set_epoch(epoch)``, which calls this, drops a state in pass ``pass_id`` that was loaded."""
+    warnings.warn(
+        f"set_epoch({epoch}) drops the state that was loaded, which is in pass {pass_id}: a loop that resumes must "
+        "count its epochs from the pass of the state, or not call set_epoch() (see docs/torch.md, Accelerate and "
+        "Trainer)",
+        stacklevel=3,
+    )
 
 
 class _Place:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, Self, Unpack
@@ -23,6 +24,7 @@ from pydp2.client import Client
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, JobTaken, OptionTypeError, ProviderError, StateMismatch
+from pydp2.frameworks.loader import warn_of_dropped_state
 from pydp2.frameworks.shared_service import (
     START_SECONDS,
     LoaderKeywords,
@@ -50,6 +52,36 @@ class _Worker(NamedTuple):
     seed: int | None = None
 
 
+class _Iteration:
+    """Place of an iteration of a dataset."""
+
+    def __init__(self) -> None:
+        self.loaded: Mapping[str, Any] | None = None  # state that it goes on from; that of its loader may lie before
+        self.start: Mapping[str, Any] | None = None  # state before its first batch
+        self.before: Batch | None = None  # the batch before the one in training
+        self.now: Batch | None = None  # that one
+        self.is_over = False
+
+    def note(self, batch: Batch | None) -> None:
+        """Note that ``batch`` has come."""
+        self.before, self.now = self.now, batch
+
+    def state(self, loader: Loader) -> dict[str, Any]:
+        """Return the state after the batch in training, and the state after the one before it."""
+        if self.now is None and not self.is_over:
+            if self.loaded is not None:
+                return dict(self.loaded)
+            coming = loader.coming_state()
+            return {"now": coming, "before": coming}
+        now, earlier = loader.state_dict(), self.start
+        before = self.now if self.is_over else self.before
+        if before is not None:
+            earlier = None
+            with suppress(StateMismatch):  # relaxed, which has a state between passes alone
+                earlier = loader.client.state_dict(after=before)
+        return {"now": now, "before": earlier}
+
+
 class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types where it is not installed
     """Batches of a service for ``DataLoader(dataset, batch_size=None, num_workers=n)``; :func:`pydp2.torch.dataset`
     makes it.
@@ -75,17 +107,17 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         self._state: Mapping[str, Any] | None = None  # to load, before the first of them
         self._allow: Collection[str] = ()  # differences of that state to accept
         self._loaded_in = 0  # process
-        self._start: Mapping[str, Any] | None = None  # state at the start of the iteration
-        self._last: tuple[Batch | None, Batch | None] = (None, None)  # the batch before the one in training, and that
+        self._iteration = _Iteration()  # the one that has begun, or given a batch, last
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process gets: all but the service and the client of this one."""
-        return self.__dict__ | {"_end": None, "_opened": None}
+        return self.__dict__ | {"_end": None, "_opened": None, "_iteration": _Iteration()}
 
     def __iter__(self) -> Iterator[Tensors]:
         info = get_worker_info()
         worker = _Worker() if info is None else _Worker(info.id, info.num_workers, info.seed - info.id)
         epoch, skipped = f"{worker.seed} {self._begun}", 0
+        iteration = self._iteration = _Iteration()
         if self._state is not None:
             if self._loaded_in != os.getpid():  # each new worker would go on there, in every epoch
                 raise ClientUseError(
@@ -96,12 +128,12 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
             state, skipped = self._common_state(worker, self._state)
             loader = self._loader(worker, f"{state['pass']}-{state['batch']}")
             loader.load_state_dict(state, allow=self._allow)
-            self._state = None
+            iteration.loaded, self._state = self._state, None
             pass_id = int(loader.state_dict()["pass"])
             self._record.go_on(epoch, {"pass": pass_id})
             if loader.pass_id != pass_id:  # it has no more of that pass, but another worker may have
                 self._begun += 1
-                return iter(())
+                return self._values((), loader, iteration, skipped)
         elif worker.seed is not None:
             start = self._record.claim(worker.number, epoch)[0]
             loader = self._loader(worker, f"{start['pass']}-0")
@@ -113,19 +145,25 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         else:
             loader = self._loader(worker)
         self._begun += 1
-        return self._values(loader, skipped)
+        return self._values(loader, loader, iteration, skipped)
 
-    def _values(self, loader: Loader, skipped: int) -> Iterator[Tensors]:
-        self._start, self._last = loader.state_dict(), (None, None)
+    def _values(
+        self, values: Iterable[Tensors], loader: Loader, iteration: _Iteration, skipped: int
+    ) -> Iterator[Tensors]:
+        self._iteration = iteration
+        with suppress(StateMismatch):  # relaxed, and interrupted in the middle of a pass
+            iteration.start = loader.coming_state()
         try:
-            for value in loader:
-                self._last = (self._last[1], loader.batch)
-                if self._last[0] is None and loader.batch is not None:
+            for value in values:
+                self._iteration = iteration  # another one may have begun, and not been asked for a batch
+                iteration.note(loader.batch)
+                if iteration.before is None and loader.batch is not None:
                     self._record.keep_bounds(loader.batch._resume[1].buckets)
                 if skipped:
                     skipped -= 1
                 elif not self._is_made_up(loader.batch):
                     yield value
+            iteration.is_over = True
         except ProviderError as error:
             if get_worker_info() is None:
                 raise
@@ -166,19 +204,25 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         return len(self._loader(_Worker()))
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration of the DataLoader begin pass ``epoch``."""
+        """Have the next iteration of the DataLoader begin pass ``epoch``. If a state in that pass was loaded in this
+        process, it goes on there."""
         self._record.restart({"pass": epoch})
-        if get_worker_info() is None:
-            self._loader(_Worker()).set_epoch(epoch)
+        loaded = None if self._state is None else self._state["now"]["pass"]
+        if get_worker_info() is not None or loaded == epoch:
+            return
+        if loaded is not None and epoch < loaded:
+            warn_of_dropped_state(epoch, loaded)
+        self._state, self._iteration = None, _Iteration()
+        self._loader(_Worker()).set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this process stands: torchdata's StatefulDataLoader asks each of its workers."""
+        if self._state is not None:
+            return dict(self._state)
         self._check_reads_here()
         if self._opened is None or self._opened[0] != os.getpid():
-            return {} if self._state is None else dict(self._state)
-        loader, (before, now) = self._opened[2], self._last
-        earlier = self._start if now is None or before is None else loader.client.state_dict(after=before)
-        return {"now": loader.state_dict(), "before": earlier}
+            return {}
+        return self._iteration.state(self._opened[2])
 
     def _check_reads_here(self) -> None:
         """Raise ClientUseError in the process of a DataLoader whose workers have read."""
@@ -193,6 +237,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         """Have the next iteration in this process go on where ``state`` was taken. ``allow``: see
         :meth:`pydp2.Client.load_state_dict`."""
         self._state, self._allow, self._loaded_in = state or None, allow, os.getpid()
+        self._iteration = _Iteration()
 
     def _common_state(self, worker: _Worker, state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Return the state that all workers can load, and how many batches this one has had since. A worker is at most

@@ -53,8 +53,16 @@ class Loader(FrameworkLoader[Tensors]):
         ``pass``, ``batch``: where it is. ``stream``: the state of :meth:`pydp2.Client.state_dict` as JSON text, because
         torch.distributed.checkpoint reads only those keys that the loader has when it loads.
         """
-        state = super().state_dict(taken=taken)
-        return {"pass": state["pass"], "batch": state["batch"], "stream": json.dumps(state)}
+        return _as_text(super().state_dict(taken=taken))
+
+    def coming_state(self) -> dict[str, Any]:
+        """Return the state at which the next loop begins: after the pass of a loop that is under way or was left, that
+        of the next pass. Raises StateMismatch if there is none, because ``order="relaxed"`` has none in a pass."""
+        if not self._is_begun:
+            return self.state_dict()
+        now = self.client._session.progress
+        position = now.position if now.position.pass_id == now.coming_pass else now.position.next_pass()
+        return _as_text(position.to_state(self.client._stream_identity))
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
@@ -64,6 +72,10 @@ class Loader(FrameworkLoader[Tensors]):
         those of all ranks."""
         of_stream = _of_stream(state) if isinstance(state, Mapping) else [_of_stream(each) for each in state]
         super().load_state_dict(of_stream, allow=allow)
+
+
+def _as_text(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pass": state["pass"], "batch": state["batch"], "stream": json.dumps(state)}
 
 
 def _of_stream(state: Mapping[str, Any]) -> Mapping[str, Any]:

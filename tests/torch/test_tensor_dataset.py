@@ -188,6 +188,117 @@ def test_batches_of_padding_alone_are_left_out_as_a_loader_has_none(passes: list
             del steps
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("done", [3, 15])
+def test_a_state_before_the_first_step_of_an_epoch_begins_that_epoch(
+    passes: list[list[str]], workers: int, done: int
+) -> None:
+    """Whatever the workers, which stay, have had of the epoch before."""
+    loaders: Any = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader_of(dataset: Any) -> Any:
+        stay = workers > 0
+        return loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=stay)
+
+    states = []
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        steps = loader_of(dataset)
+        for number, _ in enumerate(steps, 1):
+            if number == done:
+                break
+        values = iter(steps)
+        for _ in range(2):
+            states.append(steps.state_dict())
+            next(values)
+        del steps, values
+        for taken, state in enumerate(states):
+            steps = loader_of(dataset)
+            steps.load_state_dict(state)
+            assert [digest(step) for step in steps] == passes[1][taken:]
+            del steps
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_that_stay_go_to_any_epoch(passes: list[list[str]], workers: int) -> None:
+    loaders: Any = pytest.importorskip("torchdata.stateful_dataloader")
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        stay = workers > 0
+        steps = loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=stay)
+        for epoch in (0, 0):
+            dataset.set_epoch(epoch)
+            assert [digest(step) for step in steps] == passes[epoch]
+        if not workers:
+            dataset.set_epoch(0)
+            assert dataset.state_dict()["now"]["pass"] == 0
+        del steps
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+def test_a_loader_that_has_just_gone_on_has_the_state_of_its_step(passes: list[list[str]], workers: int) -> None:
+    """Although not all of its workers have given a batch."""
+    loaders: Any = pytest.importorskip("torchdata.stateful_dataloader")
+    done = 5
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        steps = loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+        values = iter(steps)
+        for _ in range(done):
+            next(values)
+        for more in range(3):
+            state = steps.state_dict()
+            del steps, values  # with the workers, whose places in the job are taken as long
+            steps = loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+            steps.load_state_dict(state)
+            values = iter(steps)
+            for taken in range(more):
+                assert digest(next(values)) == passes[0][done + taken]
+            done += more
+        assert [digest(step) for step in values] == passes[0][done:]
+        del steps, values
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_state_that_was_loaded_is_that_of_the_dataset_before_it_is_used(
+    passes: list[list[str]], is_open: bool
+) -> None:
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        dataset.set_epoch(1)
+        values = iter(DataLoader(dataset, batch_size=None))
+        for _ in range(5):
+            next(values)
+        state = dataset.state_dict()
+        del values
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        steps = DataLoader(dataset, batch_size=None)
+        assert not is_open or len(steps) == len(passes[0])
+        dataset.load_state_dict(state)
+        assert dataset.state_dict() == state
+        dataset.set_epoch(1)
+        assert dataset.state_dict() == state
+        iter(steps)
+        assert dataset.state_dict()["now"] == state["now"], "nothing was asked for yet"
+        assert [digest(step) for step in steps] == passes[1][5:]
+        for epoch, warns in ((2, False), (0, True)):
+            dataset.load_state_dict(state)
+            if warns:
+                with pytest.warns(UserWarning, match=r"set_epoch\(0\) drops the state .* in pass 1"):
+                    dataset.set_epoch(epoch)
+            else:
+                dataset.set_epoch(epoch)
+            assert [dataset.state_dict()["now"][key] for key in ("pass", "batch")] == [epoch, 0]
+            assert [digest(step) for step in steps] == passes[epoch]
+
+
+def test_a_loop_that_was_left_needs_no_state_where_the_order_is_relaxed() -> None:
+    with pydp2.torch.dataset(*TRAIN, **DIGITS, order="relaxed") as dataset:
+        steps = DataLoader(dataset, batch_size=None)
+        for _ in range(2):
+            for _ in steps:
+                break
+        for _ in steps:
+            pass
+        assert [dataset.state_dict()["now"][key] for key in ("pass", "batch")] == [3, 0]
+
+
 def test_changed_code_that_yields_the_same_samples_is_allowed(tmp_path: Path) -> None:
     code = (
         "from pydp2 import integer_value, provider\n"
