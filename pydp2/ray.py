@@ -61,7 +61,7 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
     """Start a service on the Ray cluster of this program, and the hosts that run its workers.
 
     The server runs on this node, in an actor named ``name``; it lives until :meth:`RayService.close`, also when this
-    program ends. A host that is lost is replaced by Ray.
+    program ends. A host that is lost is replaced by Ray. With ``state_dir`` Ray may choose another node for the server.
 
     Args:
         files, provider, args, is_train: as in :func:`pydp2.launch`. The list is read here; the provider must be
@@ -104,10 +104,12 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
     }  # fmt: skip
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    restarts = bool(options.get("state_dir"))  # on another node if this one is lost
+    # Soft affinity is a wish: Ray puts actors without CPUs elsewhere too, where trainers of this node share no memory.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=restarts)
     actor = ray.remote(_ServerActor).options(
         name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=0, scheduling_strategy=here,
-        max_restarts=-1 if options.get("state_dir") else 0, max_concurrency=_CONCURRENT,
+        max_restarts=-1 if restarts else 0, max_concurrency=_CONCURRENT,
         runtime_env=dict(runtime_env or {}) or None,
     ).remote(name, plan)  # fmt: skip
     service = RayService(name, actor)
