@@ -102,10 +102,11 @@ class Program:
         script.write_text(code)
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
         main = threading.current_thread() is threading.main_thread()  # no other one may change handlers
-        before = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL} if main else {}
+        before = {number: signal.signal(number, handler) for number, handler in usual.items()}
         self.process = start_program([str(script), *words], folder, environment)
-        if main:
-            signal.signal(signal.SIGINT, before)  # a shell has the background ignore Ctrl-C
+        for number, handler in before.items():  # a shell has the background ignore Ctrl-C, and nohup SIGHUP
+            signal.signal(number, handler)
         self.pid = self.process.pid
         self.lines: list[str] = []
         self.screen = ""
