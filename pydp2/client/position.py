@@ -130,10 +130,18 @@ class Position:
                 "newer release; use that one"
             )
         check_allow(allow)  # else the state would be blamed
-        differs: list[str] = []
-        position = cls()
         try:
             differs = differences(state["fits"], fits, allow)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _damaged(error) from None
+        if differs:  # first: a state of a mixture, say, has other fields
+            raise StateMismatch(
+                "the state was saved for another stream: "
+                + "; ".join(differs)
+                + "; use the values that it was saved with"
+                + allow_hint(state["fits"], fits, allow)
+            )
+        try:
             point = state["point"]
             if point is not None:
                 saved = {key: value for key, value in point.items() if key != "pool"}
@@ -141,20 +149,9 @@ class Position:
             early_ends = [[check_int(file), check_int(y), str(reason)] for file, y, reason in state["facts"]]
             beyond = [check_int(index) for index in state["beyond"]]
             buckets = _buckets(state.get("buckets", {}))
-            position = cls(check_int(state["pass"]), check_int(state["batch"]), point, early_ends, beyond, buckets)
+            return cls(check_int(state["pass"]), check_int(state["batch"]), point, early_ends, beyond, buckets)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if not differs:  # a state of a mixture, say, has other fields
-                raise StateMismatch(
-                    f"the state cannot be read ({type(error).__name__}: {error}): it is damaged"
-                ) from None
-        if differs:
-            raise StateMismatch(
-                "the state was saved for another stream: "
-                + "; ".join(differs)
-                + "; use the values that it was saved with"
-                + allow_hint(state["fits"], fits, allow)
-            )
-        return position
+            raise _damaged(error) from None
 
 
 def pass_number(value: Any) -> int:
@@ -165,6 +162,10 @@ def pass_number(value: Any) -> int:
     if not 0 <= number < _PASS_LIMIT:
         raise OptionError(f"a pass has a number from 0 to {_PASS_LIMIT - 1}, got {number}")
     return number
+
+
+def _damaged(error: Exception) -> StateMismatch:
+    return StateMismatch(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged")
 
 
 def _buckets(value: Mapping[str, Any]) -> dict[str, Any]:
