@@ -25,6 +25,18 @@ def process(settings, filename):
         yield number * 100 + i
 """
 
+EARLY = """
+import time
+kept = []
+@provider(input_types=[integer_value(10000)])
+def process(settings, filename):
+    for i in range(40):
+        if i < 5:
+            kept.append(b"x" * (5 << 20))
+            time.sleep(0.05)
+        yield int(filename) * 100 + i
+"""
+
 
 def test_a_provider_that_leaks_reads_all_files_in_workers_that_follow_each_other(
     provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
@@ -39,6 +51,17 @@ def test_a_provider_that_leaks_reads_all_files_in_workers_that_follow_each_other
     assert seen.samples == [number * 100 + i for number in range(12) for i in range(3)]
     assert lost >= 2
     assert "was replaced because it had" in capfd.readouterr().err
+
+
+def test_what_several_files_need_together_condemns_none_of_them(provider_file: Callable[[str], str]) -> None:
+    """At the beginning of a pass they are run by turns: 300 MB are kept before any of them has come far."""
+    files = [f"{number}" for number in range(12)]
+    with pydp2.load(files, provider_file(EARLY), batch_size=32, workers=1, worker_memory=LIMIT) as data:
+        seen = consume(data)
+        lost = data.stats()["workers_lost"]
+    assert seen.error is None, seen.text
+    assert sorted(seen.samples) == [number * 100 + i for number in range(12) for i in range(40)]
+    assert lost
 
 
 def test_a_file_that_needs_more_than_a_worker_may_have_is_condemned(provider_file: Callable[[str], str]) -> None:

@@ -21,6 +21,7 @@ from ..order.oracle import File, Options, Row, expect
 
 CODE = """
 import os, time
+import numpy.random  # before some generator lowers the recursion limit, under which it cannot be imported
 from pydp2 import *
 
 def hook(settings, counts, more, **kwargs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -113,13 +114,11 @@ def play_surroundings(bench: Bench, schedule: Schedule) -> Report:
     seconds, shown = time.monotonic() - began, len(bench.screen)
     assert shown < 1_100_000 * (schedule.setup["workers"] + 1) * (seconds + 1), f"{shown} bytes in {seconds:.1f} s"
     left = [] if eventually(lambda: processes("sleep") == [], 3) else processes("sleep")
-    sessions = sum(event.what == "session" for event in schedule.events)
-    assert len(left) <= sessions, f"{len(left)} children are left, {sessions} were in sessions of their own"
-    notes = []
-    if left:
-        notes.append("a child in a session of its own outlives its worker")
-        for pid in left:
-            bench.signal(pid, signal.SIGKILL)
+    sessions = [os.getsid(pid) for pid in left]
+    for pid in left:
+        bench.signal(pid, signal.SIGKILL)
+    assert sessions == left, f"children {left} are left in sessions {sessions}"
+    notes = ["a child in a session of its own outlives its worker"] if left else []
     return Report(0, {"bytes shown": shown, "workers replaced at their memory limit": replaced}, notes)
 
 

@@ -398,6 +398,62 @@ def test_only_the_file_that_was_running_is_condemned_and_after_three_deaths_at_t
     assert [a.file for a in assigned(made.dispatch())[9]] == [0]
 
 
+@pytest.mark.parametrize("after", ["a range", "its end", "credit", "a stop", "its error", "its close", "its return"])
+def test_what_a_worker_had_no_memory_for_is_alone_at_the_next_one_until_something_comes_of_it(after: str) -> None:
+    """So no file is condemned for the memory that others need."""
+    made = reading(3, cycle_length=3)
+    made.add_worker(1)
+    made.dispatch()
+    send(made, 1, 1, 0, 2)
+    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
+    made.add_worker(2)
+    assert [each.file for each in assigned(made.dispatch())[2]] == [1]
+    assert assigned(made.dispatch()) == {}
+    if after == "its return":
+        made.add_worker(3)
+        assert [each.file for each in assigned(made.dispatch())[3]] == [0, 2], "another one gets the others"
+        made.return_files(2, {made.ledgers[1].attempt})
+        assert [each.file for each in assigned(made.dispatch())[3]] == [1]
+        return
+    if after in ("credit", "a stop"):
+        made.worker_blocked(2, 1, made.ledgers[1].attempt, 2, 9999 if after == "credit" else 0)
+    elif after == "its close":
+        made.close_file(1)
+    else:
+        state = {"a range": FILE_OPEN, "its end": FILE_ENDED, "its error": FILE_RAISED}[after]
+        send(made, 2, 1, 2, 1, state=state, error=to_wire(Error("bad")) if after == "its error" else None)
+    assert [each.file for each in assigned(made.dispatch())[2]] == [0, 2]
+
+
+def test_it_goes_to_a_worker_that_has_others_when_there_is_no_other() -> None:
+    made = reading(3, cycle_length=3)
+    made.add_worker(1)
+    made.dispatch()
+    made.add_worker(2)
+    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
+    assert [each.file for each in assigned(made.dispatch())[2]] == [1]
+    made.add_worker(3)
+    made.worker_lost(2, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
+    assert [each.file for each in assigned(made.dispatch())[3]] == [1]
+    made.add_worker(4)
+    made.worker_lost(3, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
+    assert [each.file for each in assigned(made.dispatch())[4]] == [1]
+    send(made, 4, 1, 0, 1)
+    made.worker_lost(4, (0, 99, 0), "was replaced", hungry=True)
+    made.add_worker(5)
+    assert sorted(each.file for each in assigned(made.dispatch())[5]) == [0, 1, 2], "something new had come of it"
+
+
+def test_after_a_worker_without_memory_files_do_not_take_turns() -> None:
+    """All of them would be open at the next one, too, before any of them came further."""
+    made = reading(2, workers=1, ramp={0: 6, 1: 10})
+    made.add_worker(1)
+    assert {each.ramp_until for each in assigned(made.dispatch())[1]} == {6, 10}
+    made.worker_lost(1, None, "was replaced", hungry=True)
+    made.add_worker(2)
+    assert {each.ramp_until for each in assigned(made.dispatch())[2]} == {0}
+
+
 @pytest.mark.parametrize("running", [None, (0, 99, 7), (1, 1, 7)])
 def test_a_death_between_samples_or_in_another_file_or_attempt_blames_nobody(running: Any) -> None:
     made = reading(1, cycle_length=1)

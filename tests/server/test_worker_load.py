@@ -69,12 +69,42 @@ def test_what_is_lost_with_a_worker_weighs_on_nobody() -> None:
     assert not crew
 
 
+def test_a_reserved_worker_is_passed_over_until_its_file_is_not_alone_any_more() -> None:
+    crew, alone, other = WorkerLoad(), FileLedger(7, 7), FileLedger(8, 8)
+    for worker in (1, 2):
+        crew.add_worker(worker)
+    crew.assign(1, alone)
+    crew.reserve(1, 7)
+    for file in range(3):
+        assert crew.has_idle == (file == 0)
+        assert (crew.least_loaded(), crew.fewest_files()) == (2, 2)
+        crew.assign(2, FileLedger(file, file))
+    crew.release(1, 8)
+    assert crew.least_loaded() == 2
+    crew.release(1, 7)
+    assert (crew.least_loaded(), crew.fewest_files()) == (1, 1)
+    crew.reserve(1, 7)
+    crew.unassign(1, alone)
+    assert crew.has_idle
+    crew.assign(1, other)
+    crew.reserve(1, 8)
+    crew.retire(2)
+    assert not crew.takes_files
+    assert not crew.has_idle
+    crew.retire(1)
+    crew.release(1, 8)
+    assert not crew.takes_files, "it leaves"
+    crew.remove_worker(1)
+    crew.add_worker(3)
+    assert crew.has_idle
+
+
 @given(st.lists(st.integers(0, 20), unique=True), st.sets(st.integers(0, 20)), st.integers(0, 25) | st.none())
 def test_files_leave_in_order_as_many_as_may_and_those_that_a_merge_waits_for(
     files: list[int], urgent: set[int], most: int | None
 ) -> None:
     waiting = FileQueue()
-    for file in files:
+    for file in [*files, *files]:  # none stands there twice
         waiting.push(FileLedger(file, position=100 - file))
     for file in urgent & set(files):
         waiting.prioritise(file)

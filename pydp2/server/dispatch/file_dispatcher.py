@@ -263,6 +263,8 @@ class FileDispatcher:
     ) -> None:
         """Turn the files of ``worker``, which is gone, into new attempts, and blame the one that it was running. The
         other arguments are those of :class:`pydp2.server.actions.WorkerGone`."""
+        if hungry:  # turn by turn the next worker would have all files open, too, before any of them came further
+            self._ramp = {}
         for ledger in self._load.remove_worker(worker):
             file, sample_index = ledger.file, None
             if running is not None and running[:2] == (file, ledger.attempt):
@@ -302,6 +304,7 @@ class FileDispatcher:
                 run.release()
             return
         ledger.commit(part, run)
+        self._load.release(worker, part.file)
         self.samples_committed += part.rows
         if part.did_not_repeat:
             self._actions += self.losses.note_changed(part.file)
@@ -327,6 +330,7 @@ class FileDispatcher:
             )
         if sample_index < ledger.committed:
             return  # it did wait there, until a grant crossed the report
+        self._load.release(worker, file)
         if need:
             ledger.need = need
             self._blocked_on_credit[file] = ledger
@@ -387,10 +391,10 @@ class FileDispatcher:
             items: dict[int, list[FileAssignment]] = {}
             self._workers = max(1, len(self._load) + expecting)
             self.credit.share_among(self._workers)
-            if self._load:
+            if self._load.takes_files:
                 self._assign_waiting(items, expecting)
             self._grant_waiting()
-            if self._load:
+            if self._load.takes_files:
                 self._assign_ahead(items)
             for worker, assignments in items.items():
                 for i in range(0, len(assignments), MAX_FILES):
@@ -422,11 +426,18 @@ class FileDispatcher:
             max(0, -(-self._cycle_length // self._workers) * len(self._load) - self._load.total) if expecting else None
         )
         ledgers = [self.ledgers[file] for file in self._waiting.pop(most) if file in self.ledgers]
-        # what the merge takes the most of first: so they come out alike
-        for ledger in sorted(ledgers, key=lambda ledger: ledger.pull, reverse=True):
-            if ledger.state is QUEUED:
-                worker = self._load.least_loaded()
-                items.setdefault(worker, []).append(self._assign(worker, ledger))
+        # what the merge takes the most of first, so they come out alike; before it, what a worker had no memory for
+        for ledger in sorted(ledgers, key=lambda ledger: (not ledger.memory_deaths, -ledger.pull)):
+            if ledger.state is not QUEUED:
+                continue
+            if not self._load.takes_files:
+                self._waiting.push(ledger)
+                continue
+            alone = ledger.memory_deaths > 0 and self._load.has_idle
+            worker = self._load.least_loaded()
+            items.setdefault(worker, []).append(self._assign(worker, ledger))
+            if alone:  # until something new comes of it: so no file is condemned for what others need
+                self._load.reserve(worker, ledger.file)
 
     def _grant_waiting(self) -> None:
         """Grant more to the files that can have more now, in the order in which the merge wants them."""

@@ -13,6 +13,7 @@ class FileQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []  # (position, file)
+        self._queued: set[int] = set()  # those that are in the heap
         self._urgent: set[int] = set()  # those that a merge waits for now
 
     def __bool__(self) -> bool:
@@ -20,7 +21,8 @@ class FileQueue:
 
     def push(self, ledger: FileLedger) -> None:
         """Add the file of ``ledger``, unless nothing is to be read of it here."""
-        if ledger.state is QUEUED:
+        if ledger.state is QUEUED and ledger.file not in self._queued:
+            self._queued.add(ledger.file)
             heappush(self._heap, (ledger.position, ledger.file))
 
     def prioritise(self, file: int) -> None:
@@ -34,4 +36,5 @@ class FileQueue:
             files.append(heappop(self._heap)[1])
         urgent = [file for file in self._urgent if file not in files] if self._heap else []
         self._urgent.clear()
+        self._queued.difference_update(files)
         return files + urgent

@@ -38,6 +38,9 @@ class _LeastFirst:
         self._load.clear()
         self._heap.clear()
 
+    def __bool__(self) -> bool:
+        return bool(self._load)
+
     def first(self) -> int:
         """Return the worker with the least load, of several the one that came first."""
         while self._load.get(self._heap[0][1]) != self._heap[0][0]:
@@ -54,6 +57,7 @@ class WorkerLoad:
         self._ahead: dict[int, set[int]] = {}  # those that are not bound
         self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
         self._retired: set[int] = set()  # workers that end their files and get no more
+        self._reserved: dict[int, int] = {}  # workers that get no other file for now than the one that they have
         self._by_pull, self._by_count = _LeastFirst(), _LeastFirst()
         self.total = 0
         """Number of files that all workers have."""
@@ -64,6 +68,16 @@ class WorkerLoad:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._load)
+
+    @property
+    def takes_files(self) -> bool:
+        """True if some worker can be given a file now."""
+        return bool(self._by_pull)
+
+    @property
+    def has_idle(self) -> bool:
+        """True if some worker that can be given a file has none."""
+        return self.takes_files and not self._load[self.fewest_files()]
 
     def add_worker(self, worker: int) -> None:
         """Note that ``worker`` can be given files."""
@@ -79,6 +93,18 @@ class WorkerLoad:
             self._by_pull.remove(worker)
             self._by_count.remove(worker)
 
+    def reserve(self, worker: int, file: int) -> None:
+        """Give ``worker``, which has ``file`` alone, no other file until :meth:`release`."""
+        self._reserved[worker] = file
+        self._by_pull.remove(worker)
+        self._by_count.remove(worker)
+
+    def release(self, worker: int, file: int) -> None:
+        """Let ``worker`` have other files again, if it was reserved for ``file``."""
+        if self._reserved.get(worker) == file:
+            del self._reserved[worker]
+            self._set_pulled(worker, self._pulled[worker])
+
     def files_of(self, worker: int) -> list[FileLedger]:
         """Return the files that ``worker`` has."""
         return [*self._load.get(worker, {}).values()]
@@ -86,6 +112,7 @@ class WorkerLoad:
     def remove_worker(self, worker: int) -> list[FileLedger]:
         """Remove ``worker``, which is gone, and return the files that it had."""
         self._retired.discard(worker)
+        self._reserved.pop(worker, None)
         self._ahead.pop(worker, None)
         self._pace.pop(worker, None)
         self._pulled.pop(worker, None)
@@ -99,6 +126,7 @@ class WorkerLoad:
         """Take all files from all workers."""
         self._load.clear()
         self._retired.clear()
+        self._reserved.clear()
         self._pulled.clear()
         self._by_pull.clear()
         self._by_count.clear()
@@ -114,7 +142,7 @@ class WorkerLoad:
 
     def _set_pulled(self, worker: int, pulled: int) -> None:
         self._pulled[worker] = pulled
-        if worker in self._retired:
+        if worker in self._retired or worker in self._reserved:
             return
         count = len(self._load[worker])
         self._by_pull.set(worker, (pulled, count))
@@ -143,6 +171,7 @@ class WorkerLoad:
 
     def unassign(self, worker: int, ledger: FileLedger) -> None:
         """Take ``file`` from ``worker``, which may have one more waiting now."""
+        self.release(worker, ledger.file)
         if self._load[worker].pop(ledger.file, None) is not None:
             self.total -= 1
             self._set_pulled(worker, self._pulled[worker] - ledger.pull)
