@@ -224,6 +224,20 @@ with pydp2.launch(
 """A program with a service that has few descriptors: their number, bind, provider, workers, args as JSON, files."""
 
 
+BUSY_HUB = """
+import sys, time
+import zmq
+from pydp2.transport import Hub
+
+hub = Hub(zmq.Context(), "tcp://127.0.0.1:*", max_frame=1 << 20)
+print("at", hub.address, flush=True)
+while True:
+    time.sleep(float(sys.argv[1]))
+    hub.accept(time.monotonic())
+"""
+"""A program with a hub whose loop is busy with other things for so many seconds at a time."""
+
+
 def descriptors(pid: int) -> int:
     """How many descriptors a process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  # numbers, no paths

@@ -1,4 +1,4 @@
-"""Keep new TCP connections away from a hub while few descriptors are left.
+"""Keep new TCP connections away from a hub while few descriptors are left, or strangers come in crowds.
 
 libzmq accepts every connection over TCP, also of a peer that never shows a token, and closes it when the handshake
 takes too long. When it has no descriptor left it tries again and again; it would take each one that the server needs
@@ -19,6 +19,9 @@ from pydp2.transport.descriptors import descriptor_limit, open_descriptors
 
 _RESERVE = 16  # descriptors that are kept for the server's own needs; it opens again with twice as many
 _FEW_LEFT = 512  # with fewer descriptors left, no peer comes in by TCP at the moment at which a worker connects
+_ADJUST_SECONDS = 0.25  # seconds between two counts of the descriptors that are left
+_MAX_REFUSED = 64  # peers refused in between, before there is a pause
+_PAUSE_SECONDS = 0.1  # and how long it is at least
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27  # SO_ATTACH_FILTER, SO_DETACH_FILTER of Linux
 _DROP_ALL = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0), 8)  # one instruction: return 0 bytes
 _PROGRAM = struct.pack("@HP", 1, ctypes.addressof(_DROP_ALL))
@@ -35,9 +38,18 @@ class AcceptFilter:
         self._spare_descriptor = os.dup(descriptor)
         self._is_closed = self._is_low = False
         self._closed_until = 0.0  # time until which it stays shut at least
+        self._refused = 0  # peers that were refused since the last look
+        self._adjusted_at = 0.0
+
+    def adjust_if_due(self, now: float) -> None:
+        """Do :meth:`adjust` if the last time is a while ago."""
+        if now - self._adjusted_at > _ADJUST_SECONDS:
+            self._adjusted_at = now
+            self.adjust()
 
     def adjust(self) -> None:
         """Shut or open the filter, by how many descriptors are left."""
+        self._refused = 0
         most, used = descriptor_limit(), open_descriptors()
         low = used + (2 * _RESERVE if self._is_low else _RESERVE) >= most
         if low and not self._is_low:
@@ -54,9 +66,17 @@ class AcceptFilter:
 
     def close_for(self, seconds: float) -> None:
         """Stay shut for ``seconds`` if few descriptors are left, because another peer that is let in must find one."""
-        if open_descriptors() + _FEW_LEFT < descriptor_limit():
-            return
-        self._closed_until = time.monotonic() + seconds
+        if open_descriptors() + _FEW_LEFT >= descriptor_limit():
+            self._close_for(seconds)
+
+    def note_refused(self, count: int) -> None:
+        """Note that ``count`` peers were not let in, and stay shut for a moment if they are many."""
+        self._refused += count
+        if count and self._refused > _MAX_REFUSED:
+            self._close_for(_PAUSE_SECONDS)
+
+    def _close_for(self, seconds: float) -> None:
+        self._closed_until = max(self._closed_until, time.monotonic() + seconds)
         self._attach_filter()
 
     def _attach_filter(self) -> None:

@@ -65,7 +65,6 @@ _PEER_FILLS = b"+"  # behind the token of a slab: the peer fills it
 _REFUSAL_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 RESERVED_DESCRIPTORS = 12
 """Number of descriptors that strangers to a hub leave to others."""
-_ADJUST_SECONDS = 0.25  # seconds between two counts of the descriptors that are left
 LACKS_DESCRIPTORS = "descriptors"
 """Kind of the notes that say that a peer has to wait for a descriptor."""
 VOID_FRAME = b"pydp2: cut off.."
@@ -117,7 +116,6 @@ class Hub:
         self._peer_keys = None if access is None else PeerKeys(access, self.refusals)
         self.on_refusal: Callable[[str, str], None] = lambda text, kind: None
         """Function that is called with text and kind, when the log is to say that peers were not let in."""
-        self._filter_adjusted_at = 0.0
         self._admission: Admission | None = None
         self._zap: ZapHandler | None = None
         self._accept_filter: AcceptFilter | None = None
@@ -195,15 +193,16 @@ class Hub:
                 self._admission.refusal = ""
         if self._zap is not None:
             self._zap.answer_requests()
+            why = "without the token" if self._peer_keys is None else UNKNOWN_KEY
             for address in self._zap.refused:
-                why = "without the token" if self._peer_keys is None else UNKNOWN_KEY
                 self._refuse(address, why, now, without_token(self.address))
+            if self._accept_filter is not None:
+                self._accept_filter.note_refused(len(self._zap.refused))
             self._zap.refused.clear()
         if self._peer_keys is not None:
             self._peer_keys.refresh_if_due(now)
-        if self._accept_filter is not None and now - self._filter_adjusted_at > _ADJUST_SECONDS:
-            self._filter_adjusted_at = now
-            self._accept_filter.adjust()
+        if self._accept_filter is not None:
+            self._accept_filter.adjust_if_due(now)
             if self._accept_filter.refusal:
                 self.on_refusal(self._accept_filter.refusal, LACKS_DESCRIPTORS)
                 self._accept_filter.refusal = ""

@@ -104,6 +104,28 @@ def test_it_is_held_shut_for_a_worker_only_where_few_are_left(
     door.close()
 
 
+def test_it_pauses_when_many_are_refused_in_a_short_time(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door, now = AcceptFilter(listener.fileno()), 50.0
+    monkeypatch.setattr(accept_filter.time, "monotonic", lambda: now)
+    for _ in range(3):
+        door.note_refused(60)
+        assert comes_in(listener, 2)
+        door.adjust()
+    door.note_refused(60)
+    door.note_refused(5)
+    assert not comes_in(listener, 0.3)
+    door.adjust()
+    assert not comes_in(listener, 0.3)
+    now = 50.2
+    door.note_refused(0)
+    door.adjust()
+    monkeypatch.undo()
+    assert comes_in(listener, 5)
+    door.close()
+
+
 def test_descriptors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors.open_descriptors()
     more = [os.dup(0) for _ in range(7)]

@@ -23,6 +23,7 @@ from tests.runs import NUMBERS, Program, eventually, processes
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 from tests.runs import program as program
 from tests.strangers import (
+    BUSY_HUB,
     FLOODS,
     SERVICE,
     Crowd,
@@ -96,6 +97,19 @@ def test_a_flood_without_the_token_or_a_key_takes_no_memory_and_the_trainer_goes
         assert crowd.sent
         assert most - before < 8 << 20, f"{crowd.sent} bytes were sent"
         assert service.poll() is None
+
+
+def test_who_comes_again_and_again_does_not_pile_up_while_the_server_is_busy(program: Callable[..., Program]) -> None:
+    """libzmq asks about each of them, and keeps what it asks about until there is an answer."""
+    made = program(BUSY_HUB, "0.1")
+    address = made.said("at ").split()[1]
+    before = resident(made.process.pid)
+    crowd = Crowd(address, ["wrong token, then parts"] * 3)
+    try:
+        assert not eventually(lambda: resident(made.process.pid) - before > 64 << 20, 4), "some 70 KB each"
+    finally:
+        crowd.end()
+    assert crowd.sent
 
 
 def test_a_greeting_that_is_not_finished_is_dropped(provider: str) -> None:
