@@ -53,6 +53,7 @@ from pydp2.schema.input_types import Slots
 from pydp2.schema.provider_schema import Schema
 
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
+_DELAY_PART, _MAX_DELAY = 1 / 8, 0.001  # part of the step, and seconds, that pass before
 _COUNTS_SECONDS = 5.0  # for which the length is waited for, as long as the service looks for counts on its disk
 _COUNTS_POLL_SECONDS = 0.01  # between two questions whether it has them
 _ROWS_SECONDS = 0.1  # between two looks whether rows of hosts are overdue
@@ -317,7 +318,8 @@ class Client(Stream):
         self._loaded.note_batch()
         self._window.note_taken(batch.nbytes, batch.column_bytes, shown=batch.is_shared)
         if self._step >= _LONG_STEP and not is_second_prepared(self._connection.inbox):
-            session.look_ahead.give(partial(self._prepare, now.run, now.done + 1))
+            delay = min(self._step * _DELAY_PART, _MAX_DELAY)
+            session.look_ahead.give(partial(self._prepare, now.run, now.done + 1), delay=delay)
         self._left_at = time.perf_counter()
         self._waited += self._left_at - began
         samples = now.samples + batch.head.rows - batch.head.padding

@@ -19,10 +19,11 @@ _LOOK_SECONDS = 0.05  # seconds between two looks whether work is done
 class _Offer:
     """Work that is done once, by whoever claims it first."""
 
-    __slots__ = ("_claimed", "done", "is_over", "is_wanted_back", "work")
+    __slots__ = ("_claimed", "delay", "done", "is_over", "is_wanted_back", "work")
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], delay: float) -> None:
         self.work: Callable[[], None] | None = work
+        self.delay = delay
         self._claimed: dict[int, str] = {}
         self.done = _thread.allocate_lock()  # held until it is done
         self.done.acquire()
@@ -47,16 +48,21 @@ class LookAhead:
         self._ended = _thread.allocate_lock()  # held while it runs
         self._is_asked_for = False
 
-    def give(self, work: Callable[[], None]) -> None:
+    def give(self, work: Callable[[], None], *, delay: float = 0.0) -> None:
         """Have ``work`` done soon. What was given before was reclaimed. What it raises is dropped: the caller does the
         same work when it is needed, and meets the error then. Do nothing where no thread runs yet, or none can be
-        had."""
+        had.
+
+        ``delay``: seconds that the thread waits before. What the caller does first with the batch that it has just got
+        gives the interpreter's lock away for a moment each time it converts or drops an array, and would have to wait
+        for ``work`` to give it back.
+        """
         if not self._is_asked_for:
             self._is_asked_for = True
             with contextlib.suppress(RuntimeError):  # no more threads are allowed
                 _thread.start_new_thread(_do_all, (self._offers, self._running, self._ended))
         if self._running:
-            offer = self._offer = _Offer(work)
+            offer = self._offer = _Offer(work, delay)
             self._offers.put(offer)
 
     def reclaim(self, seconds: float) -> bool:
@@ -99,6 +105,8 @@ def _do_all(offers: SimpleQueue[_Offer | None], running: list[int], ended: _thre
     with ended:
         running.append(_thread.get_ident())
         while (offer := offers.get()) is not None:
+            if offer.delay:
+                time.sleep(offer.delay)
             if offer.claim("thread"):
                 _do(offer)
             del offer  # else a client would live until more work comes

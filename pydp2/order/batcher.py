@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.columns import sample_set
-from pydp2.errors import Error, SampleTooLarge
+from pydp2.errors import Error, OptionError, SampleTooLarge
 from pydp2.order.bulk_cut import BulkCutter, PlainCut
 from pydp2.order.merge import Merge, RelaxedMerge
 from pydp2.order.plan import UNBOUNDED, PassPlan
@@ -21,6 +21,8 @@ from pydp2.order.restore import PoolRestore, rereads_of
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleSource
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.rowstore.base import RowStore
+
+_MAX_PADDING_BYTES = 1 << 32
 
 
 @dataclass(slots=True)  # not frozen: one is made for each batch
@@ -135,15 +137,18 @@ class Batcher:
             self._take_snapshot(self.pool.encode_samples(), ended=False)
         return cut
 
-    def _cut(self) -> BatchCut | PassDone:
+    def _cut(self) -> BatchCut | PassDone | PassFailed:
         plan, before, bytes_before = self.plan, self.pool.weight, self.pool.bytes
         rows, size = self.pool.draw(self.batch_index)
         padding, nbytes = 0, bytes_before - self.pool.bytes
         if self._in_tail and size < plan.batch_size and self.pool.exhausted:
             if plan.last_batch == "drop":
                 return self._cut() if len(self.pool) else PassDone(self.batch_index)
-            if plan.last_batch == "pad":
-                rows, padding = self._pad(rows, size)
+            if plan.last_batch == "pad" and size:  # without a weight it cannot be padded
+                cycles = -(-(plan.batch_size - size) // size)
+                if cycles * (nbytes + rows.nbytes) > _MAX_PADDING_BYTES:
+                    return self._fail(_too_much_padding(size, plan.batch_size))
+                rows, padding = self._pad(rows, plan.batch_size - size, cycles)
         cut = BatchCut(
             self.batch_index, rows, size, before, padding, self.pool.tail_consumed, self.pool.bucket_bound, nbytes
         )
@@ -171,14 +176,9 @@ class Batcher:
             self.pool.bucket_number,
         )
 
-    def _pad(self, rows: RowIds, size: int) -> tuple[RowIds, int]:
-        """Repeat ``rows`` from their front until the weight is that of a batch; all-zero weights cannot be padded."""
-        weights = self.pool.drawn_weights()
-        if size == 0:
-            return rows, 0
-        missing = self.plan.batch_size - size
-        cycles = -(-missing // size)
-        ahead = np.cumsum(np.tile(weights, cycles))
+    def _pad(self, rows: RowIds, missing: int, cycles: int) -> tuple[RowIds, int]:
+        """Repeat ``rows`` from their front, ``cycles`` times at most, until the weight is ``missing`` more."""
+        ahead = np.cumsum(np.tile(self.pool.drawn_weights(), cycles))
         extra = int(np.searchsorted(ahead, missing)) + 1
         return np.concatenate([rows, np.tile(rows, cycles)[:extra]]), extra
 
@@ -289,3 +289,10 @@ class Batcher:
     def _fail(self, error: Error) -> PassFailed:
         self._failure = PassFailed(error)
         return self._failure
+
+
+def _too_much_padding(size: int, batch_size: int) -> OptionError:
+    return OptionError(
+        f'last_batch="pad" would fill the last batch, which has {size:,} of batch_size={batch_size:,}, up with more '
+        f'than {_MAX_PADDING_BYTES >> 30} GiB; lower batch_size, or pass last_batch="keep" or "drop"'
+    )

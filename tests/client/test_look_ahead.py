@@ -82,6 +82,20 @@ def test_work_that_is_not_begun_is_taken_back(look_ahead: LookAhead) -> None:
     assert second.threads == []
 
 
+def test_work_that_is_to_be_begun_later_is_taken_back_before_and_done_after(look_ahead: LookAhead) -> None:
+    first, second = Work(), Work()
+    first.may_go_on.set()
+    second.may_go_on.set()
+    look_ahead.give(first, delay=0.3)
+    began = time.monotonic()
+    assert look_ahead.reclaim(LONG)
+    assert time.monotonic() - began < 0.2, "nobody waits for the delay"
+    look_ahead.give(second, delay=0.1)
+    assert eventually(lambda: bool(second.threads))
+    assert time.monotonic() - began >= 0.4
+    assert first.threads == []
+
+
 def test_a_wait_ends_in_time_and_can_be_taken_up_again(look_ahead: LookAhead) -> None:
     work = Work()
     look_ahead.give(work)

@@ -28,6 +28,19 @@ def test_a_batch_holds_at_least_one_sample(size: int, provider_file: Callable[[s
         one_pass(["a"], provider_file(COUNT.format(arguments="")), batch_size=size)
 
 
+def test_a_batch_that_no_memory_could_be_padded_to_fails_the_pass_and_not_the_service(
+    provider_file: Callable[[str], str],
+) -> None:
+    with pydp2.launch(["a"], provider_file(COUNT.format(arguments="")), workers=1) as service:
+        with service.connect(batch_size=1 << 50, last_batch="pad") as data:
+            seen = consume(data)
+        assert isinstance(seen.error, OptionError)
+        assert "which has 20 of batch_size=1,125,899,906,842,624, up with more than 4 GiB" in seen.text
+        assert seen.samples == []
+        with service.connect(batch_size=30, last_batch="pad", shuffle=False, job="other") as data:
+            assert consume(data).samples == [*range(20), *range(10)]
+
+
 @pytest.mark.parametrize(
     ("call", "options", "text"),
     [
