@@ -161,7 +161,7 @@ def _replay(given: argparse.Namespace) -> int:
 
 
 def _tensors(given: argparse.Namespace) -> int:
-    tensors.show(given.step, given.rounds, cached=not given.no_cache)
+    tensors.show(given.step, given.rounds, cached=not given.no_cache, milliseconds=given.compute)
     return 0
 
 
@@ -257,6 +257,11 @@ def parser() -> argparse.ArgumentParser:
     steps.add_argument("--step", nargs="+", choices=tensors.STEPS, default=tensors.STEPS, help="default: all")
     steps.add_argument("--rounds", type=int, default=15, help="default: %(default)s")
     steps.add_argument("--no-cache", action="store_true", help="samples come from the provider in each pass")
+    steps.add_argument(
+        "--compute", type=float, default=0.0, metavar="MS",
+        help="compute for so many milliseconds after each next(), and measure that call alone; default: the loop does "
+        "nothing else, and the time from step to step is measured",
+    )  # fmt: skip
     steps.set_defaults(do=_tensors)
 
     crowd = commands.add_parser("many", help="a simulation of services of many workers: their use, the server's time")

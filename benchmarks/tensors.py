@@ -1,8 +1,9 @@
 """Measure what tensors cost over arrays: the steps of :func:`pydp2.torch.loader` beside those of a client.
 
-Both read the same samples in alternating passes of a loop that does nothing else, from the cache in memory, or from the
-provider. Processor time is that of the trainer's process; on a busy machine it changes less than the time from step to
-step.
+Both read the same samples in alternating passes, from the cache in memory, or from the provider. The loop does nothing
+else, and the figures are those from step to step; or it computes after each ``next()``, and they are those of that
+call, which is what a user feels whose steps are slower than the loader. Processor time is that of the trainer's
+process; on a busy machine it changes less than the time from step to step.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import pydp2
+from benchmarks.latency import Felt
 from pydp2 import CacheType, dense_vector, integer_value, integer_value_sequence, provider, sparse_binary_vector
 
 STEPS = ("images", "dense", "words", "ctr")
@@ -75,9 +77,21 @@ def _pass(steps: Iterable[Any], use: Callable[[Any], object]) -> tuple[float, fl
     return (time.perf_counter() - began) * 1e6 / count, (time.process_time() - worked) * 1e6 / count
 
 
-def measure(name: str, rounds: int, *, cached: bool = True) -> dict[str, float]:
+def _felt(steps: Iterable[Any], use: Callable[[Any], object], milliseconds: float) -> tuple[float, float]:
+    """Microseconds that a ``next()`` took in one pass, half of them at most and on average."""
+    felt = Felt(milliseconds, use)
+    for _ in felt.stepping(steps):
+        pass
+    times = np.array(felt.times[1:]) * 1e6
+    return float(np.median(times)), float(times.mean())
+
+
+def measure(name: str, rounds: int, *, cached: bool = True, milliseconds: float = 0.0) -> dict[str, float]:
     """Medians over alternating passes, in microseconds, and the ratios of loader and arrays. Without ``cached`` each
-    pass runs the provider."""
+    pass runs the provider. ``milliseconds``: that the loop computes after each ``next()``, which is measured alone; 0:
+    it does nothing else, and what is measured is the time from step to step."""
+    one_pass = partial(_felt, milliseconds=milliseconds) if milliseconds else _pass
+    second = "mean" if milliseconds else "processor"
     loader = importlib.import_module("pydp2.torch").loader
     with (
         pydp2.launch(_FILES, f"{__file__}:{name}{'' if cached else '_read'}", workers=2) as service,
@@ -86,22 +100,22 @@ def measure(name: str, rounds: int, *, cached: bool = True) -> dict[str, float]:
     ):
         kinds: list[tuple[Iterable[Any], Callable[[Any], object]]] = [
             (client, lambda batch: batch.values()),
-            (tensors, lambda step: None),
+            (tensors, lambda step: step),
         ]
         for each in kinds:
-            _pass(*each)  # fills the cache
-        runs = [[_pass(*each) for each in kinds] for _ in range(rounds)]
+            one_pass(*each)  # fills the cache
+        runs = [[one_pass(*each) for each in kinds] for _ in range(rounds)]
     result: dict[str, float] = {}
     for i, kind in enumerate(("arrays", "tensors")):
-        result[kind], result[f"{kind} (processor)"] = (statistics.median(run[i][j] for run in runs) for j in range(2))
+        result[kind], result[f"{kind} ({second})"] = (statistics.median(run[i][j] for run in runs) for j in range(2))
     result["ratio"] = result["tensors"] / result["arrays"]
-    result["ratio (processor)"] = result["tensors (processor)"] / result["arrays (processor)"]
+    result[f"ratio ({second})"] = result[f"tensors ({second})"] / result[f"arrays ({second})"]
     return result
 
 
-def show(names: Sequence[str], rounds: int, *, cached: bool = True) -> None:
+def show(names: Sequence[str], rounds: int, *, cached: bool = True, milliseconds: float = 0.0) -> None:
     importlib.import_module("torch").set_num_threads(1)
     for name in names:
-        figures = measure(name, rounds, cached=cached)
+        figures = measure(name, rounds, cached=cached, milliseconds=milliseconds)
         shown = "  ".join(f"{key} {value:.{2 if 'ratio' in key else 0}f}" for key, value in figures.items())
         print(f"{name:8} {shown}", flush=True)

@@ -26,7 +26,9 @@ from pydp2.client.position import Position
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
 from pydp2.client.received import (
+    ColumnsConverter,
     ReceivedBatch,
+    convert_lot,
     ends_run,
     is_rewind,
     is_second_prepared,
@@ -123,6 +125,7 @@ class Client(Stream):
         self._waited = self._worked = self._step = 0.0  # seconds; the last: that the trainer took for its last batch
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
+        self._converter: ColumnsConverter | None = None
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
 
@@ -326,8 +329,11 @@ class Client(Stream):
         now = Progress(position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin)
         return made, now
 
+    def _convert_ahead(self, converter: ColumnsConverter) -> None:
+        self._converter = converter
+
     def _prepare(self, run: int, number: int) -> None:
-        """Receive batch ``number`` of ``run``, which comes behind the present one, and gather its rows."""
+        """Receive batch ``number`` of ``run``, which comes behind the present one, gather its rows and convert them."""
         connection = self._connection
         if len(connection.inbox) == 1:  # the batch in hand
             connection.fetch_second(self._step / 2, self._session.look_ahead)
@@ -338,6 +344,8 @@ class Client(Stream):
             connection.wait_for_rows(0.0)
         if following is not None and not following.awaits_rows:
             following.columns()  # gathers them
+            if self._converter is not None:
+                convert_lot(connection.inbox, self._converter, lambda: self._session.look_ahead.is_wanted_back)
 
     def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
         """Return the batch that comes next, as received and as the trainer gets it; both None at the end."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, count
-from typing import Any
+from itertools import accumulate, count, islice
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,14 @@ from pydp2.protocol.early_ends import split_frames
 from pydp2.schema.input_types import Slots
 from pydp2.transport import owned_arrays
 
+
+class ColumnsConverter(Protocol):
+    """Converter of a framework's loader, whose batches it makes of their columns ahead."""
+
+    def convert_columns(self, columns: Columns) -> Any:
+        """Return what the loader gives for a batch with these columns, or None if it takes more than these."""
+
+
 Rows = Columns | tuple[LazyRows | FetchedLot, int, int]
 """Rows of a batch: columns, or a part of a lot."""
 
@@ -30,7 +38,7 @@ class ReceivedBatch:
     """Batch that came: the head that announced it, its rows, the pool of the point and the early-end
     records that came with it.
 
-    ``number``: its number in its run.
+    ``number``: its number in its run. ``ready``: what a framework's loader made of its columns ahead, and which one.
     """
 
     head: m.BatchHead
@@ -38,6 +46,7 @@ class ReceivedBatch:
     number: int
     pool: bytes = b""
     early_ends: list[list[Any]] = field(default_factory=list)
+    ready: tuple[ColumnsConverter, Any] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +94,7 @@ class ReceivedBatch:
     def to_batch(self, pass_id: int) -> Batch:
         """Return the batch for the trainer. Raises what :meth:`columns` does."""
         head = self.head
-        return Batch(
+        batch = Batch(
             self.columns(),
             pass_id=pass_id,
             index=head.batch_index,
@@ -95,6 +104,8 @@ class ReceivedBatch:
             bucket=head.bucket.get("longest") or None,
             group_bucket=head.bucket.get("group_longest") or None,
         )
+        batch._ready = self.ready
+        return batch
 
 
 def parse_batches(
@@ -185,6 +196,20 @@ def second_batch(
         case [ReceivedBatch() as following]:
             return following
     return None
+
+
+def convert_lot(inbox: Sequence[Any], converter: ColumnsConverter, is_wanted_back: Callable[[], bool]) -> None:
+    """Have ``converter`` convert the second batch of ``inbox``, whose rows are here, and those behind it that were
+    gathered with it, until ``is_wanted_back``."""
+    whole: Columns | None = None
+    for batch in islice(inbox, 1, None):
+        if not (isinstance(batch, ReceivedBatch) and batch.is_prepared) or (whole is not None and is_wanted_back()):
+            return
+        columns = batch.columns()
+        if whole is not None and columns.whole[0] is not whole:
+            return
+        whole = columns.whole[0]
+        batch.ready = converter, converter.convert_columns(columns)
 
 
 def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:

@@ -278,8 +278,8 @@ class Batch:
     """
 
     __slots__ = (
-        "_columns", "_resume", "_values", "bucket", "group_bucket", "index", "padding", "pass_id", "pool_weight",
-        "size",
+        "_columns", "_ready", "_resume", "_values", "bucket", "group_bucket", "index", "padding", "pass_id",
+        "pool_weight", "size",
     )  # fmt: skip
 
     def __init__(
@@ -304,11 +304,12 @@ class Batch:
         self.bucket = bucket
         self.group_bucket = group_bucket
         self._resume: Any = None  # for the client: the position of the stream behind this batch
+        self._ready: tuple[Any, Any] | None = None  # a converter, and what it made of this batch ahead
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Return the state of a copy, here or in another process, which belongs to no client."""
         names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        return None, {name: getattr(self, name) for name in names} | {"_resume": None}
+        return None, {name: getattr(self, name) for name in names} | {"_ready": None, "_resume": None}
 
     def __len__(self) -> int:
         return self._columns.rows

@@ -318,7 +318,7 @@ class Server:
             if not connection.host:
                 self._watchdog.check_first_worker(connection.pid)
             self._schema = declared
-            self._cell_grants = create_cell_grants(self._schema, self._spec.memory_limit)
+            self._cell_grants = create_cell_grants(self._schema, self._spec.memory_limit, self._spec.workers)
             if self._cell_grants is not None:
                 self._hub.fd_offer.offered = self._cell_grants.for_workers
             self._gateway.provider_ready(self._schema, source, self._cell_grants)

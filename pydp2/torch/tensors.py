@@ -85,23 +85,44 @@ class TensorConverter:
     def convert_next(self, batch: Batch, place: Place | None = None) -> Tensors:
         """Return what a call returns, for each batch of a stream once: small batches that were gathered together are
         converted together, and no values are made of a batch before somebody asks it for them."""
-        columns = batch._columns
-        whole, lo, hi = columns.whole
+        ready, batch._ready = batch._ready, None
         for value in batch._values:
             if value is not None:
                 return self(batch, place)  # its user may have written to it
-        if self._lot[0] is whole:
-            parts = self._lot[1]
-        else:
-            parts = [None if opener is None else opener(whole) for opener in self._openers]
-            if whole is not columns:
-                self._lot = (whole, parts) if whole.nbytes <= _LOT_BYTES else (None, [])
+        if ready is not None and ready[0] is self and ready[1] is not None and place is None:
+            converted: Tensors = ready[1]
+            return converted
+        columns = batch._columns
+        _, lo, hi = columns.whole
         return self._structure(
             [
                 self._functions[i](batch[i], place) if part is None else part(lo, hi, place)
-                for i, part in enumerate(parts)
+                for i, part in enumerate(self._parts(columns))
             ]
         )
+
+    def convert_columns(self, columns: Columns) -> Tensors | None:
+        """Return what :meth:`convert_next` returns for the batch of ``columns``; None where it takes the batch.
+
+        Another thread may call it, while this one converts the batch before.
+        """
+        _, lo, hi = columns.whole
+        values = []
+        for part in self._parts(columns):
+            if part is None:
+                return None
+            values.append(part(lo, hi, None))
+        return self._structure(values)
+
+    def _parts(self, columns: Columns) -> list[_Part | None]:
+        """Return for each slot what makes the tensors of a part of the columns that ``columns`` are a slice of."""
+        whole = columns.whole[0]
+        known, parts = self._lot
+        if known is not whole:
+            parts = [None if opener is None else opener(whole) for opener in self._openers]
+            if whole is not columns:
+                self._lot = (whole, parts) if whole.nbytes <= _LOT_BYTES else (None, [])
+        return parts
 
     def _structure(self, values: list[Any]) -> Tensors:
         names = self._slots.names

@@ -30,7 +30,7 @@ def columns(count: int) -> Columns:
 
 
 def open_placing(slots: Slots = DECLARED.slots) -> CellGrants:
-    made = create_cell_grants(replace(DECLARED, slots=slots), 1 << 30)
+    made = create_cell_grants(replace(DECLARED, slots=slots), 1 << 30, 1)
     assert made is not None
     return made
 
@@ -40,16 +40,28 @@ def open_placing(slots: Slots = DECLARED.slots) -> CellGrants:
     [{"cache": 1}, {"cache": 2}, {"slots": Slots((dense_vector(9),))}, {"slots": Slots((integer_value_sequence(9),))}],
 )
 def test_small_samples_those_of_several_sizes_and_those_that_a_cache_keeps_have_no_places(other: dict) -> None:
-    assert create_cell_grants(replace(DECLARED, **other), 1 << 30) is None
+    assert create_cell_grants(replace(DECLARED, **other), 1 << 30, 1) is None
     open_placing().close()
 
 
 def test_where_memory_cannot_be_shared_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing_, "_ROOM", 1 << 32)
-    assert create_cell_grants(DECLARED, 1 << 30) is None  # there are not so many addresses
+    assert create_cell_grants(DECLARED, 1 << 30, 1) is None  # there are not so many addresses
     monkeypatch.undo()
     monkeypatch.delattr(os, "memfd_create")
-    assert create_cell_grants(DECLARED, 1 << 30) is None
+    assert create_cell_grants(DECLARED, 1 << 30, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "workers", "share"), [(32 << 20, 4, 2 << 20), (32 << 20, 1, 8 << 20), (8 << 20, 64, 0)]
+)
+def test_all_workers_together_are_granted_a_part_of_little_memory(limit: int, workers: int, share: int) -> None:
+    made = create_cell_grants(DECLARED, limit, workers)
+    assert made is not None
+    granted = made.next_grant(0)
+    assert granted is not None
+    assert len(granted) == max(8, share // ROW)
+    made.close()
 
 
 def test_a_worker_is_granted_places_ahead_and_more_when_half_of_them_are_used() -> None:
@@ -84,7 +96,7 @@ def test_many_workers_leave_places_for_rows_that_come_as_columns(monkeypatch: py
     """Where there are few in all, workers that have some and use none must not have every one of them."""
     monkeypatch.setattr(placing_.os, "sysconf", lambda name: 1)
     monkeypatch.setattr(placing_, "_AHEAD", 8 * ROW)
-    made = create_cell_grants(DECLARED, 10 * ROW)  # room for less than 40
+    made = create_cell_grants(DECLARED, 10 * ROW, 1)  # room for less than 40
     assert made is not None
     granted = [made.next_grant(worker) for worker in range(50)]
     assert len([places for places in granted if places is not None]) > 5
@@ -94,7 +106,7 @@ def test_many_workers_leave_places_for_rows_that_come_as_columns(monkeypatch: py
 
 def test_of_rows_larger_than_all_there_is_none_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing_.os, "sysconf", lambda name: 1)
-    assert create_cell_grants(DECLARED, ROW // 8) is None
+    assert create_cell_grants(DECLARED, ROW // 8, 1) is None
 
 
 def test_workers_write_trainers_read_and_nobody_else_is_needed() -> None:

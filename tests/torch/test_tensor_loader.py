@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -17,6 +19,7 @@ import pydp2.torch  # noqa: E402
 from pydp2.errors import OptionError, OptionTypeError  # noqa: E402
 from pydp2.frameworks.shared_service import Ranks  # noqa: E402
 from pydp2.torch.ranks import find_ranks  # noqa: E402
+from pydp2.torch.tensors import TensorConverter  # noqa: E402
 from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
 
 
@@ -142,3 +145,88 @@ def test_the_place_of_a_rank_is_that_of_the_environment_and_each_run_has_a_name_
 def test_an_environment_that_says_half_of_it_is_an_error(environment: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         find_ranks(environment)
+
+
+# -- beside long steps -------------------------------------------------------------------------------------------------
+KINDS = """
+@provider(input_types={"ids": sparse_binary_vector(3000), "words": integer_value_sequence(3000),
+                       "pixel": dense_vector(WIDTH), "label": integer_value(10)}, pool_size=64)
+def process(settings, filename):
+    for i in range(2000 if WIDTH < 100 else 300):
+        yield {"ids": [i, i + 1, i + 7], "words": [i] * (i % 5), "pixel": [i] * WIDTH, "label": i % 10}
+"""
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads that batches are converted in; each step counts as a long one."""
+    found: list[int] = []
+    convert_columns, convert_next = TensorConverter.convert_columns, TensorConverter.convert_next
+
+    def ahead(self: TensorConverter, columns: Any) -> Any:
+        found.append(threading.get_ident())
+        return convert_columns(self, columns)
+
+    def now(self: TensorConverter, batch: Any, place: Any = None) -> Any:
+        if batch._ready is None:
+            found.append(threading.get_ident())
+        return convert_next(self, batch, place)
+
+    monkeypatch.setattr(TensorConverter, "convert_columns", ahead)
+    monkeypatch.setattr(TensorConverter, "convert_next", now)
+    return found
+
+
+@pytest.mark.parametrize("width", [4, 20_000], ids=["small batches that come together", "large ones"])
+def test_beside_long_steps_batches_are_converted_ahead_and_the_steps_are_the_same(
+    width: int, threads: list[int], provider_file: Callable[[str], str]
+) -> None:
+    provider = provider_file(KINDS.replace("WIDTH", str(width)))
+    options: dict[str, Any] = {"batch_size": 16, "workers": 1, "seed": 4}
+    with pydp2.load(["a", "b"], provider, **options) as client:
+        expected = [digest(pydp2.torch.to_tensors(batch)) for batch in client]
+    with pydp2.torch.loader(["a", "b"], provider, **options) as data:
+        found, state = [], {}
+        for number, step in enumerate(data):
+            found.append(digest(step))
+            if number == 20:
+                state = data.state_dict()
+            time.sleep(0.004)
+        assert found == expected
+        ahead = len(threads) - threads.count(threading.get_ident())
+        assert ahead > len(expected) / 2
+        data.load_state_dict(state)
+        assert [digest(step) for step in data] == expected[21:]
+        assert all(data.batch._ready is None for _ in data), "the batch keeps nothing of the step"  # type: ignore[union-attr]
+
+
+def test_another_loader_of_the_same_client_converts_for_itself(
+    threads: list[int], provider_file: Callable[[str], str]
+) -> None:
+    provider = provider_file(KINDS.replace("WIDTH", "20000"))
+    with pydp2.load(["a"], provider, batch_size=16, workers=1) as client:
+        narrow = pydp2.torch.loader(client, index_dtype=torch.int32)
+        pydp2.torch.loader(client)
+        for step in narrow:
+            assert isinstance(step, dict)
+            assert step["label"].dtype == torch.int32
+            time.sleep(0.005)
+    assert len(set(threads)) == 2
+
+
+def test_a_conversion_that_raises_ahead_raises_in_its_turn(
+    monkeypatch: pytest.MonkeyPatch, provider_file: Callable[[str], str]
+) -> None:
+    calls: list[int] = []
+
+    def fails(self: TensorConverter, columns: Any) -> Any:
+        calls.append(threading.get_ident())
+        raise ValueError("no")
+
+    monkeypatch.setattr(TensorConverter, "convert_columns", fails)
+    provider = provider_file(KINDS.replace("WIDTH", "20000"))
+    with pydp2.torch.loader(["a"], provider, batch_size=16, workers=1) as data:
+        for _ in data:  # converted again, by what does not fail
+            time.sleep(0.005)
+    assert calls
+    assert threading.get_ident() not in calls

@@ -13,21 +13,23 @@ from pydp2.rowstore.region_layout import RegionLayout
 from pydp2.schema.provider_schema import Schema
 from pydp2.transport import SharedRegion
 
-_AHEAD = 16 << 20  # bytes of rows that a worker may put in cells before it is granted more
+_AHEAD = 16 << 20  # bytes of rows that a worker may put in cells before it is granted more, at most
+_AHEAD_SHARE = 4  # and all workers together one of so many parts of the memory that a service may use
 _MIN_CELLS = 8  # cells
 _FREE_SHARE = 4  # one grant takes at most one of so many free cells: rows that come as columns need some as well
 _ROOM = 4  # times the memory that a service may use: of these addresses, more than the machine has are never used
 
 
 class CellGrants:
-    """Cells of a service: for workers, which are granted some; for trainers; and for the stores of jobs."""
+    """Cells of a service: for workers, which are granted ``ahead`` bytes of them each; for trainers; and for the stores
+    of jobs."""
 
-    def __init__(self, lasting: SharedRegion, layout: RegionLayout) -> None:
+    def __init__(self, lasting: SharedRegion, layout: RegionLayout, ahead: int) -> None:
         self._lasting = lasting
         self._allocator = CellAllocator(CellRegion(layout, lasting.memory))
         self._note = CELL_NOTE_PREFIX + layout.note
         self._rows_end = layout.row_info[0].offset
-        self._ahead = max(_MIN_CELLS, _AHEAD // layout.slots.row_bytes)
+        self._ahead = max(_MIN_CELLS, ahead // layout.slots.row_bytes)
         assert lasting.read_only_descriptor is not None
         assert lasting.writable_descriptor is not None
         self.for_trainers = lasting.read_only_descriptor, self._note
@@ -65,9 +67,9 @@ class CellGrants:
         self._lasting.close()
 
 
-def create_cell_grants(schema: Schema, limit: int) -> CellGrants | None:
-    """Return cells for samples of ``schema`` in a service that may use ``limit`` bytes. None: the samples are small
-    or of several sizes, they are kept in a cache, or memory cannot be shared here."""
+def create_cell_grants(schema: Schema, limit: int, workers: int) -> CellGrants | None:
+    """Return cells for samples of ``schema`` in a service of so many ``workers`` that may use ``limit`` bytes. None:
+    the samples are small or of several sizes, they are kept in a cache, or memory cannot be shared here."""
     if not schema.uses_cells:
         return None
     room = max(_ROOM * limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -81,7 +83,7 @@ def create_cell_grants(schema: Schema, limit: int) -> CellGrants | None:
     if lasting.read_only_descriptor is None:
         return None
     try:
-        return CellGrants(lasting, layout)
+        return CellGrants(lasting, layout, min(_AHEAD, limit // (_AHEAD_SHARE * max(1, workers))))
     except MemoryError:  # nor is there any for what is kept of each cell
         lasting.close()
         return None
