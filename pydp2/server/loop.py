@@ -38,6 +38,7 @@ from pydp2.server.actions import (
     WorkerGone,
     WorkerReady,
 )
+from pydp2.server.available_memory import release_free_heap
 from pydp2.server.host_gateway import (
     HostEvent,
     HostGateway,
@@ -140,7 +141,7 @@ class Server:
         self._accepted = 0.0
         self._starved = False  # the engine waits for a descriptor: it looks by itself, without an event
         self._poll.add(engine.fileno())
-        self._began = time.monotonic()
+        self._began = self._released_at = time.monotonic()
         self._scaling = ScalingAdvisor()
         self._endpoint: MetricsEndpoint | None = None
         self._advised_at = self._busy_seconds = 0.0
@@ -201,6 +202,9 @@ class Server:
             self._exited(worker, 0)
         if now - self._advised_at > _ADVISE_SECONDS:
             self._advise(now)
+        if now - self._released_at > self._timing.heap_release:
+            self._released_at = now
+            release_free_heap()
         self._busy_seconds += time.monotonic() - now
         return more
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import pydp2
+from pydp2.server.available_memory import release_free_heap
 
 from ..runs import at_rest, eventually, processes, service
 
@@ -171,3 +173,13 @@ def test_a_list_of_a_million_entries_is_not_copied_into_every_process(
             largest[kind] = max(own(pid) for pid in workers)
     assert largest["long"] - largest["short"] < size / 10
     assert together["long"] - together["short"] < 2 * size
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library cannot")
+def test_gaps_in_the_heap_go_back_to_the_system() -> None:
+    """They do not by themselves, where something lies behind them."""
+    kept = [bytes(5000) for _ in range(16_000)]
+    del kept[:-1]
+    before = own(os.getpid())
+    release_free_heap()
+    assert before - own(os.getpid()) > 40 * MB

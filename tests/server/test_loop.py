@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydp2.file_list import FileList
 from pydp2.host.watchdog import WorkerConnection
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, worker_link
+from pydp2.server import loop
 from pydp2.server.loop import Server
 from pydp2.transport.in_process import InProcessHub, InProcessLine
 
@@ -91,3 +93,16 @@ def test_a_declaration_of_a_host_that_is_none_is_refused_when_it_comes_not_when_
     with pytest.raises(RemoteProtocolError):
         server._declared(9, connection, m.Declared({"no": "schema"}, "", []))
     assert server._early == []
+
+
+def test_memory_that_is_free_goes_back_to_the_system_once_in_a_while(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[float] = []
+    monkeypatch.setattr(loop, "release_free_heap", lambda: calls.append(time.monotonic()))
+    rounds(server)
+    assert calls == []
+    server._released_at -= server._timing.heap_release
+    rounds(server)
+    rounds(server)
+    assert len(calls) == 1
