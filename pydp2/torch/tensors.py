@@ -180,7 +180,7 @@ class TensorConverter:
             values = torch.from_numpy(entries[begin:end])
             if place is not None:
                 columns, values = place(columns), place(values)
-            return torch.sparse_csr_tensor(crows, columns, values, size=(hi - lo, width), check_invariants=False)
+            return _csr_tensor(crows, columns, values, (hi - lo, width))
 
         return part
 
@@ -219,11 +219,10 @@ class TensorConverter:
 
     def _csr(self, value: Csr, place: Place | None) -> torch.Tensor:
         indices, values = sorted_columns(value)
-        entries = torch.ones(len(indices)) if values is None else torch.from_numpy(values)
+        entries = torch.from_numpy(np.ones(len(indices), np.float32) if values is None else values)
         edges, columns = self._index(value.indptr, place), self._index(indices, place)
         entries = entries if place is None else place(entries)
-        # A worker has checked what the invariants are, and the columns are sorted.
-        return torch.sparse_csr_tensor(edges, columns, entries, size=value.shape, check_invariants=False)
+        return _csr_tensor(edges, columns, entries, value.shape)
 
     def _ragged(self, value: Ragged, declared: InputType, place: Place | None) -> RaggedTensor:
         subs = value.sub_sequence_start_positions
@@ -271,6 +270,14 @@ def to_tensors(
         return tensor if device is None else tensor.to(device, non_blocking=non_blocking)
 
     return TensorConverter(batch._converted_slots, **options)(batch, place)
+
+
+def _csr_tensor(
+    edges: torch.Tensor, columns: torch.Tensor, entries: torch.Tensor, shape: tuple[int, int]
+) -> torch.Tensor:
+    """Return the tensor of sorted columns. A worker has checked what the invariants are. A default device of this
+    thread, which may not be that of another one, changes nothing."""
+    return torch.sparse_csr_tensor(edges, columns, entries, size=shape, device=entries.device, check_invariants=False)
 
 
 def _dense(value: Any, place: Place | None) -> torch.Tensor:

@@ -120,6 +120,17 @@ def test_what_was_written_into_the_values_of_a_batch_is_what_its_tensors_get(wor
     assert TensorConverter(words.slots).convert_next(words)["label"].tolist() == [7, 7, 7]  # type: ignore[call-overload]
 
 
+@given(batches())
+def test_a_default_device_moves_nothing(batch: Batch) -> None:
+    """It is that of one thread, and batches are converted in two."""
+    converter = TensorConverter(batch.slots)
+    with torch.device("meta"):
+        first, second = converter(batch), converter.convert_next(batch)
+    for tensors in (first, second):
+        for tensor in tensors if isinstance(tensors, tuple) else tensors.values():
+            assert all(array is not None for array in arrays_of(tensor))  # numpy() is refused elsewhere
+
+
 WORDS = Slots(
     (dense_vector(2), integer_value(10), integer_value_sequence(9), integer_value_sub_sequence(9)),
     ("pixel", "label", "words", "texts"),
