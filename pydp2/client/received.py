@@ -104,7 +104,7 @@ class ReceivedBatch:
             bucket=head.bucket.get("longest") or None,
             group_bucket=head.bucket.get("group_longest") or None,
         )
-        batch._ready = self.ready
+        batch._ready, self.ready = self.ready, None
         return batch
 
 

@@ -145,10 +145,10 @@ class Batcher:
             if plan.last_batch == "drop":
                 return self._cut() if len(self.pool) else PassDone(self.batch_index)
             if plan.last_batch == "pad" and size:  # without a weight it cannot be padded
-                cycles = -(-(plan.batch_size - size) // size)
-                if cycles * (nbytes + rows.nbytes) > _MAX_PADDING_BYTES:
+                missing = plan.batch_size - size
+                if (nbytes + rows.nbytes) * missing // size > _MAX_PADDING_BYTES:
                     return self._fail(_too_much_padding(size, plan.batch_size))
-                rows, padding = self._pad(rows, plan.batch_size - size, cycles)
+                rows, padding = self._pad(rows, missing, -(-missing // size))
         cut = BatchCut(
             self.batch_index, rows, size, before, padding, self.pool.tail_consumed, self.pool.bucket_bound, nbytes
         )

@@ -110,7 +110,8 @@ class WorkerBroken:
 class WorkerGone:
     """A worker's process ended, ``how`` in words, while asking for ``running_sample``: (file, attempt, sample index).
 
-    ``voluntary``: not by SIGKILL, which comes from outside. ``over_memory``: it had more memory than it may.
+    ``voluntary``: not by SIGKILL, which comes from outside. ``over_memory``: it had more memory than it may, or
+    (``host_lost``) went with its host, which may have had a reason of that kind.
     ``sample_timeout``: seconds that its sample exceeded; None: it did not.
     """
 
@@ -120,6 +121,7 @@ class WorkerGone:
     voluntary: bool = True
     over_memory: bool = False
     sample_timeout: float | None = None
+    host_lost: bool = False
 
 
 Event = WorkerReady | WorkerBroken | WorkerGone

@@ -53,14 +53,14 @@ def test_where_memory_cannot_be_shared_there_are_none(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("limit", "workers", "share"), [(32 << 20, 4, 2 << 20), (32 << 20, 1, 8 << 20), (8 << 20, 64, 0)]
+    ("limit", "workers", "share"), [(32 << 20, 4, 8 << 20), (96 << 20, 2, 12 << 20), (96 << 20, 1, 16 << 20)]
 )
 def test_all_workers_together_are_granted_a_part_of_little_memory(limit: int, workers: int, share: int) -> None:
     made = create_cell_grants(DECLARED, limit, workers)
     assert made is not None
     granted = made.next_grant(0)
     assert granted is not None
-    assert len(granted) == max(8, share // ROW)
+    assert len(granted) == share // ROW
     made.close()
 
 

@@ -444,6 +444,30 @@ def test_it_goes_to_a_worker_that_has_others_when_there_is_no_other() -> None:
     assert sorted(each.file for each in assigned(made.dispatch())[5]) == [0, 1, 2], "something new had come of it"
 
 
+def test_a_merge_that_waits_for_another_file_asks_for_the_one_that_is_alone() -> None:
+    """Otherwise the merge of another job, which waits at the same worker, would always come first."""
+    made = reading(2, workers=1)
+    made.add_worker(1)
+    made.dispatch()
+    send(made, 1, 1, 0, 2)
+    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
+    made.add_worker(2)
+    assert [each.file for each in assigned(made.dispatch())[2]] == [1]
+    made.want(0)
+    assert Send(2, Want(made.ledgers[1].attempt, 3)) in made.dispatch()
+
+
+def test_a_lost_host_leaves_turns_as_they_are_and_no_file_alone() -> None:
+    """It counts against the file that was running, as one that may have taken the host's memory."""
+    made = reading(2, workers=1, ramp={0: 6, 1: 10})
+    for worker in range(1, 6):
+        made.add_worker(worker)
+        given = assigned(made.dispatch())[worker]
+        assert {each.file: each.ramp_until for each in given} == {0: 6, 1: 10}
+        made.worker_lost(worker, (1, made.ledgers[1].attempt, 0), "was lost", hungry=True, host_lost=True)
+    assert isinstance(made.next_run(1), FileFailure)
+
+
 def test_after_a_worker_without_memory_files_do_not_take_turns() -> None:
     """All of them would be open at the next one, too, before any of them came further."""
     made = reading(2, workers=1, ramp={0: 6, 1: 10})

@@ -214,6 +214,23 @@ def test_another_loader_of_the_same_client_converts_for_itself(
     assert len(set(threads)) == 2
 
 
+@pytest.mark.parametrize("why", ["checks", "pad"])
+def test_what_cannot_be_converted_ahead_is_left_to_the_call(
+    why: str, threads: list[int], provider_file: Callable[[str], str]
+) -> None:
+    provider = provider_file(KINDS.replace("WIDTH", "20000"))
+    more: dict[str, Any] = {"pad": 0} if why == "pad" else {}
+    with (
+        torch.sparse.check_sparse_tensor_invariants(why == "checks"),
+        pydp2.torch.loader(["a"], provider, batch_size=16, workers=1, **more) as data,
+    ):
+        for step in data:
+            assert isinstance(step, dict)
+            assert step["ids"].shape == (len(step["label"]), 3000)
+            time.sleep(0.002)
+    assert (set(threads) == {threading.get_ident()}) == (why == "pad"), "with checks the other thread looks in vain"
+
+
 def test_a_conversion_that_raises_ahead_raises_in_its_turn(
     monkeypatch: pytest.MonkeyPatch, provider_file: Callable[[str], str]
 ) -> None:

@@ -228,6 +228,9 @@ class FileDispatcher:
             self._waiting.push(ledger)
         if ledger.state is not READING:
             self._waiting.prioritise(file)
+            if not self._load.takes_files:  # it gets a worker once one of these came further
+                for reserved in self._load.reserved_files:
+                    self._request_samples(self.ledgers[reserved])
             return
         self._grant(ledger, pressing=True)
         if ledger.committed < self._ramp.get(file, 0):
@@ -259,11 +262,13 @@ class FileDispatcher:
         how: str,
         *,
         hungry: bool = False,
+        host_lost: bool = False,
         sample_timeout: float | None = None,
     ) -> None:
         """Turn the files of ``worker``, which is gone, into new attempts, and blame the one that it was running. The
         other arguments are those of :class:`pydp2.server.actions.WorkerGone`."""
-        if hungry:  # turn by turn the next worker would have all files open, too, before any of them came further
+        too_large = hungry and not host_lost
+        if too_large:  # turn by turn the next worker would have all files open, too, before any of them came further
             self._ramp = {}
         for ledger in self._load.remove_worker(worker):
             file, sample_index = ledger.file, None
@@ -271,6 +276,7 @@ class FileDispatcher:
                 sample_index = running[2]
             self.attempts.end(ledger.attempt)
             condemned = ledger.worker_starved(sample_index) if hungry else ledger.worker_died(sample_index)
+            ledger.needs_worker = too_large and sample_index is not None
             self.credit.set_use(file, ledger.use)
             self._blocked_on_credit.pop(file, None)
             if condemned and sample_index is not None:
@@ -427,13 +433,13 @@ class FileDispatcher:
         )
         ledgers = [self.ledgers[file] for file in self._waiting.pop(most) if file in self.ledgers]
         # what the merge takes the most of first, so they come out alike; before it, what a worker had no memory for
-        for ledger in sorted(ledgers, key=lambda ledger: (not ledger.memory_deaths, -ledger.pull)):
+        for ledger in sorted(ledgers, key=lambda ledger: (not ledger.needs_worker, -ledger.pull)):
             if ledger.state is not QUEUED:
                 continue
             if not self._load.takes_files:
                 self._waiting.push(ledger)
                 continue
-            alone = ledger.memory_deaths > 0 and self._load.has_idle
+            alone = ledger.needs_worker and self._load.has_idle
             worker = self._load.least_loaded()
             items.setdefault(worker, []).append(self._assign(worker, ledger))
             if alone:  # until something new comes of it: so no file is condemned for what others need

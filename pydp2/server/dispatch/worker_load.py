@@ -79,6 +79,11 @@ class WorkerLoad:
         """True if some worker that can be given a file has none."""
         return self.takes_files and not self._load[self.fewest_files()]
 
+    @property
+    def reserved_files(self) -> list[int]:
+        """Files that workers have which get no other one for now."""
+        return [*self._reserved.values()]
+
     def add_worker(self, worker: int) -> None:
         """Note that ``worker`` can be given files."""
         self._load[worker] = {}

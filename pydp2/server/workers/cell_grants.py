@@ -15,6 +15,7 @@ from pydp2.transport import SharedRegion
 
 _AHEAD = 16 << 20  # bytes of rows that a worker may put in cells before it is granted more, at most
 _AHEAD_SHARE = 4  # and all workers together one of so many parts of the memory that a service may use
+_LEAST_AHEAD = 8 << 20  # bytes: two full chunks of a worker, because one without a cell for each row uses none
 _MIN_CELLS = 8  # cells
 _FREE_SHARE = 4  # one grant takes at most one of so many free cells: rows that come as columns need some as well
 _ROOM = 4  # times the memory that a service may use: of these addresses, more than the machine has are never used
@@ -83,7 +84,8 @@ def create_cell_grants(schema: Schema, limit: int, workers: int) -> CellGrants |
     if lasting.read_only_descriptor is None:
         return None
     try:
-        return CellGrants(lasting, layout, min(_AHEAD, limit // (_AHEAD_SHARE * max(1, workers))))
+        share = max(_LEAST_AHEAD, limit // (_AHEAD_SHARE * max(1, workers)))
+        return CellGrants(lasting, layout, min(_AHEAD, share))
     except MemoryError:  # nor is there any for what is kept of each cell
         lasting.close()
         return None

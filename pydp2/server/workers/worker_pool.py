@@ -180,7 +180,7 @@ class WorkerPool:
         """Give the files of the worker of ``event`` to others."""
         for dispatcher in self.dispatchers.values():
             dispatcher.worker_lost(
-                event.worker, event.running_sample, event.how, hungry=event.over_memory,
+                event.worker, event.running_sample, event.how, hungry=event.over_memory, host_lost=event.host_lost,
                 sample_timeout=event.sample_timeout,
             )  # fmt: skip
 
@@ -202,7 +202,9 @@ class WorkerPool:
             if worker.state is ACTIVE:
                 self.workers_lost += places.target > 0 or self.files_of(number) > 0  # else the host has left in order
                 del self._active[number]
-                self._hand_over_files(WorkerGone(number, running.get(number), how, voluntary=False, over_memory=True))
+                self._hand_over_files(
+                    WorkerGone(number, running.get(number), how, voluntary=False, over_memory=True, host_lost=True)
+                )
             worker.move(WorkEvent.EXIT)
 
     def drain_host(self, host: int) -> None:
