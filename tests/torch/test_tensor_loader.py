@@ -63,7 +63,7 @@ def test_a_mixture_gives_tensors_and_its_batch_says_where_each_row_is_from() -> 
         assert isinstance(step, dict)
         assert step["words"].values.dtype == step["label"].dtype == torch.int64
         assert len(step["label"]) == 16 == len(data.batch.source)  # type: ignore[union-attr]
-        assert len(data) == len([*data])
+        assert len([*data]) == len(data), "every file is counted once it was read"
 
 
 def test_packed_tokens_are_indices_and_go_on_from_a_state() -> None:
