@@ -103,6 +103,10 @@ class Admission:
         with contextlib.suppress(OSError):  # the peer did not wait
             connection.send(text.encode())
 
+    def note_connected(self) -> None:
+        """Note that one of the peers that were admitted is connected, and counts among the open descriptors."""
+        del self._admitted_at[:1]
+
     def _why_full(self) -> str:
         """Return why no peer can be admitted now, or '' and count one as admitted."""
         now = time.monotonic()

@@ -86,6 +86,9 @@ class InProcessHub:
     def accept(self, now: float) -> None:
         """Do nothing: lines are connected as soon as they are made."""
 
+    def note_connected(self) -> None:
+        """Do nothing: lines are connected as soon as they are made."""
+
     def pause_accepting(self, seconds: float) -> None:
         """Do nothing: lines are connected as soon as they are made."""
 

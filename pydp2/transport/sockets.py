@@ -175,10 +175,8 @@ class Hub:
     def listeners(self) -> list[Any]:
         """Handles that :class:`Poller` registers for peers that are not connected yet: when one is
         readable, call :meth:`accept`."""
-        return [
-            *([] if self._admission is None else [self._admission.fileno()]),
-            *([] if self._zap is None else [self._zap.handle]),
-        ]
+        asked = [] if self._admission is None else [self._admission.fileno()]
+        return asked + ([] if self._zap is None else [self._zap.handle])
 
     def accept(self, now: float) -> None:
         """Let in the peers that may come in, and see that descriptors are left; never block. To be called several times
@@ -188,9 +186,6 @@ class Hub:
             for user in self._admission.foreign:
                 self._refuse(f"user {user}", "of another user", now, f"ipc://{self._admission.path}")
             self._admission.foreign.clear()
-            if self._admission.refusal:
-                self.on_refusal(self._admission.refusal, LACKS_DESCRIPTORS)
-                self._admission.refusal = ""
         if self._zap is not None:
             self._zap.answer_requests()
             why = "without the token" if self._peer_keys is None else UNKNOWN_KEY
@@ -203,9 +198,10 @@ class Hub:
             self._peer_keys.refresh_if_due(now)
         if self._accept_filter is not None:
             self._accept_filter.adjust_if_due(now)
-            if self._accept_filter.refusal:
-                self.on_refusal(self._accept_filter.refusal, LACKS_DESCRIPTORS)
-                self._accept_filter.refusal = ""
+        for each in (self._admission, self._accept_filter):
+            if each is not None and each.refusal:
+                self.on_refusal(each.refusal, LACKS_DESCRIPTORS)
+                each.refusal = ""
 
     def _refuse(self, address: str, reason: str, now: float, at: str) -> None:
         """Count a peer that was not let in ``at`` an address, and have the log say it if that is due."""
@@ -217,6 +213,11 @@ class Hub:
         """Count ``peer``, which was heard and is sent away for ``reason``."""
         if self._peer_keys is not None:
             self.refusals.add(self._peer_keys.address_of(peer), reason, now)
+
+    def note_connected(self) -> None:
+        """Note that a peer that was admitted has said its first word: it is one of the open descriptors now."""
+        if self._admission is not None:
+            self._admission.note_connected()
 
     def pause_accepting(self, seconds: float) -> None:
         """Let no peer in by TCP for ``seconds`` if descriptors are few: another peer needs one."""

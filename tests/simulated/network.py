@@ -155,6 +155,9 @@ class Hub:
     def accept(self, now: float) -> None:
         pass
 
+    def note_connected(self) -> None:
+        pass
+
     def pause_accepting(self, seconds: float) -> None:
         pass
 
