@@ -201,15 +201,16 @@ def second_batch(
 def convert_lot(inbox: Sequence[Any], converter: ColumnsConverter, is_wanted_back: Callable[[], bool]) -> None:
     """Have ``converter`` convert the second batch of ``inbox``, whose rows are here, and those behind it that were
     gathered with it, until ``is_wanted_back``."""
-    whole: Columns | None = None
+    whole = inbox[1].columns().whole[0]
     for batch in islice(inbox, 1, None):
-        if not (isinstance(batch, ReceivedBatch) and batch.is_prepared) or (whole is not None and is_wanted_back()):
+        if not isinstance(batch, ReceivedBatch) or not batch.is_prepared:
             return
         columns = batch.columns()
-        if whole is not None and columns.whole[0] is not whole:
+        if columns.whole[0] is not whole:
             return
-        whole = columns.whole[0]
         batch.ready = converter, converter.convert_columns(columns)
+        if is_wanted_back():
+            return
 
 
 def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:

@@ -4,6 +4,10 @@ libzmq accepts every connection over TCP, also of a peer that never shows a toke
 takes too long. When it has no descriptor left it tries again and again; it would take each one that the server needs
 for itself. So the hub has the kernel drop connections before libzmq sees them, until there is room again. Established
 connections do not notice.
+
+A stranger that comes again as soon as it is refused costs some 70 KB each time, until the hub's loop answers: libzmq
+queues its questions without a bound, also for peers that are gone. The kernel of a peer whose connection is dropped
+waits a second before it tries again, so a short pause makes such strangers slow.
 """
 
 from __future__ import annotations
@@ -67,15 +71,15 @@ class AcceptFilter:
     def close_for(self, seconds: float) -> None:
         """Stay shut for ``seconds`` if few descriptors are left, because another peer that is let in must find one."""
         if open_descriptors() + _FEW_LEFT >= descriptor_limit():
-            self._close_for(seconds)
+            self._pause(seconds)
 
     def note_refused(self, count: int) -> None:
         """Note that ``count`` peers were not let in, and stay shut for a moment if they are many."""
         self._refused += count
         if count and self._refused > _MAX_REFUSED:
-            self._close_for(_PAUSE_SECONDS)
+            self._pause(_PAUSE_SECONDS)
 
-    def _close_for(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         self._closed_until = max(self._closed_until, time.monotonic() + seconds)
         self._attach_filter()
 

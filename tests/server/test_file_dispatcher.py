@@ -398,16 +398,22 @@ def test_only_the_file_that_was_running_is_condemned_and_after_three_deaths_at_t
     assert [a.file for a in assigned(made.dispatch())[9]] == [0]
 
 
-@pytest.mark.parametrize("after", ["a range", "its end", "credit", "a stop", "its error", "its close", "its return"])
-def test_what_a_worker_had_no_memory_for_is_alone_at_the_next_one_until_something_comes_of_it(after: str) -> None:
-    """So no file is condemned for the memory that others need."""
-    made = reading(3, cycle_length=3)
+def reading_with_one_alone(files: int) -> FileDispatcher:
+    """Worker 1 had too much memory while it ran file 1, of which 2 samples are committed, so worker 2 has it alone."""
+    made = reading(files, cycle_length=files)
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 1, 0, 2)
     made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
     made.add_worker(2)
     assert [each.file for each in assigned(made.dispatch())[2]] == [1]
+    return made
+
+
+@pytest.mark.parametrize("after", ["a range", "its end", "credit", "a stop", "its error", "its close", "its return"])
+def test_what_a_worker_had_no_memory_for_is_alone_at_the_next_one_until_something_comes_of_it(after: str) -> None:
+    """So no file is condemned for the memory that others need."""
+    made = reading_with_one_alone(3)
     assert assigned(made.dispatch()) == {}
     if after == "its return":
         made.add_worker(3)
@@ -446,13 +452,7 @@ def test_it_goes_to_a_worker_that_has_others_when_there_is_no_other() -> None:
 
 def test_a_merge_that_waits_for_another_file_asks_for_the_one_that_is_alone() -> None:
     """Otherwise the merge of another job, which waits at the same worker, would always come first."""
-    made = reading(2, workers=1)
-    made.add_worker(1)
-    made.dispatch()
-    send(made, 1, 1, 0, 2)
-    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
-    made.add_worker(2)
-    assert [each.file for each in assigned(made.dispatch())[2]] == [1]
+    made = reading_with_one_alone(2)
     made.want(0)
     assert Send(2, Want(made.ledgers[1].attempt, 3)) in made.dispatch()
 

@@ -159,7 +159,7 @@ def process(settings, filename):
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The threads that batches are converted in; each step counts as a long one."""
+    """The threads that batches are converted in."""
     found: list[int] = []
     convert_columns, convert_next = TensorConverter.convert_columns, TensorConverter.convert_next
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_converted_ahead_is_left_to_the_call(
     assert (set(threads) == {threading.get_ident()}) == (why == "pad"), "with checks the other thread looks in vain"
 
 
-def test_a_conversion_that_raises_ahead_raises_in_its_turn(
+def test_a_conversion_that_raises_ahead_is_done_again_by_the_call(
     monkeypatch: pytest.MonkeyPatch, provider_file: Callable[[str], str]
 ) -> None:
     calls: list[int] = []

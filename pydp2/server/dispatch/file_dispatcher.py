@@ -276,7 +276,7 @@ class FileDispatcher:
                 sample_index = running[2]
             self.attempts.end(ledger.attempt)
             condemned = ledger.worker_starved(sample_index) if hungry else ledger.worker_died(sample_index)
-            ledger.needs_worker = too_large and sample_index is not None
+            ledger.needs_own_worker = too_large and sample_index is not None
             self.credit.set_use(file, ledger.use)
             self._blocked_on_credit.pop(file, None)
             if condemned and sample_index is not None:
@@ -433,13 +433,13 @@ class FileDispatcher:
         )
         ledgers = [self.ledgers[file] for file in self._waiting.pop(most) if file in self.ledgers]
         # what the merge takes the most of first, so they come out alike; before it, what a worker had no memory for
-        for ledger in sorted(ledgers, key=lambda ledger: (not ledger.needs_worker, -ledger.pull)):
+        for ledger in sorted(ledgers, key=lambda ledger: (not ledger.needs_own_worker, -ledger.pull)):
             if ledger.state is not QUEUED:
                 continue
             if not self._load.takes_files:
                 self._waiting.push(ledger)
                 continue
-            alone = ledger.needs_worker and self._load.has_idle
+            alone = ledger.needs_own_worker and self._load.has_idle
             worker = self._load.least_loaded()
             items.setdefault(worker, []).append(self._assign(worker, ledger))
             if alone:  # until something new comes of it: so no file is condemned for what others need

@@ -59,7 +59,7 @@ class FileLedger:
     wanted: bool = False  # the worker was told that the merge waits
     deaths: dict[int, int] = field(default_factory=dict)
     memory_deaths: int = 0  # so many workers in a row had too much memory while they ran it, and nothing new came of it
-    needs_worker: bool = False  # the last of them had too much itself: the file is to be alone at the next one
+    needs_own_worker: bool = False  # the last of them had too much itself: the file is to be alone at the next one
     reread: Reread | None = None  # of a file that is read again in part: what is needed of it
     until: int = UNREACHED  # nothing from this sample index on is needed
     next_index: int = 0  # the sample index that the merge takes next
@@ -152,7 +152,7 @@ class FileLedger:
         self.dropped_count += len(part.dropped)
         self.committed += part.count
         self.memory_deaths = 0
-        self.needs_worker = False
+        self.needs_own_worker = False
         self.crcs = part.crcs
         self.spent_bytes += cost
         self.wanted = False
