@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,8 @@ LARGE = bytes(64 << 10)
 
 
 def as_another_user(work: Callable[[], bool]) -> bool:
-    """Whether ``work()`` is true in a process of user 65534. Only root can have that."""
+    """Whether ``work()`` is true in a process of user 65534, which only root can have. It may not be able to read the
+    interpreter's folders, so what ``work`` imports must have been imported here."""
     child = os.fork()
     if child == 0:
         status = 9
@@ -31,6 +33,8 @@ def as_another_user(work: Callable[[], bool]) -> bool:
             os.setgid(65534)
             os.setuid(65534)
             status = 0 if work() else 1
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

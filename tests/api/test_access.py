@@ -132,7 +132,10 @@ def test_another_user_with_a_copy_of_the_file_connects_over_tcp(
     modes: str, provider: str, file: Path, whole: list[list[int]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pydp2.launch(FILES, provider, workers=1, connection=file):
-        local = Path(ipc_path(ConnectionFile.read(file).local_address) or "")
+        found = ConnectionFile.read(file)
+        ConnectionFile(found.address, found.keys).write(file.with_name("over_tcp.json"))
+        assert passed(pydp2.connect(file.with_name("over_tcp.json"), **OPTIONS)) == whole, "it imports what is needed"
+        local = Path(ipc_path(found.local_address) or "")
         assert stat.S_IMODE(local.stat().st_mode) == 0o600
         assert stat.S_IMODE(local.parent.stat().st_mode) == 0o700
         os.chown(file, 65534, 65534)
