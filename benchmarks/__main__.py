@@ -161,7 +161,9 @@ def _replay(given: argparse.Namespace) -> int:
 
 
 def _tensors(given: argparse.Namespace) -> int:
-    tensors.show(given.step, given.rounds, cached=not given.no_cache, milliseconds=given.compute)
+    tensors.show(
+        given.step, given.rounds, framework=given.framework, cached=not given.no_cache, milliseconds=given.compute
+    )
     return 0
 
 
@@ -253,7 +255,8 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     again.set_defaults(do=_replay)
 
-    steps = commands.add_parser("tensors", help="what tensors of torch cost over arrays, from step to step")
+    steps = commands.add_parser("tensors", help="what tensors of a framework cost over arrays, from step to step")
+    steps.add_argument("--framework", choices=tensors.FRAMEWORKS, default="torch", help="default: %(default)s")
     steps.add_argument("--step", nargs="+", choices=tensors.STEPS, default=tensors.STEPS, help="default: all")
     steps.add_argument("--rounds", type=int, default=15, help="default: %(default)s")
     steps.add_argument("--no-cache", action="store_true", help="samples come from the provider in each pass")

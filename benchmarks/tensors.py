@@ -1,4 +1,4 @@
-"""Measure what tensors cost over arrays: the steps of :func:`pydp2.torch.loader` beside those of a client.
+"""Measure what tensors cost over arrays: the steps of a framework's loader beside those of a client.
 
 Both read the same samples in alternating passes, from the cache in memory, or from the provider. The loop does nothing
 else, and the figures are those from step to step; or it computes after each ``next()``, and they are those of that
@@ -22,6 +22,7 @@ from benchmarks.latency import Felt
 from pydp2 import CacheType, dense_vector, integer_value, integer_value_sequence, provider, sparse_binary_vector
 
 STEPS = ("images", "dense", "words", "ctr")
+FRAMEWORKS = ("torch", "jax", "paddle", "tf")
 _FILES = [str(number) for number in range(8)]  # each is the seed of its samples
 _SAMPLES = 2560  # of a file
 _BATCH = 128
@@ -86,13 +87,15 @@ def _felt(steps: Iterable[Any], use: Callable[[Any], object], milliseconds: floa
     return float(np.median(times)), float(times.mean())
 
 
-def measure(name: str, rounds: int, *, cached: bool = True, milliseconds: float = 0.0) -> dict[str, float]:
+def measure(
+    name: str, rounds: int, *, framework: str = "torch", cached: bool = True, milliseconds: float = 0.0
+) -> dict[str, float]:
     """Medians over alternating passes, in microseconds, and the ratios of loader and arrays. Without ``cached`` each
     pass runs the provider. ``milliseconds``: that the loop computes after each ``next()``, which is measured alone; 0:
     it does nothing else, and what is measured is the time from step to step."""
     one_pass = partial(_felt, milliseconds=milliseconds) if milliseconds else _pass
     second = "mean" if milliseconds else "processor"
-    loader = importlib.import_module("pydp2.torch").loader
+    loader = importlib.import_module(f"pydp2.{framework}").loader
     with (
         pydp2.launch(_FILES, f"{__file__}:{name}{'' if cached else '_read'}", workers=2) as service,
         service.connect(batch_size=_BATCH, job="arrays") as client,
@@ -113,9 +116,10 @@ def measure(name: str, rounds: int, *, cached: bool = True, milliseconds: float 
     return result
 
 
-def show(names: Sequence[str], rounds: int, *, cached: bool = True, milliseconds: float = 0.0) -> None:
-    importlib.import_module("torch").set_num_threads(1)
+def show(names: Sequence[str], rounds: int, *, framework: str, cached: bool = True, milliseconds: float = 0.0) -> None:
+    if framework == "torch":
+        importlib.import_module("torch").set_num_threads(1)
     for name in names:
-        figures = measure(name, rounds, cached=cached, milliseconds=milliseconds)
+        figures = measure(name, rounds, framework=framework, cached=cached, milliseconds=milliseconds)
         shown = "  ".join(f"{key} {value:.{2 if 'ratio' in key else 0}f}" for key, value in figures.items())
-        print(f"{name:8} {shown}", flush=True)
+        print(f"{framework:6} {name:8} {shown}", flush=True)

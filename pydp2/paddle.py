@@ -93,7 +93,8 @@ def loader(
     def make(client: Stream) -> FrameworkLoader[Any]:
         where = paddle.get_device() if place is None else place
         on_cpu = isinstance(where, paddle.CPUPlace) or where == "cpu"
-        return FrameworkLoader(client, _TensorMaker(client._converted_slots, x, y, pad, None if on_cpu else where))
+        make_tensors = _TensorMaker(client._converted_slots, x, y, pad, None if on_cpu else where)
+        return FrameworkLoader(client, make_tensors, context=paddle.in_dynamic_mode if on_cpu else None)
 
     ranks = Ranks() if isinstance(files, Stream) else _ranks(options)
     return open_loader(files, provider, ranks, make, job=job, **options)

@@ -99,7 +99,11 @@ class TensorLoader(FrameworkLoader[Any]):
 
     def __init__(self, client: Stream, x: Selected | None, y: Selected | None, pad: float | None) -> None:
         parts = Parts(client.slots, x, y, pad)
-        super().__init__(client, lambda batch: parts.build([_to_tensor(each) for each in parts.arrays(batch)]))
+        super().__init__(
+            client,
+            lambda batch: parts.build([_to_tensor(each) for each in parts.arrays(batch)]),
+            context=lambda: tf.executing_eagerly() if _is_cpu_alone() else None,
+        )
         self._parts = parts
 
     def dataset(self) -> Any:

@@ -26,7 +26,7 @@ from pydp2.client.position import Position
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
 from pydp2.client.received import (
-    ColumnsConverter,
+    Conversion,
     ReceivedBatch,
     convert_lot,
     ends_run,
@@ -125,7 +125,7 @@ class Client(Stream):
         self._waited = self._worked = self._step = 0.0  # seconds; the last: that the trainer took for its last batch
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
-        self._converter: ColumnsConverter | None = None
+        self._conversion: Conversion | None = None  # of the present pass
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
 
@@ -136,7 +136,7 @@ class Client(Stream):
 
     def _open(self) -> tuple[Pass, Progress]:
         one = super()._open()
-        self._left_at = None
+        self._left_at = self._conversion = None
         return one
 
     @property
@@ -320,23 +320,26 @@ class Client(Stream):
         made._resume = (now.origin, position)
         self._loaded.note_batch()
         self._window.note_taken(batch.nbytes, batch.column_bytes, shown=batch.is_shared)
-        if self._step >= _LONG_STEP and not is_second_prepared(self._connection.inbox):
+        converts = self._conversion is not None
+        if self._step >= _LONG_STEP and not is_second_prepared(self._connection.inbox, converts=converts):
             delay = min(self._step * _DELAY_PART, _MAX_DELAY)
-            session.look_ahead.give(partial(self._prepare, now.run, now.done + 1), delay=delay)
+            work = partial(self._prepare, now.run, now.done + 1, now.position.pass_id)
+            session.look_ahead.give(work, delay=delay)
         self._left_at = time.perf_counter()
         self._waited += self._left_at - began
         samples = now.samples + batch.head.rows - batch.head.padding
         now = Progress(position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin)
         return made, now
 
-    def _convert_ahead(self, converter: ColumnsConverter) -> None:
-        self._converter = converter
+    def _convert_beside_steps(self, conversion: Conversion) -> None:
+        self._conversion = conversion
 
-    def _prepare(self, run: int, number: int) -> None:
+    def _prepare(self, run: int, number: int, pass_id: int) -> None:
         """Receive batch ``number`` of ``run``, which comes behind the present one, gather its rows and convert them."""
-        connection = self._connection
+        connection, look_ahead = self._connection, self._session.look_ahead
+        until = time.perf_counter() + self._step / 2
         if len(connection.inbox) == 1:  # the batch in hand
-            connection.fetch_second(self._step / 2, self._session.look_ahead)
+            connection.fetch_second(self._step / 2, look_ahead)
         following = second_batch(
             connection.inbox, self._declaration.slots, connection.shared_rows, run, number, connection.row_fetcher
         )
@@ -344,8 +347,12 @@ class Client(Stream):
             connection.wait_for_rows(0.0)
         if following is not None and not following.awaits_rows:
             following.columns()  # gathers them
-            if self._converter is not None:
-                convert_lot(connection.inbox, self._converter, lambda: self._session.look_ahead.is_wanted_back)
+            if self._conversion is not None:
+
+                def goes_on() -> bool:
+                    return not look_ahead.is_wanted_back and time.perf_counter() < until
+
+                convert_lot(connection.inbox, self._conversion, pass_id, goes_on)
 
     def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
         """Return the batch that comes next, as received and as the trainer gets it; both None at the end."""

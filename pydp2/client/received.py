@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,11 +22,15 @@ from pydp2.schema.input_types import Slots
 from pydp2.transport import owned_arrays
 
 
-class ColumnsConverter(Protocol):
-    """Converter of a framework's loader, whose batches it makes of their columns ahead."""
+class Conversion(NamedTuple):
+    """What a loader of a framework makes of each batch of a pass, in whatever thread.
 
-    def convert_columns(self, columns: Columns) -> Any:
-        """Return what the loader gives for a batch with these columns, or None if it takes more than these."""
+    ``context()``: what it depends on beside the batch, in the thread that calls it; None where that thread must not
+    convert.
+    """
+
+    convert: Callable[[Batch], Any]
+    context: Callable[[], object]
 
 
 Rows = Columns | tuple[LazyRows | FetchedLot, int, int]
@@ -38,7 +42,7 @@ class ReceivedBatch:
     """Batch that came: the head that announced it, its rows, the pool of the point and the early-end
     records that came with it.
 
-    ``number``: its number in its run. ``ready``: what a framework's loader made of its columns ahead, and which one.
+    ``number``: its number in its run. ``converted``: the batch for the trainer, if a loader's value was made of it.
     """
 
     head: m.BatchHead
@@ -46,7 +50,7 @@ class ReceivedBatch:
     number: int
     pool: bytes = b""
     early_ends: list[list[Any]] = field(default_factory=list)
-    ready: tuple[ColumnsConverter, Any] | None = None
+    converted: Batch | None = None
 
     @property
     def nbytes(self) -> int:
@@ -93,8 +97,11 @@ class ReceivedBatch:
 
     def to_batch(self, pass_id: int) -> Batch:
         """Return the batch for the trainer. Raises what :meth:`columns` does."""
+        if (converted := self.converted) is not None:
+            self.converted = None
+            return converted
         head = self.head
-        batch = Batch(
+        return Batch(
             self.columns(),
             pass_id=pass_id,
             index=head.batch_index,
@@ -104,8 +111,6 @@ class ReceivedBatch:
             bucket=head.bucket.get("longest") or None,
             group_bucket=head.bucket.get("group_longest") or None,
         )
-        batch._ready, self.ready = self.ready, None
-        return batch
 
 
 def parse_batches(
@@ -175,9 +180,10 @@ def ends_run(message: m.Message, run: int) -> bool:
     return is_rewind(message, run) or (isinstance(message, m.BeginAgain) and message.request_id == run)
 
 
-def is_second_prepared(inbox: Sequence[Any]) -> bool:
-    """Return True if there is nothing to prepare of the second batch of ``inbox``."""
-    return len(inbox) > 1 and isinstance(inbox[1], ReceivedBatch) and inbox[1].is_prepared
+def is_second_prepared(inbox: Sequence[Any], *, converts: bool) -> bool:
+    """Return True if nothing of the second batch of ``inbox`` is to be prepared. ``converts``: it is converted, too."""
+    second = inbox[1] if len(inbox) > 1 else None
+    return isinstance(second, ReceivedBatch) and (second.converted is not None if converts else second.is_prepared)
 
 
 def second_batch(
@@ -198,18 +204,22 @@ def second_batch(
     return None
 
 
-def convert_lot(inbox: Sequence[Any], converter: ColumnsConverter, is_wanted_back: Callable[[], bool]) -> None:
-    """Have ``converter`` convert the second batch of ``inbox``, whose rows are here, and those behind it that were
-    gathered with it, until ``is_wanted_back``."""
+def convert_lot(inbox: Sequence[Any], conversion: Conversion, pass_id: int, goes_on: Callable[[], bool]) -> None:
+    """Convert the second batch of ``inbox``, whose rows are here, and those behind it that were gathered with it, as
+    long as ``goes_on``."""
+    if (context := conversion.context()) is None:
+        return
     whole = inbox[1].columns().whole[0]
-    for batch in islice(inbox, 1, None):
-        if not isinstance(batch, ReceivedBatch) or not batch.is_prepared:
+    for received in islice(inbox, 1, None):
+        if not isinstance(received, ReceivedBatch) or not received.is_prepared:
             return
-        columns = batch.columns()
-        if columns.whole[0] is not whole:
+        if received.columns().whole[0] is not whole:
             return
-        batch.ready = converter, converter.convert_columns(columns)
-        if is_wanted_back():
+        if received.converted is None:
+            batch = received.to_batch(pass_id)
+            batch._ready = conversion.convert, context, conversion.convert(batch)
+            received.converted = batch
+        if not goes_on():
             return
 
 

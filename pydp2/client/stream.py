@@ -16,7 +16,7 @@ from pydp2.client.describe import Fact, stream_html, stream_text
 from pydp2.client.pass_iterator import Pass
 from pydp2.client.position import pass_number
 from pydp2.client.progress import LoopHandle, LoopState, PassOrigin, Progress
-from pydp2.client.received import ColumnsConverter
+from pydp2.client.received import Conversion
 from pydp2.client.session import ClientGuard
 from pydp2.columns.batch import Batch
 from pydp2.columns.unbatch import unbatch
@@ -239,8 +239,8 @@ class Stream(ABC):
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
         """Return the next batch, None at the end of the pass, and the progress with it."""
 
-    def _convert_ahead(self, converter: ColumnsConverter) -> None:
-        """Have ``converter`` convert batches ahead, while a step of the trainer runs, where this stream can."""
+    def _convert_beside_steps(self, conversion: Conversion) -> None:
+        """Have batches of the present pass converted while a step of the trainer runs, where this stream can."""
         return
 
     @abstractmethod

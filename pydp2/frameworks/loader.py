@@ -12,6 +12,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
 from pydp2.client.pass_iterator import Pass
 from pydp2.client.progress import LoopState
+from pydp2.client.received import Conversion
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, StateMismatch
@@ -32,12 +33,22 @@ class FrameworkLoader(Generic[T]):
     ``ahead``: values that are converted before they are asked for, so that a copy to a device which ``convert`` has
     begun goes on during a step. ``reads_ahead``: values that the training loop takes before it trains with them, in
     passes of unknown length. The state is that of the value in training: the one returned last, or so many before it.
-    See docs/frameworks.md.
+    ``context``: where another thread may convert batches while a step runs, the function that returns what values
+    depend on beside their batch, in the thread that calls it; None there: this thread must not. See docs/frameworks.md.
     """
 
-    def __init__(self, client: Stream, convert: Callable[[Batch], T], *, ahead: int = 0, reads_ahead: int = 0) -> None:
+    def __init__(
+        self,
+        client: Stream,
+        convert: Callable[[Batch], T],
+        *,
+        ahead: int = 0,
+        reads_ahead: int = 0,
+        context: Callable[[], object] | None = None,
+    ) -> None:
         self.client = client
         self._convert = convert
+        self._context = context
         self._ahead = ahead
         self._reads_ahead = reads_ahead
         self._returned: deque[Batch] = deque()  # the first of them is in training
@@ -108,6 +119,8 @@ class FrameworkLoader(Generic[T]):
         self._count, self._asked, self._only_loop_knows = 0, 0, loop.only_loop_knows
         self._resume()
         batches, self._resumed = self._resumed or cast(Pass, iter(self.client)), None
+        if self._context is not None and loop.convert is self._convert:
+            self.client._convert_beside_steps(Conversion(self._convert, self._context))
         if not (self._taken and self._taken[0].pass_id == batches.pass_id):
             self._forget()  # else the pass was interrupted, or is that of a state, and goes on with what was taken
             with suppress(StateMismatch):  # an interrupted pass may have no state
@@ -146,7 +159,7 @@ class FrameworkLoader(Generic[T]):
             if loop.error is None:
                 self._loaded = None  # a pass without a batch is over, too
             raise loop.error or StopIteration
-        value: Any = self._values[0][1] if self._values else loop.convert(taken[0])
+        value: Any = self._values[0][1] if self._values else self._value_of(taken[0], loop)
         if loop.convert is self._convert:
             value = self._hand_over(value)
         batch = taken[0]
@@ -181,11 +194,18 @@ class FrameworkLoader(Generic[T]):
             pass
         for batch in islice(taken, len(values), None):
             try:
-                values.append((batch, loop.convert(batch)))
+                values.append((batch, self._value_of(batch, loop)))
             except Exception:
                 if not values:
                     raise
                 break  # it is converted again in its turn
+
+    def _value_of(self, batch: Batch, loop: _Loop[Any]) -> Any:
+        """Return what ``loop`` gives for ``batch``: made beside the last step, else now."""
+        ready, batch._ready = batch._ready, None
+        if ready is not None and self._context is not None and ready[:2] == (loop.convert, self._context()):
+            return ready[2]
+        return loop.convert(batch)
 
     def _hand_over(self, value: T) -> T:
         """Return what the trainer gets of a converted value, at the time when it gets it."""

@@ -67,7 +67,8 @@ def rounded_length(longest: int) -> int:
 
 
 class ArrayMaker:
-    """Function from a batch to jax arrays, for :class:`pydp2.frameworks.loader.FrameworkLoader`.
+    """Function from a batch to jax arrays, for :class:`pydp2.frameworks.loader.FrameworkLoader`. ``is_on_cpu``: they
+    lie in memory of this process alone.
 
     Args:
         slots: of the batches.
@@ -92,6 +93,7 @@ class ArrayMaker:
     ) -> None:
         self._is_global = sharding is not None and not sharding.is_fully_addressable
         self._put = make_put(place, sharding)
+        self.is_on_cpu = not self._is_global and _platforms(sharding) == {"cpu"}
         self._pad_to, self._mask = pad_to, mask
         self._bucket_by = bucket_by
         self._slots = slots
@@ -111,6 +113,11 @@ class ArrayMaker:
         if self._mask is not None:
             values.append(self._put(np.arange(len(batch)) < len(batch) - batch.padding))
         return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
+
+    def context(self) -> tuple[Any, ...] | None:
+        """Return what arrays depend on that contexts of jax set for a thread: the default device, and whether numbers
+        may have 64 bits. None where arrays are copied to devices: as many as ``ahead`` says are to lie there."""
+        return (jax.config.jax_default_device, jax.config.jax_enable_x64) if self.is_on_cpu else None
 
     def _check(self, slot: int) -> None:
         """Raise OptionError if ``slot`` cannot become arrays that every process and device agrees about."""
@@ -180,6 +187,11 @@ class ArrayMaker:
         else:
             values, _ = Ragged(csr.values, csr.indptr).pad(length=length)
         return SparseRows(self._put(indices), self._put(values), csr.shape[1])
+
+
+def _platforms(sharding: Any) -> set[str]:
+    """Return the platforms of the devices of ``sharding``, or of those that an array may be put on without one."""
+    return {device.platform for device in (jax.local_devices() if sharding is None else sharding.device_set)}
 
 
 def _segments(ragged: Ragged, length: int) -> Any:

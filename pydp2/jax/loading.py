@@ -41,7 +41,7 @@ class JaxLoader(FrameworkLoader[Values]):
                 )
             return make(batch)
 
-        super().__init__(client, convert, ahead=ahead)
+        super().__init__(client, convert, ahead=0 if make.is_on_cpu else ahead, context=make.context)
         self._drops = drops
 
     def __iter__(self) -> Iterator[Values]:
@@ -84,7 +84,8 @@ def loader(
         provider: the decorated function, or its address.
         sharding: of the arrays, the first axis being the rows, as ``NamedSharding(mesh, P("data"))``; a slot with fewer
             axes takes the first ones of it. Default: the default device.
-        ahead: batches whose copies to the device begin before they are asked for.
+        ahead: batches whose copies to the device begin before they are asked for. To the CPU nothing is copied, so
+            there it changes nothing.
         pad_to: time steps to which sequences are padded, or cut; entries to which sparse rows are padded; one number,
             or by slot. Default: the bound of the bucket, else the next power of two.
         mask: name of a value ``(rows,)``, False for rows that only fill a batch up, for ``last_batch="pad"``; the last

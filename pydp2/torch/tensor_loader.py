@@ -41,10 +41,9 @@ class Loader(FrameworkLoader[Tensors]):
             super().__init__(client, self._streams.convert, ahead=1, reads_ahead=reads_ahead)
         else:
             is_plain = device is None and not pin_memory
-            if is_plain and converter.converts_columns:
-                client._convert_ahead(converter)
             convert = converter.convert_next if is_plain else _Copier(converter, device, pin_memory)
-            super().__init__(client, convert, reads_ahead=reads_ahead)
+            context = converter.context if is_plain else None
+            super().__init__(client, convert, reads_ahead=reads_ahead, context=context)
 
     def _hand_over(self, value: Any) -> Tensors:
         return value if self._streams is None else self._streams.hand_over(value)

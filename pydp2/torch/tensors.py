@@ -74,6 +74,7 @@ class TensorConverter:
         self._openers = [
             None if i in pads or nested else self._opener(i, declared) for i, declared in enumerate(slots.types)
         ]
+        self._is_nested = nested
         self._lot: tuple[Columns | None, list[_Part | None]] = (None, [])  # what was prepared last
         self._is_sparse = any(each.type in _SPARSE_TYPES for each in slots.types)
         if self._is_sparse:
@@ -86,13 +87,9 @@ class TensorConverter:
     def convert_next(self, batch: Batch, place: Place | None = None) -> Tensors:
         """Return what a call returns, for each batch of a stream once: small batches that were gathered together are
         converted together, and no values are made of a batch before somebody asks it for them."""
-        ready, batch._ready = batch._ready, None
         for value in batch._values:
             if value is not None:
                 return self(batch, place)  # its user may have written to it
-        if ready is not None and ready[0] is self and ready[1] is not None and place is None:
-            converted: Tensors = ready[1]
-            return converted
         columns = batch._columns
         _, lo, hi = columns.whole
         return self._structure(
@@ -102,25 +99,12 @@ class TensorConverter:
             ]
         )
 
-    @property
-    def converts_columns(self) -> bool:
-        """True if :meth:`convert_columns` can convert each slot."""
-        return None not in self._openers
-
-    def convert_columns(self, columns: Columns) -> Tensors | None:
-        """Return what :meth:`convert_next` returns for the batch of ``columns``; None where it takes the batch.
-
-        Another thread may call it, while this one converts the batch before.
-        """
-        if self._is_sparse and torch.sparse.check_sparse_tensor_invariants.is_enabled():
-            return None  # to leave a check out is to switch it off for the process, for a moment
-        _, lo, hi = columns.whole
-        values = []
-        for part in self._parts(columns):
-            if part is None:
-                return None
-            values.append(part(lo, hi, None))
-        return self._structure(values)
+    def context(self) -> tuple[()] | None:
+        """Return None where only the thread that trains may convert: nested tensors get numbers that torch counts
+        without a lock; and to make a sparse tensor without checks is to switch them off for all threads for a
+        moment."""
+        checks = self._is_sparse and torch.sparse.check_sparse_tensor_invariants.is_enabled()
+        return None if self._is_nested or checks else ()
 
     def _parts(self, columns: Columns) -> list[_Part | None]:
         """Return for each slot what makes the tensors of a part of the columns that ``columns`` are a slice of."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count, islice
@@ -439,3 +441,111 @@ def test_a_loop_that_converts_otherwise_goes_on_in_a_pass_that_was_interrupted(
         with pytest.raises(KeyboardInterrupt):
             next(values)
         assert list(data) == expected[0][1:]
+
+
+# -- beside long steps -------------------------------------------------------------------------------------------------
+ROWS = """
+@provider(input_types=[dense_vector(WIDTH), integer_value_sequence(100000)], pool_size=64)
+def process(settings, filename):
+    for i in range(2000 if WIDTH < 100 else 300):
+        yield [i] * WIDTH, [i] * (i % 5)
+"""
+ROWS_OPTIONS: dict[str, Any] = {"batch_size": 16, "workers": 1, "seed": 4}
+STEP = 0.004  # seconds
+
+
+class Converter:
+    """Sums up the values of each batch, and notes the threads that do it. ``fails``: not in another one than that
+    which made it."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self._mine, self._fails = threading.get_ident(), fails
+        self.threads: list[int] = []
+
+    def __call__(self, batch: pydp2.Batch) -> tuple[int, float, int]:
+        self.threads.append(threading.get_ident())
+        if self._fails and threading.get_ident() != self._mine:
+            raise ValueError("no")
+        rows, words = batch
+        assert isinstance(rows, np.ndarray)
+        assert isinstance(words, pydp2.Ragged)
+        return batch.index, float(rows.sum()), len(words.values)
+
+    @property
+    def ahead(self) -> int:
+        """How many were converted in another thread."""
+        return len(self.threads) - self.threads.count(self._mine)
+
+
+@pytest.fixture
+def rows(provider_file: Callable[[str], str]) -> Iterator[pydp2.Client]:
+    with pydp2.load(["a", "b"], provider_file(ROWS.replace("WIDTH", "20000")), **ROWS_OPTIONS) as client:
+        yield client
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("width", [4, 20_000], ids=["small batches that come together", "large ones"])
+def test_beside_long_steps_batches_are_converted_in_another_thread_and_the_values_are_the_same(
+    width: int, ahead: int, provider_file: Callable[[str], str]
+) -> None:
+    provider = provider_file(ROWS.replace("WIDTH", str(width)))
+    with pydp2.load(["a", "b"], provider, **ROWS_OPTIONS) as client:
+        expected = [Converter()(batch) for batch in client]
+    convert = Converter()
+    with FrameworkLoader(
+        pydp2.load(["a", "b"], provider, **ROWS_OPTIONS), convert, ahead=ahead, context=lambda: 0
+    ) as data:
+        found, state = [], {}
+        for number, value in enumerate(data):
+            found.append(value)
+            if number == 20:
+                state = data.state_dict()
+            assert data.batch is not None
+            assert (data.batch.pass_id, data.batch.index, data.batch._ready) == (0, number, None)
+            time.sleep(STEP)
+        assert found == expected
+        assert convert.ahead > 4
+        assert len(convert.threads) == len(expected), "each of them once"
+        data.load_state_dict(state)
+        assert list(data) == expected[21:]
+
+
+def test_only_for_a_loop_that_gives_them_values_are_made_ahead(rows: pydp2.Client) -> None:
+    convert, other = Converter(), Converter()
+    data = FrameworkLoader(rows, convert, context=lambda: 0)
+    for steps in (data, rows, data.iterate(other)):
+        before = len(convert.threads)
+        for _ in steps:  # type: ignore[attr-defined]  # one of three kinds
+            time.sleep(STEP)
+        assert (len(convert.threads) > before) == (steps is data)
+    assert convert.ahead
+    assert not other.ahead
+
+
+def test_a_loader_that_says_nothing_of_threads_converts_in_that_of_the_call(rows: pydp2.Client) -> None:
+    convert = Converter()
+    for _ in FrameworkLoader(rows, convert):
+        time.sleep(STEP)
+    assert len(convert.threads) > 20
+    assert not convert.ahead
+
+
+@pytest.mark.parametrize("of_thread", [None, "another"], ids=["must not", "depends on the thread"])
+def test_a_value_is_one_of_the_context_of_its_loop(rows: pydp2.Client, of_thread: str | None) -> None:
+    mine = threading.get_ident()
+    convert = Converter()
+    data = FrameworkLoader(rows, convert, context=lambda: "that" if threading.get_ident() == mine else of_thread)
+    count = 0
+    for _ in data:
+        count += 1
+        time.sleep(STEP)
+    assert convert.threads.count(mine) == count, "each is converted here, whatever the other thread made"
+    assert bool(convert.ahead) == (of_thread is not None)
+
+
+def test_a_conversion_that_raises_ahead_is_done_again_by_the_call(rows: pydp2.Client) -> None:
+    convert = Converter(fails=True)
+    for number, (index, *_) in enumerate(FrameworkLoader(rows, convert, context=lambda: 0)):
+        assert number == index
+        time.sleep(STEP)
+    assert convert.ahead

@@ -90,3 +90,32 @@ def run():
     return shapes
 """)
     assert seen == [[4, 256], [4], [4, 256], [4, 256]]
+
+
+def test_beside_long_steps_arrays_lie_where_the_context_of_the_loop_says(jax_program: Callable[..., Any]) -> None:
+    """Another thread converts them meanwhile, and contexts of jax are those of one thread."""
+    (seen,) = jax_program("""
+import threading, time
+from pydp2.jax.arrays import ArrayMaker
+
+threads = []
+convert = ArrayMaker.__call__
+ArrayMaker.__call__ = lambda self, batch: threads.append(threading.get_ident()) or convert(self, batch)
+
+
+def run():
+    found = []
+    with digits() as data:
+        for device in (None, jax.devices()[2]):
+            threads.clear()
+            with jax.default_device(device):
+                on = []
+                for values in data:
+                    on += [int(array.device.id) for array in values.values()]
+                    time.sleep(0.004)
+            found.append([len(on), sorted(set(on)), len(threads) - threads.count(threading.get_ident()) > 4])
+    return found
+""")
+    assert [each[1] for each in seen] == [[0], [2]]
+    assert seen[0][0] == seen[1][0] > 0
+    assert all(each[2] for each in seen), "it takes no part"

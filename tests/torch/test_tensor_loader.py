@@ -161,19 +161,13 @@ def process(settings, filename):
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The threads that batches are converted in."""
     found: list[int] = []
-    convert_columns, convert_next = TensorConverter.convert_columns, TensorConverter.convert_next
+    convert_next = TensorConverter.convert_next
 
-    def ahead(self: TensorConverter, columns: Any) -> Any:
+    def noted(self: TensorConverter, batch: Any, place: Any = None) -> Any:
         found.append(threading.get_ident())
-        return convert_columns(self, columns)
-
-    def now(self: TensorConverter, batch: Any, place: Any = None) -> Any:
-        if batch._ready is None:
-            found.append(threading.get_ident())
         return convert_next(self, batch, place)
 
-    monkeypatch.setattr(TensorConverter, "convert_columns", ahead)
-    monkeypatch.setattr(TensorConverter, "convert_next", now)
+    monkeypatch.setattr(TensorConverter, "convert_next", noted)
     return found
 
 
@@ -200,9 +194,7 @@ def test_beside_long_steps_batches_are_converted_ahead_and_the_steps_are_the_sam
         assert all(data.batch._ready is None for _ in data), "the batch keeps nothing of the step"  # type: ignore[union-attr]
 
 
-def test_another_loader_of_the_same_client_converts_for_itself(
-    threads: list[int], provider_file: Callable[[str], str]
-) -> None:
+def test_another_loader_of_the_same_client_converts_for_itself(provider_file: Callable[[str], str]) -> None:
     provider = provider_file(KINDS.replace("WIDTH", "20000"))
     with pydp2.load(["a"], provider, batch_size=16, workers=1) as client:
         narrow = pydp2.torch.loader(client, index_dtype=torch.int32)
@@ -211,39 +203,28 @@ def test_another_loader_of_the_same_client_converts_for_itself(
             assert isinstance(step, dict)
             assert step["label"].dtype == torch.int32
             time.sleep(0.005)
-    assert len(set(threads)) == 2
 
 
-@pytest.mark.parametrize("why", ["checks", "pad"])
-def test_what_cannot_be_converted_ahead_is_left_to_the_call(
+NESTED = """
+@provider(input_types={"words": integer_value_sequence(3000), "pixel": dense_vector(20000)}, pool_size=64)
+def process(settings, filename):
+    for i in range(300):
+        yield {"words": [i] * (i % 5 + 1), "pixel": [i] * 20000}
+"""
+
+
+@pytest.mark.parametrize("why", ["checks", "nested", "pad"])
+def test_what_another_thread_must_not_convert_is_left_to_the_call(
     why: str, threads: list[int], provider_file: Callable[[str], str]
 ) -> None:
-    provider = provider_file(KINDS.replace("WIDTH", "20000"))
-    more: dict[str, Any] = {"pad": 0} if why == "pad" else {}
+    provider = provider_file(NESTED if why == "nested" else KINDS.replace("WIDTH", "20000"))
+    more: dict[str, Any] = {"checks": {}, "nested": {"nested": True}, "pad": {"pad": 0}}[why]
     with (
         torch.sparse.check_sparse_tensor_invariants(why == "checks"),
         pydp2.torch.loader(["a"], provider, batch_size=16, workers=1, **more) as data,
     ):
         for step in data:
             assert isinstance(step, dict)
-            assert step["ids"].shape == (len(step["label"]), 3000)
-            time.sleep(0.002)
-    assert (set(threads) == {threading.get_ident()}) == (why == "pad"), "with checks the other thread looks in vain"
-
-
-def test_a_conversion_that_raises_ahead_is_done_again_by_the_call(
-    monkeypatch: pytest.MonkeyPatch, provider_file: Callable[[str], str]
-) -> None:
-    calls: list[int] = []
-
-    def fails(self: TensorConverter, columns: Any) -> Any:
-        calls.append(threading.get_ident())
-        raise ValueError("no")
-
-    monkeypatch.setattr(TensorConverter, "convert_columns", fails)
-    provider = provider_file(KINDS.replace("WIDTH", "20000"))
-    with pydp2.torch.loader(["a"], provider, batch_size=16, workers=1) as data:
-        for _ in data:  # converted again, by what does not fail
-            time.sleep(0.005)
-    assert calls
-    assert threading.get_ident() not in calls
+            assert len(step["pixel"])
+            time.sleep(0.004)
+    assert (set(threads) == {threading.get_ident()}) == (why != "pad"), "what is padded may be made anywhere"
