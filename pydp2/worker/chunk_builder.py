@@ -25,6 +25,7 @@ from pydp2.worker.yielded_samples import YieldedSamples
 
 MAX_ROWS = 4096
 MAX_BYTES = 1024 * 1024
+MAX_CELL_BYTES = 4 * MAX_BYTES  # in place of that, of samples that have cells
 MAX_RANGES = 128
 MAX_DROPPED = 24
 """Limits of a chunk: it is sent when it reaches any of these."""
@@ -55,7 +56,7 @@ class ChunkBuilder:
     def __init__(self, schema: Schema, locate: LocateError, *, allows_changed_samples: bool = False) -> None:
         self._allows_changed = allows_changed_samples
         # the pool copies no more than a chunk that it needs a part of; rows that lie in cells are not copied
-        self._max_bytes = 4 * MAX_BYTES if schema.uses_cells else MAX_BYTES
+        self._max_bytes = MAX_CELL_BYTES if schema.uses_cells else MAX_BYTES
         self._packer = Packer(schema.slots, strict=schema.check, chunk_bytes=self._max_bytes)
         self._locate = locate
         self._drops_bad = schema.check_fail_continue

@@ -16,6 +16,7 @@ from pydp2.schema.provider_schema import Schema
 from pydp2.server.workers import cell_grants as placing_
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.transport.shared_region import map_region
+from pydp2.worker.chunk_builder import MAX_CELL_BYTES
 
 ROW = 1 << 16
 DECLARED = Schema(
@@ -50,6 +51,11 @@ def test_where_memory_cannot_be_shared_there_are_none(monkeypatch: pytest.Monkey
     monkeypatch.undo()
     monkeypatch.delattr(os, "memfd_create")
     assert create_cell_grants(DECLARED, 1 << 30, 1) is None
+
+
+def test_what_a_worker_is_granted_at_least_holds_two_chunks() -> None:
+    """It sends one that lacks a cell without any, and is granted more once half of them are used."""
+    assert placing_._LEAST_AHEAD == 2 * MAX_CELL_BYTES
 
 
 @pytest.mark.parametrize(
