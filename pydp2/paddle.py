@@ -265,14 +265,16 @@ class _TensorMaker(_ArrayMaker):
     def __init__(self, slots: Slots, x: Selected | None, y: Selected | None, pad: float | None, place: Any) -> None:
         super().__init__(slots, x, y, pad)
         self._place = place
+        self._where = paddle.CPUPlace() if place is None else place
 
     def _dense(self, array: Array) -> Any:
         if self._place is None and array.size:
             return paddle.from_dlpack(array)
-        return paddle.to_tensor(array, place=self._place or paddle.CPUPlace())
+        return paddle.to_tensor(array, place=self._where)
 
     def _sparse(self, crows: Array, cols: Array, values: Array, shape: list[int]) -> Any:
-        return paddle.sparse.sparse_csr_tensor(self._dense(crows), self._dense(cols), self._dense(values), shape)
+        tensors = self._dense(crows), self._dense(cols), self._dense(values)
+        return paddle.sparse.sparse_csr_tensor(*tensors, shape, place=self._where)  # else on the current device
 
     def _padded(self, values: Any, lengths: Any) -> Any:
         return PaddedTensor(values, lengths)

@@ -2,7 +2,7 @@
 
 Batches that were granted arrive in ZeroMQ's own thread while the trainer computes (:mod:`.prefetch_window` says how
 many), and are turned into arrays when they are asked for. If the trainer's steps take long enough, rows that lie in
-memory of the service are gathered a batch ahead (:mod:`.look_ahead`).
+memory of the service are gathered a batch ahead, and converted for a loader of a framework (:mod:`.look_ahead`).
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ from pydp2.schema.provider_schema import Schema
 
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
 _DELAY_PART, _MAX_DELAY = 1 / 8, 0.001  # part of the step, and seconds, that pass before
+_LOT_SECONDS = 0.002  # in which batches that came with the next one are converted, too: their values may be large
 _COUNTS_SECONDS = 5.0  # for which the length is waited for, as long as the service looks for counts on its disk
 _COUNTS_POLL_SECONDS = 0.01  # between two questions whether it has them
 _ROWS_SECONDS = 0.1  # between two looks whether rows of hosts are overdue
@@ -125,7 +126,7 @@ class Client(Stream):
         self._waited = self._worked = self._step = 0.0  # seconds; the last: that the trainer took for its last batch
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
-        self._conversion: Conversion | None = None  # of the present pass
+        self._conversion: Conversion | None = None  # that the loop of the last pass asked for
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
 
@@ -318,6 +319,8 @@ class Client(Stream):
             return None, self._ended()
         position = now.position.after(batch.head, batch.pool, batch.early_ends)
         made._resume = (now.origin, position)
+        if self._conversion is None:
+            made._ready = None  # of a loop that was left
         self._loaded.note_batch()
         self._window.note_taken(batch.nbytes, batch.column_bytes, shown=batch.is_shared)
         converts = self._conversion is not None
@@ -331,13 +334,12 @@ class Client(Stream):
         now = Progress(position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin)
         return made, now
 
-    def _convert_beside_steps(self, conversion: Conversion) -> None:
+    def _convert_beside_steps(self, conversion: Conversion | None) -> None:
         self._conversion = conversion
 
     def _prepare(self, run: int, number: int, pass_id: int) -> None:
         """Receive batch ``number`` of ``run``, which comes behind the present one, gather its rows and convert them."""
-        connection, look_ahead = self._connection, self._session.look_ahead
-        until = time.perf_counter() + self._step / 2
+        connection, look_ahead, conversion = self._connection, self._session.look_ahead, self._conversion
         if len(connection.inbox) == 1:  # the batch in hand
             connection.fetch_second(self._step / 2, look_ahead)
         following = second_batch(
@@ -347,12 +349,12 @@ class Client(Stream):
             connection.wait_for_rows(0.0)
         if following is not None and not following.awaits_rows:
             following.columns()  # gathers them
-            if self._conversion is not None:
-
-                def goes_on() -> bool:
-                    return not look_ahead.is_wanted_back and time.perf_counter() < until
-
-                convert_lot(connection.inbox, self._conversion, pass_id, goes_on)
+            until = time.perf_counter() + min(self._step / 2, _LOT_SECONDS)
+            if conversion is not None and not convert_lot(
+                connection.inbox, conversion, pass_id,
+                lambda: not look_ahead.is_wanted_back and time.perf_counter() < until,
+            ):  # fmt: skip
+                self._conversion = None  # until the loader asks for another one
 
     def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
         """Return the batch that comes next, as received and as the trainer gets it; both None at the end."""

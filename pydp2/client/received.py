@@ -25,12 +25,13 @@ from pydp2.transport import owned_arrays
 class Conversion(NamedTuple):
     """What a loader of a framework makes of each batch of a pass, in whatever thread.
 
-    ``context()``: what it depends on beside the batch, in the thread that calls it; None where that thread must not
-    convert.
+    ``context()``: what values depend on beside their batch, in the thread that calls it. ``wanted``: what it is in the
+    thread that goes through the pass.
     """
 
     convert: Callable[[Batch], Any]
     context: Callable[[], object]
+    wanted: object
 
 
 Rows = Columns | tuple[LazyRows | FetchedLot, int, int]
@@ -204,23 +205,24 @@ def second_batch(
     return None
 
 
-def convert_lot(inbox: Sequence[Any], conversion: Conversion, pass_id: int, goes_on: Callable[[], bool]) -> None:
-    """Convert the second batch of ``inbox``, whose rows are here, and those behind it that were gathered with it, as
-    long as ``goes_on``."""
-    if (context := conversion.context()) is None:
-        return
+def convert_lot(inbox: Sequence[Any], conversion: Conversion, pass_id: int, goes_on: Callable[[], bool]) -> bool:
+    """Convert the second batch of ``inbox``, whose rows are here, and as long as ``goes_on`` those behind it that were
+    gathered with it. Return False if this thread cannot, because what values depend on is not the same here."""
+    if conversion.context() != conversion.wanted:
+        return False
     whole = inbox[1].columns().whole[0]
     for received in islice(inbox, 1, None):
         if not isinstance(received, ReceivedBatch) or not received.is_prepared:
-            return
+            break
         if received.columns().whole[0] is not whole:
-            return
+            break
         if received.converted is None:
             batch = received.to_batch(pass_id)
-            batch._ready = conversion.convert, context, conversion.convert(batch)
+            batch._ready = conversion, conversion.convert(batch)
             received.converted = batch
         if not goes_on():
-            return
+            break
+    return True
 
 
 def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:

@@ -239,8 +239,9 @@ class Stream(ABC):
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
         """Return the next batch, None at the end of the pass, and the progress with it."""
 
-    def _convert_beside_steps(self, conversion: Conversion) -> None:
-        """Have batches of the present pass converted while a step of the trainer runs, where this stream can."""
+    def _convert_beside_steps(self, conversion: Conversion | None) -> None:
+        """Have batches of the present pass converted while a step of the trainer runs, where this stream can. None:
+        they are not to be, any more."""
         return
 
     @abstractmethod

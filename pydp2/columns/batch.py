@@ -304,7 +304,7 @@ class Batch:
         self.bucket = bucket
         self.group_bucket = group_bucket
         self._resume: Any = None  # for the client: the position of the stream behind this batch
-        self._ready: tuple[Any, Any, Any] | None = None  # a conversion, its context, and what it made of this batch
+        self._ready: tuple[Any, Any] | None = None  # a conversion, and what it made of this batch ahead
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Return the state of a copy, here or in another process, which belongs to no client."""

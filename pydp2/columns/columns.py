@@ -36,9 +36,10 @@ def _first_integers(total: int) -> Ints:
     global _integers
     if total > _INTEGERS_LIMIT:
         return np.arange(total, dtype=np.int64)
-    if total > len(_integers):
-        _integers = np.arange(min(2 * total, _INTEGERS_LIMIT), dtype=np.int64)
-    return _integers[:total]
+    integers = _integers  # another thread may replace them
+    if total > len(integers):
+        _integers = integers = np.arange(min(2 * total, _INTEGERS_LIMIT), dtype=np.int64)
+    return integers[:total]
 
 
 def _bytes_to_boundary_in_python(memory: Array, boundary: int) -> int:

@@ -34,7 +34,8 @@ class FrameworkLoader(Generic[T]):
     begun goes on during a step. ``reads_ahead``: values that the training loop takes before it trains with them, in
     passes of unknown length. The state is that of the value in training: the one returned last, or so many before it.
     ``context``: where another thread may convert batches while a step runs, the function that returns what values
-    depend on beside their batch, in the thread that calls it; None there: this thread must not. See docs/frameworks.md.
+    depend on beside their batch, in the thread that calls it; None there: only the loop may convert now. See
+    docs/frameworks.md.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class FrameworkLoader(Generic[T]):
         self.client = client
         self._convert = convert
         self._context = context
+        self._conversion: Conversion | None = None  # that the client was told of for the last loop
         self._ahead = ahead
         self._reads_ahead = reads_ahead
         self._returned: deque[Batch] = deque()  # the first of them is in training
@@ -119,8 +121,10 @@ class FrameworkLoader(Generic[T]):
         self._count, self._asked, self._only_loop_knows = 0, 0, loop.only_loop_knows
         self._resume()
         batches, self._resumed = self._resumed or cast(Pass, iter(self.client)), None
+        self._conversion = None
         if self._context is not None and loop.convert is self._convert:
-            self.client._convert_beside_steps(Conversion(self._convert, self._context))
+            self._conversion = Conversion(self._convert, self._context, None)  # wanted from the first value on
+        self.client._convert_beside_steps(None)
         if not (self._taken and self._taken[0].pass_id == batches.pass_id):
             self._forget()  # else the pass was interrupted, or is that of a state, and goes on with what was taken
             with suppress(StateMismatch):  # an interrupted pass may have no state
@@ -203,8 +207,14 @@ class FrameworkLoader(Generic[T]):
     def _value_of(self, batch: Batch, loop: _Loop[Any]) -> Any:
         """Return what ``loop`` gives for ``batch``: made beside the last step, else now."""
         ready, batch._ready = batch._ready, None
-        if ready is not None and self._context is not None and ready[:2] == (loop.convert, self._context()):
-            return ready[2]
+        conversion = self._conversion
+        if conversion is not None:
+            context = conversion.context()
+            if context != conversion.wanted:
+                self._conversion = conversion = conversion._replace(wanted=context)
+                self.client._convert_beside_steps(None if context is None else conversion)
+            elif ready is not None and ready[0] is conversion:
+                return ready[1]
         return loop.convert(batch)
 
     def _hand_over(self, value: T) -> T:

@@ -41,7 +41,8 @@ def make_put(place: ProcessPlacement, sharding: Sharding | None) -> Put:
     known: dict[Any, _Target] = {}
 
     def put(array: Array) -> Any:
-        where = jax.config.jax_default_device if sharding is None else None  # a context may change it
+        config = jax.config  # contexts may change it
+        where = (config.jax_default_device if sharding is None else None, config.jax_enable_x64)
         target = known.get((array.shape, array.dtype, where))
         if target is not None:  # in place, because a call takes a tenth as long as all of this
             aval, its_sharding, devices, parts, committed = target

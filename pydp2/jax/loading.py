@@ -84,8 +84,8 @@ def loader(
         provider: the decorated function, or its address.
         sharding: of the arrays, the first axis being the rows, as ``NamedSharding(mesh, P("data"))``; a slot with fewer
             axes takes the first ones of it. Default: the default device.
-        ahead: batches whose copies to the device begin before they are asked for. To the CPU nothing is copied, so
-            there it changes nothing.
+        ahead: batches whose copies to the device begin before they are asked for. It changes nothing where all devices
+            are the CPU of this process.
         pad_to: time steps to which sequences are padded, or cut; entries to which sparse rows are padded; one number,
             or by slot. Default: the bound of the bucket, else the next power of two.
         mask: name of a value ``(rows,)``, False for rows that only fill a batch up, for ``last_batch="pad"``; the last

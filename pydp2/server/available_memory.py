@@ -71,8 +71,8 @@ def describe_exhaustion(error: BaseException) -> OutOfMemory | None:
 
 
 def release_free_heap() -> None:
-    """Give memory that is free in the heap back to the system, in a few milliseconds; do nothing where the C library
-    cannot.
+    """Give memory that is free in the heap back to the system; do nothing where the C library cannot. It takes some
+    milliseconds, and 0.2 s in a heap of 1 GB with 600,000 gaps.
 
     Messages of all sizes come and go, and leave gaps: what is in use stays the same, and the heap would grow for hours,
     always more slowly.

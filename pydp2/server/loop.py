@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from pydp2.server.metrics_endpoint import MetricsEndpoint
 
 _ADVISE_SECONDS = 1.0  # between two looks at how many workers there should be
+_RELEASE_SHARE = 0.001  # of the time is spent on giving memory back: with many gaps in a large heap it takes long
 _SHOWN = 5  # of each kind of log line, so many are shown in full
 _BURST = 32  # batches sent before messages are looked for again
 _MAX_MESSAGES = 256  # of workers taken in one round, so that trainers are served in between
@@ -141,7 +142,8 @@ class Server:
         self._accepted = 0.0
         self._starved = False  # the engine waits for a descriptor: it looks by itself, without an event
         self._poll.add(engine.fileno())
-        self._began = self._released_at = time.monotonic()
+        self._began = time.monotonic()
+        self._release_at = self._began + self._timing.heap_release
         self._scaling = ScalingAdvisor()
         self._endpoint: MetricsEndpoint | None = None
         self._advised_at = self._busy_seconds = 0.0
@@ -202,9 +204,11 @@ class Server:
             self._exited(worker, 0)
         if now - self._advised_at > _ADVISE_SECONDS:
             self._advise(now)
-        if now - self._released_at > self._timing.heap_release:
-            self._released_at = now
+        if now > self._release_at:
+            began = time.monotonic()
             release_free_heap()
+            took = time.monotonic() - began
+            self._release_at = now + max(self._timing.heap_release, took / _RELEASE_SHARE)
         self._busy_seconds += time.monotonic() - now
         return more
 

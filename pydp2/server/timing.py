@@ -36,8 +36,8 @@ class Timing:
     """A worker that was let in is connected within it. New trainers wait meanwhile."""
     descriptor_notice: float = 60.0
     """Descriptors were enough for so long before the log says again that they lack."""
-    heap_release: float = 60.0
-    """Between two times at which free memory of the heap goes back to the system."""
+    heap_release: float = 5.0
+    """Between two times at which free memory of the heap goes back to the system, at least."""
     snapshot_interval: float = 2.0
     """Between snapshots, where nothing happens that has to be written at once."""
     snapshot_write: float = 5.0

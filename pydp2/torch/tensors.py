@@ -99,12 +99,12 @@ class TensorConverter:
             ]
         )
 
-    def context(self) -> tuple[()] | None:
-        """Return None where only the thread that trains may convert: nested tensors get numbers that torch counts
-        without a lock; and to make a sparse tensor without checks is to switch them off for all threads for a
-        moment."""
+    def context(self) -> tuple[bool] | None:
+        """Return what tensors depend on beside their batch, in this thread. None: only the thread that trains may make
+        them, because nested tensors get numbers that torch counts without a lock, and to make a sparse tensor without
+        checks is to switch them off for all threads for a moment."""
         checks = self._is_sparse and torch.sparse.check_sparse_tensor_invariants.is_enabled()
-        return None if self._is_nested or checks else ()
+        return None if self._is_nested or checks else (torch.is_inference_mode_enabled(),)
 
     def _parts(self, columns: Columns) -> list[_Part | None]:
         """Return for each slot what makes the tensors of a part of the columns that ``columns`` are a slice of."""

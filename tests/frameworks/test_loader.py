@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import pydp2
+from pydp2.client.look_ahead import LookAhead
 from pydp2.errors import BadSample, ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import Ranks, open_loader
@@ -530,17 +531,69 @@ def test_a_loader_that_says_nothing_of_threads_converts_in_that_of_the_call(rows
     assert not convert.ahead
 
 
-@pytest.mark.parametrize("of_thread", [None, "another"], ids=["must not", "depends on the thread"])
-def test_a_value_is_one_of_the_context_of_its_loop(rows: pydp2.Client, of_thread: str | None) -> None:
-    mine = threading.get_ident()
+def test_only_values_of_the_context_of_their_loop_are_made_ahead(rows: pydp2.Client) -> None:
+    """A part of the pass goes on in a context that the thread has not, one where it must not, and then in the first."""
+    mine, context = threading.get_ident(), "everywhere"
     convert = Converter()
-    data = FrameworkLoader(rows, convert, context=lambda: "that" if threading.get_ident() == mine else of_thread)
-    count = 0
-    for _ in data:
-        count += 1
+
+    def asked() -> str | None:
+        return context if threading.get_ident() == mine else "everywhere"
+
+    data = FrameworkLoader(rows, convert, context=asked)
+    steps, ahead = iter(data), {}
+    for context in ("everywhere", "here alone", None, "everywhere"):
+        next(steps)  # it may have been converted in the step before
         time.sleep(STEP)
-    assert convert.threads.count(mine) == count, "each is converted here, whatever the other thread made"
-    assert bool(convert.ahead) == (of_thread is not None)
+        next(steps)
+        before = convert.ahead
+        for _ in islice(steps, 8):
+            time.sleep(STEP)
+        ahead[context] = convert.ahead - before
+    assert ahead["here alone"] == ahead[None] == 0
+    assert ahead["everywhere"]
+
+
+def test_the_thread_is_not_woken_for_what_it_cannot_convert(
+    provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small batches come together, so in most steps there is nothing else to do for it."""
+    given: list[float] = []
+    give = LookAhead.give
+
+    def noted(self: LookAhead, work: Callable[[], None], *, delay: float = 0.0) -> None:
+        given.append(delay)
+        give(self, work, delay=delay)
+
+    monkeypatch.setattr(LookAhead, "give", noted)
+    counts: dict[str, int] = {}
+    contexts = {"none": None, "not now": lambda: None, "not there": threading.get_ident}
+    with pydp2.load(["a"], provider_file(ROWS.replace("WIDTH", "4")), **ROWS_OPTIONS) as client:
+        list(client)
+        for name, context in contexts.items():
+            given.clear()
+            for _ in FrameworkLoader(client, lambda batch: batch.index, context=context):
+                time.sleep(STEP)
+            counts[name] = len(given)
+    assert set(counts) == set(contexts)
+    assert max(counts.values()) < 30, "of 125 steps each"
+
+
+def test_after_an_interruption_nothing_is_made_ahead_for_a_loop_that_converts_otherwise(rows: pydp2.Client) -> None:
+    convert, other = Converter(), Converter()
+
+    def interrupted(batch: pydp2.Batch) -> Any:
+        if not convert.threads:
+            convert.threads.append(threading.get_ident())
+            raise KeyboardInterrupt
+        return convert(batch)
+
+    data = FrameworkLoader(rows, interrupted, context=lambda: 0)
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(data))
+    for _ in data.iterate(other):
+        time.sleep(STEP)
+    assert len(convert.threads) == 1
+    assert not other.ahead
 
 
 def test_a_conversion_that_raises_ahead_is_done_again_by_the_call(rows: pydp2.Client) -> None:

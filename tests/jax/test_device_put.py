@@ -40,6 +40,15 @@ def test_all_arrays_of_a_shape_are_what_jax_makes_of_them(sharding: Any, dtype: 
 
 
 @both_places
+def test_arrays_have_the_bits_of_the_context_that_they_are_made_in(sharding: Any) -> None:
+    put = make_put(ALONE, sharding)
+    for wide in (False, True, False):
+        with jax.enable_x64(wide):
+            for first in range(2):
+                assert put(filled((4, 3), "int64", first)).dtype == (np.int64 if wide else np.int32)
+
+
+@both_places
 def test_without_the_function_that_has_no_public_name_the_arrays_are_the_same(
     sharding: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -332,7 +332,8 @@ def test_nothing_of_a_loop_that_was_left_stays_on_the_device(wide: str, name: st
     with pydp2.jax.loader(wide, batch_size=64, seed=5, job="seen", ahead=4, sharding=BY_NAME[name][0]) as data:
         for values in islice(data, 3):
             assert jax.block_until_ready(values["row"]).shape == (64, 1024)  # type: ignore[call-overload]
-        assert alive() >= before + 3 * 5, "the values in hand and those ahead, three arrays each"
+        ahead = 0 if name == "cpu" else 4  # nothing is copied there
+        assert alive() >= before + 3 * (1 + ahead), "the values in hand and those ahead, three arrays each"
         del values
         data.load_state_dict(data.state_dict())
         assert alive() == before

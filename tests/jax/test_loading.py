@@ -6,6 +6,7 @@ Devices and processes: `test_devices.py`, `test_processes.py`.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -194,3 +195,16 @@ def test_help_shows_the_options_of_services_and_jobs() -> None:
     parameters: Callable[..., Any] = inspect.signature(pydp2.jax.loader).parameters
     assert {"sharding", "ahead", "pad_to", "mask", "workers", "seed", "bucket_by"} <= set(parameters)
     assert "options" not in parameters
+
+
+def test_beside_long_steps_numbers_of_64_bits_keep_them(provider_file: Callable[[str], str]) -> None:
+    """Another thread converts them meanwhile, in which the context of the loop does not hold."""
+    provider = provider_file(
+        "@provider(input_types=[integer_value_sequence(2**40)], should_shuffle=False)\n"
+        "def process(settings, filename):\n    yield from ([2**35 + n] * (n % 300 + 1) for n in range(600))"
+    )
+    with jax.enable_x64(True), pydp2.jax.loader(["x"], provider, batch_size=16, workers=1) as data:
+        for (words,) in data:
+            assert words.values.dtype == np.int64
+            assert int(words.values[:, 0].min()) >= 2**35
+            time.sleep(0.006)

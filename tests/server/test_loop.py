@@ -102,7 +102,16 @@ def test_memory_that_is_free_goes_back_to_the_system_once_in_a_while(
     monkeypatch.setattr(loop, "release_free_heap", lambda: calls.append(time.monotonic()))
     rounds(server)
     assert calls == []
-    server._released_at -= server._timing.heap_release
+    server._release_at -= server._timing.heap_release
     rounds(server)
     rounds(server)
     assert len(calls) == 1
+
+
+def test_where_it_takes_long_to_give_memory_back_the_server_does_so_less_often(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "release_free_heap", lambda: time.sleep(0.02))
+    server._release_at = 0.0
+    rounds(server)
+    assert server._release_at > time.monotonic() + 3 * server._timing.heap_release

@@ -205,6 +205,18 @@ def test_another_loader_of_the_same_client_converts_for_itself(provider_file: Ca
             time.sleep(0.005)
 
 
+@pytest.mark.parametrize("is_on", [False, True])
+def test_beside_long_steps_tensors_are_those_of_the_mode_of_the_loop(
+    is_on: bool, provider_file: Callable[[str], str]
+) -> None:
+    provider = provider_file(KINDS.replace("WIDTH", "20000"))
+    with torch.inference_mode(is_on), pydp2.torch.loader(["a"], provider, batch_size=16, workers=1, pad=0) as data:
+        for step in data:
+            assert isinstance(step, dict)
+            assert step["words"].values.is_inference() == is_on
+            time.sleep(0.004)
+
+
 NESTED = """
 @provider(input_types={"words": integer_value_sequence(3000), "pixel": dense_vector(20000)}, pool_size=64)
 def process(settings, filename):
