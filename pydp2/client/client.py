@@ -56,6 +56,7 @@ from pydp2.schema.provider_schema import Schema
 
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
 _DELAY_PART, _MAX_DELAY = 1 / 8, 0.001  # part of the step, and seconds, that pass before
+_SKIPPED_STEPS = 32  # in which nothing is converted, because it could not be
 _LOT_SECONDS = 0.002  # in which batches that came with the next one are converted, too: their values may be large
 _COUNTS_SECONDS = 5.0  # for which the length is waited for, as long as the service looks for counts on its disk
 _COUNTS_POLL_SECONDS = 0.01  # between two questions whether it has them
@@ -126,7 +127,8 @@ class Client(Stream):
         self._waited = self._worked = self._step = 0.0  # seconds; the last: that the trainer took for its last batch
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
-        self._conversion: Conversion | None = None  # that the loop of the last pass asked for
+        self._conversion: Conversion | None = None  # that the loop of the last pass asked for,
+        self._skips = 0  # and the number of steps in which nothing is converted
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
 
@@ -323,10 +325,11 @@ class Client(Stream):
             made._ready = None  # of a loop that was left
         self._loaded.note_batch()
         self._window.note_taken(batch.nbytes, batch.column_bytes, shown=batch.is_shared)
-        converts = self._conversion is not None
-        if self._step >= _LONG_STEP and not is_second_prepared(self._connection.inbox, converts=converts):
+        conversion = None if self._skips else self._conversion
+        self._skips = max(self._skips - 1, 0)
+        if self._step >= _LONG_STEP and not is_second_prepared(self._connection.inbox, conversion is not None):
             delay = min(self._step * _DELAY_PART, _MAX_DELAY)
-            work = partial(self._prepare, now.run, now.done + 1, now.position.pass_id)
+            work = partial(self._prepare, now.run, now.done + 1, now.position.pass_id, conversion)
             session.look_ahead.give(work, delay=delay)
         self._left_at = time.perf_counter()
         self._waited += self._left_at - began
@@ -335,11 +338,11 @@ class Client(Stream):
         return made, now
 
     def _convert_beside_steps(self, conversion: Conversion | None) -> None:
-        self._conversion = conversion
+        self._conversion, self._skips = conversion, 0
 
-    def _prepare(self, run: int, number: int, pass_id: int) -> None:
+    def _prepare(self, run: int, number: int, pass_id: int, conversion: Conversion | None) -> None:
         """Receive batch ``number`` of ``run``, which comes behind the present one, gather its rows and convert them."""
-        connection, look_ahead, conversion = self._connection, self._session.look_ahead, self._conversion
+        connection, look_ahead = self._connection, self._session.look_ahead
         if len(connection.inbox) == 1:  # the batch in hand
             connection.fetch_second(self._step / 2, look_ahead)
         following = second_batch(
@@ -349,12 +352,15 @@ class Client(Stream):
             connection.wait_for_rows(0.0)
         if following is not None and not following.awaits_rows:
             following.columns()  # gathers them
+            if conversion is None:
+                return
             until = time.perf_counter() + min(self._step / 2, _LOT_SECONDS)
-            if conversion is not None and not convert_lot(
+            self._skips = _SKIPPED_STEPS  # unless it can be converted
+            if convert_lot(
                 connection.inbox, conversion, pass_id,
                 lambda: not look_ahead.is_wanted_back and time.perf_counter() < until,
             ):  # fmt: skip
-                self._conversion = None  # until the loader asks for another one
+                self._skips = 0
 
     def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
         """Return the batch that comes next, as received and as the trainer gets it; both None at the end."""
@@ -578,6 +584,9 @@ class Client(Stream):
 
     def _leave(self, *, unused: bool = False) -> None:
         """Leave the pass, if one is under way. ``unused``: the batch in hand is not used."""
+        for received in self._connection.inbox:
+            if isinstance(received, ReceivedBatch):
+                received.converted = None  # they may wait here for long
         now = self._session.progress
         if now.state not in (LoopState.RUNNING, LoopState.ENTERED):
             return

@@ -23,7 +23,7 @@ from pydp2.transport import owned_arrays
 
 
 class Conversion(NamedTuple):
-    """What a loader of a framework makes of each batch of a pass, in whatever thread.
+    """What a loader of a framework makes of each batch of a pass, in any thread whose context is that of the loop.
 
     ``context()``: what values depend on beside their batch, in the thread that calls it. ``wanted``: what it is in the
     thread that goes through the pass.
@@ -181,7 +181,7 @@ def ends_run(message: m.Message, run: int) -> bool:
     return is_rewind(message, run) or (isinstance(message, m.BeginAgain) and message.request_id == run)
 
 
-def is_second_prepared(inbox: Sequence[Any], *, converts: bool) -> bool:
+def is_second_prepared(inbox: Sequence[Any], converts: bool) -> bool:
     """Return True if nothing of the second batch of ``inbox`` is to be prepared. ``converts``: it is converted, too."""
     second = inbox[1] if len(inbox) > 1 else None
     return isinstance(second, ReceivedBatch) and (second.converted is not None if converts else second.is_prepared)
@@ -207,15 +207,16 @@ def second_batch(
 
 def convert_lot(inbox: Sequence[Any], conversion: Conversion, pass_id: int, goes_on: Callable[[], bool]) -> bool:
     """Convert the second batch of ``inbox``, whose rows are here, and as long as ``goes_on`` those behind it that were
-    gathered with it. Return False if this thread cannot, because what values depend on is not the same here."""
-    if conversion.context() != conversion.wanted:
-        return False
+    gathered with it. (The first one is in hand.) Return False if this thread cannot, because what values depend on is
+    not the same here."""
     whole = inbox[1].columns().whole[0]
     for received in islice(inbox, 1, None):
         if not isinstance(received, ReceivedBatch) or not received.is_prepared:
             break
         if received.columns().whole[0] is not whole:
             break
+        if conversion.context() != conversion.wanted:
+            return False
         if received.converted is None:
             batch = received.to_batch(pass_id)
             batch._ready = conversion, conversion.convert(batch)

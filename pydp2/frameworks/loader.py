@@ -34,8 +34,8 @@ class FrameworkLoader(Generic[T]):
     begun goes on during a step. ``reads_ahead``: values that the training loop takes before it trains with them, in
     passes of unknown length. The state is that of the value in training: the one returned last, or so many before it.
     ``context``: where another thread may convert batches while a step runs, the function that returns what values
-    depend on beside their batch, in the thread that calls it; None there: only the loop may convert now. See
-    docs/frameworks.md.
+    depend on beside their batch, in the thread that calls it; None there: only the loop may convert now. It is called
+    for each value, in both threads, which may convert two batches at the same time. See docs/frameworks.md.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class FrameworkLoader(Generic[T]):
         batches, self._resumed = self._resumed or cast(Pass, iter(self.client)), None
         self._conversion = None
         if self._context is not None and loop.convert is self._convert:
-            self._conversion = Conversion(self._convert, self._context, None)  # wanted from the first value on
+            self._conversion = Conversion(self._convert, self._context, None)  # the first value tells the client of it
         self.client._convert_beside_steps(None)
         if not (self._taken and self._taken[0].pass_id == batches.pass_id):
             self._forget()  # else the pass was interrupted, or is that of a state, and goes on with what was taken
@@ -190,7 +190,7 @@ class FrameworkLoader(Generic[T]):
         return len(self._taken) > before
 
     def _convert_ahead(self, loop: _Loop[Any], batches: Pass) -> None:
-        """Take and convert what is to be ready with the next value."""
+        """Take and convert what is to be ready with the next value, in the thread of the loop."""
         taken, values = self._taken, self._values
         while values and not (taken and values[0][0] is taken[0]):
             values.popleft()  # a call was cut off between the two

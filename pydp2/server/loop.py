@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from pydp2.server.metrics_endpoint import MetricsEndpoint
 
 _ADVISE_SECONDS = 1.0  # between two looks at how many workers there should be
-_RELEASE_SHARE = 0.001  # of the time is spent on giving memory back: with many gaps in a large heap it takes long
+_RELEASE_SHARE = 0.001  # of the time is for giving memory back, which takes long with many gaps in a large heap,
+_LATEST_RELEASE = 60.0  # but it happens after so many seconds
 _SHOWN = 5  # of each kind of log line, so many are shown in full
 _BURST = 32  # batches sent before messages are looked for again
 _MAX_MESSAGES = 256  # of workers taken in one round, so that trainers are served in between
@@ -205,10 +206,10 @@ class Server:
         if now - self._advised_at > _ADVISE_SECONDS:
             self._advise(now)
         if now > self._release_at:
-            began = time.monotonic()
+            began = time.thread_time()
             release_free_heap()
-            took = time.monotonic() - began
-            self._release_at = now + max(self._timing.heap_release, took / _RELEASE_SHARE)
+            took = time.thread_time() - began
+            self._release_at = now + min(max(self._timing.heap_release, took / _RELEASE_SHARE), _LATEST_RELEASE)
         self._busy_seconds += time.monotonic() - now
         return more
 

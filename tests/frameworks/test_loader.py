@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count, islice
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import pydp2
+from pydp2.client import client as client_module
 from pydp2.client.look_ahead import LookAhead
 from pydp2.errors import BadSample, ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
@@ -23,7 +25,7 @@ from pydp2.frameworks.worker_passes import WorkerPasses
 from pydp2.mixing import MixedBatch
 from pydp2.sequence_packing import PackedBatch
 from tests.list_stream import ListStream, rows_of
-from tests.runs import NUMBERS, NUMBERS_OPTIONS
+from tests.runs import NUMBERS, NUMBERS_OPTIONS, eventually
 
 from .conftest import FILES
 
@@ -446,7 +448,9 @@ def test_a_loop_that_converts_otherwise_goes_on_in_a_pass_that_was_interrupted(
 
 # -- beside long steps -------------------------------------------------------------------------------------------------
 ROWS = """
-@provider(input_types=[dense_vector(WIDTH), integer_value_sequence(100000)], pool_size=64)
+@provider(
+    input_types=[dense_vector(WIDTH), integer_value_sequence(100000)], pool_size=64, cache=CacheType.CACHE_PASS_IN_MEM
+)
 def process(settings, filename):
     for i in range(2000 if WIDTH < 100 else 300):
         yield [i] * WIDTH, [i] * (i % 5)
@@ -460,12 +464,12 @@ class Converter:
     which made it."""
 
     def __init__(self, fails: bool = False) -> None:
-        self._mine, self._fails = threading.get_ident(), fails
+        self.mine, self._fails = threading.get_ident(), fails
         self.threads: list[int] = []
 
     def __call__(self, batch: pydp2.Batch) -> tuple[int, float, int]:
         self.threads.append(threading.get_ident())
-        if self._fails and threading.get_ident() != self._mine:
+        if self._fails and threading.get_ident() != self.mine:
             raise ValueError("no")
         rows, words = batch
         assert isinstance(rows, np.ndarray)
@@ -475,12 +479,14 @@ class Converter:
     @property
     def ahead(self) -> int:
         """How many were converted in another thread."""
-        return len(self.threads) - self.threads.count(self._mine)
+        return len(self.threads) - self.threads.count(self.mine)
 
 
 @pytest.fixture
 def rows(provider_file: Callable[[str], str]) -> Iterator[pydp2.Client]:
+    """Batches that wait for nobody: they are in the cache."""
     with pydp2.load(["a", "b"], provider_file(ROWS.replace("WIDTH", "20000")), **ROWS_OPTIONS) as client:
+        list(client)
         yield client
 
 
@@ -505,7 +511,7 @@ def test_beside_long_steps_batches_are_converted_in_another_thread_and_the_value
             assert (data.batch.pass_id, data.batch.index, data.batch._ready) == (0, number, None)
             time.sleep(STEP)
         assert found == expected
-        assert convert.ahead > 4
+        assert convert.ahead
         assert len(convert.threads) == len(expected), "each of them once"
         data.load_state_dict(state)
         assert list(data) == expected[21:]
@@ -531,26 +537,63 @@ def test_a_loader_that_says_nothing_of_threads_converts_in_that_of_the_call(rows
     assert not convert.ahead
 
 
-def test_only_values_of_the_context_of_their_loop_are_made_ahead(rows: pydp2.Client) -> None:
-    """A part of the pass goes on in a context that the thread has not, one where it must not, and then in the first."""
-    mine, context = threading.get_ident(), "everywhere"
+def test_only_values_of_the_context_of_their_loop_are_made_ahead(
+    rows: pydp2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass goes on in a context that the other thread has not, in one where it must not, and in the first one."""
+    monkeypatch.setattr(client_module, "_SKIPPED_STEPS", 2)
+    mine = threading.get_ident()
+    context: str | None = "everywhere"
     convert = Converter()
-
-    def asked() -> str | None:
-        return context if threading.get_ident() == mine else "everywhere"
-
-    data = FrameworkLoader(rows, convert, context=asked)
-    steps, ahead = iter(data), {}
+    data = FrameworkLoader(rows, convert, context=lambda: context if threading.get_ident() == mine else "everywhere")
+    ahead = []
+    steps = iter(data)
     for context in ("everywhere", "here alone", None, "everywhere"):
-        next(steps)  # it may have been converted in the step before
-        time.sleep(STEP)
-        next(steps)
-        before = convert.ahead
-        for _ in islice(steps, 8):
+        for _ in islice(steps, 2):  # the first of them may have been converted in a step of the context before
             time.sleep(STEP)
-        ahead[context] = convert.ahead - before
-    assert ahead["here alone"] == ahead[None] == 0
-    assert ahead["everywhere"]
+        before = convert.ahead
+        for _ in islice(steps, 7):
+            time.sleep(STEP)
+        ahead.append((context, convert.ahead > before))
+    assert ahead == [("everywhere", True), ("here alone", False), (None, False), ("everywhere", True)]
+
+
+def test_what_could_not_be_made_ahead_for_a_while_is_made_ahead_again(
+    rows: pydp2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program changed for a moment what values depend on everywhere."""
+    monkeypatch.setattr(client_module, "_SKIPPED_STEPS", 2)
+    convert, asked = Converter(), [0]
+
+    def context() -> int:
+        is_first = threading.get_ident() != convert.mine and asked[0] < 3
+        asked[0] += is_first
+        return int(is_first)
+
+    for _ in FrameworkLoader(rows, convert, context=context):
+        time.sleep(STEP)
+    assert asked[0] == 3
+    assert convert.ahead
+
+
+def test_values_that_were_made_ahead_go_with_the_pass(rows: pydp2.Client) -> None:
+    """Whoever leaves a pass may wait for long before the next one."""
+    made: list[weakref.ref[set[int]]] = []
+
+    def convert(batch: pydp2.Batch) -> set[int]:
+        value = {batch.index}
+        made.append(weakref.ref(value))
+        return value
+
+    data = FrameworkLoader(rows, convert, context=lambda: 0)
+    steps, taken = iter(data), 0
+    while len(made) == taken:
+        next(steps)
+        taken += 1
+        time.sleep(STEP)
+    assert [each for each in made if each() is not None], "one is ahead"
+    steps.close()  # type: ignore[attr-defined]  # it is a loop
+    assert eventually(lambda: not [each for each in made if each() is not None])
 
 
 def test_the_thread_is_not_woken_for_what_it_cannot_convert(
