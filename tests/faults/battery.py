@@ -87,7 +87,7 @@ def play(fault: Fault, schedule: Schedule) -> tuple[Report | None, str, str]:
             try:
                 return fault.play(bench, schedule), "", ""
             finally:
-                screen = bench.screen
+                screen = bench.screens
     except (Skip, KeyboardInterrupt):
         raise
     except BaseException:

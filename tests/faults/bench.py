@@ -40,6 +40,11 @@ class Bench:
         """What services of this process wrote to stderr, and what their workers printed."""
         return (self.folder / "screen").read_text(errors="replace")
 
+    @property
+    def screens(self) -> str:
+        """The same, and what programs and their services wrote there."""
+        return "\n".join([self.screen, *(program.screen for program in self._programs)])
+
     @contextlib.contextmanager
     def running(self) -> Iterator[Bench]:
         """For the length of a round: stderr of services goes to ``screen``, and a hang becomes an error."""

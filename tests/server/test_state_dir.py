@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.server.snapshots.state_dir import BEFORE, LAST, NEW, VERSION, DamagedSnapshot, StateDir, decode, encode
+from tests.runs import eventually
 
 Jobs = list[dict[str, Any]]
 plain = st.recursive(
@@ -209,6 +210,18 @@ def test_a_disk_that_cannot_be_written_is_said_once_and_when_it_can_again(tmp_pa
     state.write([{"number": 3}], wait=True)  # the same: but it is not on the disk yet
     assert told.lines[1:] == [f"the state can be written to {folder} again"]
     assert opened(folder)[0].read() == [{"number": 3}]
+
+
+def test_a_disk_that_could_not_be_written_for_a_moment_is_said_as_well(tmp_path: Path, opened: Opened) -> None:
+    folder = tmp_path / "state"
+    state, told = opened(folder)  # it is not there
+    state.write([{"number": 0}])  # soon: nobody waits for it
+    assert eventually(lambda: state._failed is not None)
+    folder.mkdir()
+    state.write([{"number": 1}], wait=True)
+    assert [line.partition(" to ")[0] for line in told.lines] == ["the state cannot be written"]
+    state.write([{"number": 1}])
+    assert told.lines[1:] == [f"the state can be written to {folder} again"]
 
 
 def test_what_could_not_be_followed_by_a_later_one_is_not_taken_for_the_last(

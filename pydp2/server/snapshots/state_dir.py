@@ -83,7 +83,8 @@ class StateDir:
         self.intact = True
         """What was read is the last that was written."""
         self._jobs: list[dict[str, Any]] = []
-        self._failed: str | None = None  # why the last one could not be written
+        self._failed: str | None = None  # why the last one could not be written,
+        self._untold: str | None = None  # and one before it, of which nothing was said yet
         self._said = False
         self._pending: bytes | None = None
         self._written = threading.Condition()
@@ -175,7 +176,8 @@ class StateDir:
         self._tell(None if done else f"the disk took more than {self._patience:g} s")
 
     def _tell(self, slow: str | None) -> None:
-        why = slow or self._failed
+        with self._written:
+            why, self._untold = slow or self._failed or self._untold, None
         if why is None:
             if self._said and not self._busy:
                 self._said = False
@@ -207,6 +209,7 @@ class StateDir:
                     (self._path / NEW).unlink()
             with self._written:
                 self._failed = failed
+                self._untold = failed or self._untold
                 self._busy = False
                 self._written.notify_all()
 
