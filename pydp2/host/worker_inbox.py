@@ -67,7 +67,7 @@ class WorkerInbox:
             return  # a worker that is gone, and its memory is let go of; its files are with others
         message, _ = m.decode(frames)
         if isinstance(message, m.Hello):
-            self._hub.note_connected()
+            self._hub.note_connected(message.pid)
             self._hello(peer, message, now)
         else:
             self._early.add(peer, message)

@@ -129,6 +129,7 @@ class Server:
         self._cell_grants: CellGrants | None = None
         self._poll = Poller()
         self._clients = clients
+        workers.before_admitting = partial(clients.pause_accepting, self._timing.worker_connects)
         self._hubs = [workers, clients, *([] if hosts is None else [hosts.hub])]
         self._lacked = -spec.timing.descriptor_notice
         self._listeners: set[Any] = set()
@@ -189,7 +190,7 @@ class Server:
         if self._engine.fileno() in ready or self._starved:
             self._engine_events()
         if not ready.isdisjoint(self._listeners) or now - self._accepted > self._timing.descriptor_check:
-            self._accept(ready, now)
+            self._accept(now)
         more = self._inbox.receive(now, _MAX_MESSAGES)
         if self._hosts is not None:
             more = self._host_events(self._hosts, now) or more
@@ -225,11 +226,9 @@ class Server:
         if self._endpoint is not None:
             self._endpoint.publish(self._gateway.stats(), ready=bool(self._worker_pool.active))
 
-    def _accept(self, ready: set[Any], now: float) -> None:
+    def _accept(self, now: float) -> None:
         """Let workers and trainers in."""
         self._accepted = now
-        if not ready.isdisjoint(self._hub.listeners):
-            self._clients.pause_accepting(self._timing.worker_connects)
         for hub in self._hubs:
             hub.accept(now)
 

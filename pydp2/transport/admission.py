@@ -12,15 +12,22 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable
 
 from pydp2.service_address import INNER_SUFFIX
-from pydp2.transport.descriptors import descriptor_limit, foreign_user, open_descriptors, unix_listener
+from pydp2.transport.descriptors import (
+    descriptor_limit,
+    foreign_user,
+    open_descriptors,
+    peer_credentials,
+    unix_listener,
+)
 
 _ADMIT, _LATER, _REFUSE = "pydp2 connect", "pydp2 later", "pydp2 refused"
 """Words that an answer begins with; a blank and the rest of the answer follow."""
 _MAX_ANSWER_BYTES = 4096  # bytes of an answer
 _MAX_ANSWERS = 64  # answers in one turn of the hub's loop
-_CONNECTING_SECONDS = 1.0  # seconds after which an admitted peer is connected, and counts among the open descriptors
+CONNECTING_SECONDS = 1.0  # seconds after which an admitted peer is connected, and counts among the open descriptors
 _RETRY_SECONDS = 0.05  # seconds until a peer that was told to wait asks again
 
 
@@ -34,18 +41,20 @@ class HubUnavailable(Exception):
 
 class Admission:
     """Hub's end of admission, for a hub at ``path``. ``reserve``: descriptors that are kept for
-    other things. Raises OSError.
+    other things. ``before_admitting``: called before each count of them, so that nobody takes what is there meanwhile.
+    Raises OSError.
 
     ``refusal``: why peers were told to come later, since that was last cleared; ``foreign``: numbers of the other
     users who came, since that was last cleared.
     """
 
-    def __init__(self, path: str, reserve: int) -> None:
+    def __init__(self, path: str, reserve: int, before_admitting: Callable[[], None] = lambda: None) -> None:
         self.path, self.inner_path = path, f"{path}{INNER_SUFFIX}"
         self.refusal = ""
         self.foreign: list[int] = []
         self._reserve = reserve
-        self._admitted_at: list[float] = []  # when each of the peers was admitted that are on their way
+        self._before_admitting = before_admitting
+        self._on_their_way: list[tuple[int, float]] = []  # processes of peers that were admitted, and when
         self._bound_paths: list[str] = []
         self._listener = self._listen(path)
         self._spare_descriptor = os.dup(self._listener.fileno())
@@ -91,10 +100,11 @@ class Admission:
             self._spare_descriptor = -1
 
     def _reply(self, connection: socket.socket) -> None:
+        self._before_admitting()
         if (user := foreign_user(connection)) is not None:
             self.foreign.append(user)
             text = f"{_REFUSE} this service belongs to user {os.geteuid()}, and only this user may connect to it"
-        elif why := self._why_full():
+        elif why := self._why_full(connection):
             self.refusal = why
             text = f"{_LATER} {why}"
         else:
@@ -103,22 +113,29 @@ class Admission:
         with contextlib.suppress(OSError):  # the peer did not wait
             connection.send(text.encode())
 
-    def note_connected(self) -> None:
-        """Note that one of the peers that were admitted is connected, and counts among the open descriptors."""
-        del self._admitted_at[:1]
+    def note_connected(self, process: int) -> None:
+        """Note that a peer in ``process`` is connected, and counts among the open descriptors."""
+        for at, (admitted, _) in enumerate(self._on_their_way):
+            if admitted == process:
+                del self._on_their_way[at]
+                return
 
-    def _why_full(self) -> str:
-        """Return why no peer can be admitted now, or '' and count one as admitted."""
+    def _why_full(self, connection: socket.socket) -> str:
+        """Return why the peer of ``connection`` cannot be admitted now, or '' and count it as admitted."""
         now = time.monotonic()
-        self._admitted_at = [when for when in self._admitted_at if now - when < _CONNECTING_SECONDS]
+        self._on_their_way = [
+            (process, when)
+            for process, when in self._on_their_way
+            if now - when < CONNECTING_SECONDS and _is_alive(process)
+        ]
         most, used = descriptor_limit(), open_descriptors()
-        if used + len(self._admitted_at) + self._reserve >= most:
+        if used + len(self._on_their_way) + self._reserve >= most:
             return (
                 f"the service has no descriptors left for another peer: it needs one more and keeps {self._reserve} "
                 f"for itself, it has {most} (RLIMIT_NOFILE) and {used} of them are open; raise the limit with "
                 "`ulimit -n` before it is started, or end others that are connected"
             )
-        self._admitted_at.append(now)
+        self._on_their_way.append(((peer_credentials(connection) or (0, 0, 0))[0], now))
         return ""
 
     def close(self) -> None:
@@ -128,6 +145,17 @@ class Admission:
         for path in self._bound_paths:
             with contextlib.suppress(OSError):
                 os.unlink(path)  # noqa: PTH108
+
+
+def _is_alive(process: int) -> bool:
+    """Return False if there is no such process any more; True for one that is not known (0)."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def request_admission(path: str, deadline: float | None) -> str:

@@ -69,6 +69,7 @@ class InProcessHub:
     def __init__(self, max_frame: int = -1) -> None:
         self.address = f"memory://{id(self)}"
         self.refusals = Refusals()
+        self.before_admitting = int  # nobody asks to be let in
         self._max_frame = max_frame
         self._box = _Mailbox()
         self._lines: dict[bytes, InProcessLine] = {}
@@ -86,7 +87,7 @@ class InProcessHub:
     def accept(self, now: float) -> None:
         """Do nothing: lines are connected as soon as they are made."""
 
-    def note_connected(self) -> None:
+    def note_connected(self, process: int) -> None:
         """Do nothing: lines are connected as soon as they are made."""
 
     def pause_accepting(self, seconds: float) -> None:

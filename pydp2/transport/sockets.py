@@ -37,7 +37,7 @@ from pydp2.errors import OptionError, RemoteProtocolError, ServiceUnreachable
 from pydp2.service_address import ipc_path, new_token, split_key, split_token, with_key, with_token, without_token
 from pydp2.transport.accept_filter import AcceptFilter
 from pydp2.transport.address_space import capped_size
-from pydp2.transport.admission import Admission, request_admission
+from pydp2.transport.admission import CONNECTING_SECONDS, Admission, request_admission
 from pydp2.transport.fd_broadcast import FdOffer, FdRequest
 from pydp2.transport.fd_passing import FdReceiver, SentFd, send_new_slab
 from pydp2.transport.keys import Access, KeyPair, PeerKeys, secure_client, set_heartbeats
@@ -116,6 +116,8 @@ class Hub:
         self._peer_keys = None if access is None else PeerKeys(access, self.refusals)
         self.on_refusal: Callable[[str, str], None] = lambda text, kind: None
         """Function that is called with text and kind, when the log is to say that peers were not let in."""
+        self.before_admitting = partial(self.pause_accepting, CONNECTING_SECONDS)
+        """Function that is called before a local peer is let in, which must find a descriptor."""
         self._admission: Admission | None = None
         self._zap: ZapHandler | None = None
         self._accept_filter: AcceptFilter | None = None
@@ -166,21 +168,20 @@ class Hub:
         return with_token(bound, token) if self._peer_keys is None else with_key(bound, self._peer_keys.pair.public)
 
     def _bind_path(self, path: str, reserve: int) -> None:
-        self._admission = Admission(path, reserve)
+        self._admission = Admission(path, reserve, lambda: self.before_admitting())
         self._socket.setsockopt(zmq.USE_FD, self._admission.listen_inner())
         self._socket.bind(f"ipc://{self._admission.inner_path}")
         self._socket.setsockopt(zmq.USE_FD, -1)
 
     @property
     def listeners(self) -> list[Any]:
-        """Handles that :class:`Poller` registers for peers that are not connected yet: when one is
-        readable, call :meth:`accept`."""
+        """Handles to be registered for peers that are not connected yet: when one is readable, call :meth:`accept`."""
         asked = [] if self._admission is None else [self._admission.fileno()]
         return asked + ([] if self._zap is None else [self._zap.handle])
 
     def accept(self, now: float) -> None:
-        """Let in the peers that may come in, and see that descriptors are left; never block. To be called several times
-        a second, and when one of :attr:`listeners` is readable."""
+        """Let peers in, and see that descriptors are left; never block. To be called several times a second, and when
+        one of :attr:`listeners` is readable."""
         if self._admission is not None:
             self._admission.answer_requests()
             for user in self._admission.foreign:
@@ -214,10 +215,10 @@ class Hub:
         if self._peer_keys is not None:
             self.refusals.add(self._peer_keys.address_of(peer), reason, now)
 
-    def note_connected(self) -> None:
-        """Note that a peer that was admitted has said its first word: it is one of the open descriptors now."""
+    def note_connected(self, process: int) -> None:
+        """Note that an admitted peer, in ``process``, has said its first word: its descriptor is open now."""
         if self._admission is not None:
-            self._admission.note_connected()
+            self._admission.note_connected(process)
 
     def pause_accepting(self, seconds: float) -> None:
         """Let no peer in by TCP for ``seconds`` if descriptors are few: another peer needs one."""
@@ -230,8 +231,7 @@ class Hub:
         return self._socket
 
     def send(self, peer: bytes, frames: Frames) -> None:
-        """Queue a message; never block. Raises PeerGone if ``peer`` is not connected any more: the caller is to call
-        :meth:`forget_peer`."""
+        """Queue a message; never block. Raises PeerGone if ``peer`` is gone: then call :meth:`forget_peer`."""
         try:
             self._socket.send_multipart(
                 [peer, *_message_frames(self._slab_writers.get(peer), frames)], zmq.NOBLOCK, copy=False

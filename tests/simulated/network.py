@@ -155,7 +155,7 @@ class Hub:
     def accept(self, now: float) -> None:
         pass
 
-    def note_connected(self) -> None:
+    def note_connected(self, process: int) -> None:
         pass
 
     def pause_accepting(self, seconds: float) -> None:

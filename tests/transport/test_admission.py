@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,15 @@ import pytest
 
 from pydp2.transport import admission
 from pydp2.transport.admission import Admission
+from tests.runs import eventually
+
+ASKS = """
+import socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+    one.settimeout(5)
+    one.connect(sys.argv[1])
+    one.recv(4096)
+"""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at the peer in the kernel")
 
@@ -37,8 +48,34 @@ def test_peers_that_are_on_their_way_count_until_they_are_connected(door: Admiss
     """Else workers that are replaced quickly would keep those that follow waiting, for a second."""
     assert [answer(door).split()[1] for _ in range(7)] == ["connect"] * 5 + ["later"] * 2
     assert "needs one more and keeps 5 for itself, it has 100" in door.refusal
-    door.note_connected()
+    door.note_connected(os.getpid())
     assert [answer(door).split()[1] for _ in range(2)] == ["connect", "later"]
     for _ in range(9):  # also those that nobody counts any more
-        door.note_connected()
+        door.note_connected(os.getpid())
     assert [answer(door).split()[1] for _ in range(6)] == ["connect"] * 5 + ["later"]
+
+
+def test_who_connects_late_takes_no_place_of_another_that_is_on_its_way(door: Admission) -> None:
+    """libzmq ends the process when it has no descriptor for a connection that it accepts."""
+    assert [answer(door).split()[1] for _ in range(6)] == ["connect"] * 5 + ["later"]
+    door.note_connected(1)  # it was admitted more than a second ago, and is not counted any more
+    assert answer(door).split()[1] == "later"
+
+
+def test_a_process_that_has_ended_is_not_on_its_way(door: Admission) -> None:
+    asked = [subprocess.Popen([sys.executable, "-c", ASKS, door.path]) for _ in range(5)]
+    assert eventually(lambda: door.answer_requests() or len(door._on_their_way) == 5)
+    assert answer(door).split()[1] == "later"
+    for each in asked:
+        assert each.wait(20) == 0
+    assert [answer(door).split()[1] for _ in range(6)] == ["connect"] * 5 + ["later"]
+
+
+def test_nobody_else_may_take_descriptors_before_they_are_counted_for_a_peer(door: Admission) -> None:
+    counted: list[int] = []
+    used = admission.open_descriptors
+    door._before_admitting = lambda: counted.append(-1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admission, "open_descriptors", lambda: counted.append(used()) or 90)
+        assert answer(door).split()[1] == "connect"
+    assert counted == [-1, 90]
