@@ -45,6 +45,8 @@ def draw(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     first = sum(setup["counts"]) // BATCH // 2  # before the first pass is over: its end has to be written
     events = [Event("full", random.randint(2000, 30_000)) for _ in range(2 if size == "quick" else 10)]
     events += [Event(random.choice(STATE), random.randint(1, max(1, first)), random.random())]
+    if events[-1].what == "state full":
+        setup["raising"] = []  # the log is a file, too, with the same limit: the warning has to be the first in it
     return setup, events
 
 
@@ -74,7 +76,7 @@ def play_state(stage: Stage, event: Event, setup: dict[str, Any]) -> str:
     crew.wait(int(event.at))
     aside = folder.with_name("aside")
     if event.what == "state full":
-        limit = int(event.which * 400)  # less than any snapshot
+        limit = 100 + int(event.which * 300)  # less than any snapshot of the job, and room for the warning
         resource.prlimit(stage.service.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     elif event.what == "state gone":
         shutil.rmtree(folder)
