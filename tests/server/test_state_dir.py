@@ -212,16 +212,26 @@ def test_a_disk_that_cannot_be_written_is_said_once_and_when_it_can_again(tmp_pa
     assert opened(folder)[0].read() == [{"number": 3}]
 
 
-def test_a_disk_that_could_not_be_written_for_a_moment_is_said_as_well(tmp_path: Path, opened: Opened) -> None:
-    folder = tmp_path / "state"
-    state, told = opened(folder)  # it is not there
-    state.write([{"number": 0}])  # soon: nobody waits for it
-    assert eventually(lambda: state._failed is not None)
-    folder.mkdir()
+def test_a_disk_that_could_not_be_written_for_a_moment_is_said_as_well(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, told = opened(tmp_path)
+    may_fail = threading.Event()
+
+    def fails(_: bytes) -> None:
+        assert may_fail.wait(20)
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "_replace", fails)
+        state.write([{"number": 0}])  # soon: nobody waits for it
+        assert told.lines == []
+        may_fail.set()
+        assert eventually(lambda: state._failed is not None)
     state.write([{"number": 1}], wait=True)
     assert [line.partition(" to ")[0] for line in told.lines] == ["the state cannot be written"]
     state.write([{"number": 1}])
-    assert told.lines[1:] == [f"the state can be written to {folder} again"]
+    assert told.lines[1:] == [f"the state can be written to {tmp_path} again"]
 
 
 def test_what_could_not_be_followed_by_a_later_one_is_not_taken_for_the_last(
