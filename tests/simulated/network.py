@@ -41,6 +41,9 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
+    def thread_time(self) -> float:
+        return 0.0  # work takes no time here
+
     def sleep(self, seconds: float) -> None:
         assert self._network.running is not None, "a loop sleeps"
         self._network.running.wait(seconds)
