@@ -350,10 +350,10 @@ class Client(Stream):
         )
         if following is not None and following.awaits_rows:
             connection.wait_for_rows(0.0)
-        if following is not None and not following.awaits_rows:
-            following.columns()  # gathers them
-            if conversion is None:
-                return
+        if following is None or following.awaits_rows:
+            return
+        following.columns()  # gathers them
+        if conversion is not None:
             until = time.perf_counter() + min(self._step / 2, _LOT_SECONDS)
             self._skips = _SKIPPED_STEPS  # unless it can be converted
             if convert_lot(

@@ -23,10 +23,11 @@ from pydp2.transport import owned_arrays
 
 
 class Conversion(NamedTuple):
-    """What a loader of a framework makes of each batch of a pass, in any thread whose context is that of the loop.
+    """Way in which a loader of a framework makes its values, for a thread that may do so while the loop is busy.
 
-    ``context()``: what values depend on beside their batch, in the thread that calls it. ``wanted``: what it is in the
-    thread that goes through the pass.
+    ``convert``: makes the value of a batch. ``context``: returns what values depend on beside their batch, in the
+    thread that calls it. ``wanted``: what that is in the thread of the loop. Where it is not the same, a thread must
+    not convert.
     """
 
     convert: Callable[[Batch], Any]

@@ -114,10 +114,10 @@ class ArrayMaker:
             values.append(self._put(np.arange(len(batch)) < len(batch) - batch.padding))
         return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
 
-    def context(self) -> tuple[Any, ...] | None:
+    def context(self) -> tuple[Any, bool]:
         """Return what arrays depend on that contexts of jax set for a thread: the default device, and whether numbers
-        may have 64 bits. None where arrays are copied to devices: as many as ``ahead`` says are to lie there."""
-        return (jax.config.jax_default_device, jax.config.jax_enable_x64) if self.is_on_cpu else None
+        may have 64 bits."""
+        return jax.config.jax_default_device, jax.config.jax_enable_x64
 
     def _check(self, slot: int) -> None:
         """Raise OptionError if ``slot`` cannot become arrays that every process and device agrees about."""

@@ -41,7 +41,10 @@ class JaxLoader(FrameworkLoader[Values]):
                 )
             return make(batch)
 
-        super().__init__(client, convert, ahead=0 if make.is_on_cpu else ahead, context=make.context)
+        if make.is_on_cpu:  # there is no copy that could begin early, and another thread may convert
+            super().__init__(client, convert, context=make.context)
+        else:
+            super().__init__(client, convert, ahead=ahead)
         self._drops = drops
 
     def __iter__(self) -> Iterator[Values]:

@@ -100,7 +100,6 @@ class Admission:
             self._spare_descriptor = -1
 
     def _reply(self, connection: socket.socket) -> None:
-        self._before_admitting()
         if (user := foreign_user(connection)) is not None:
             self.foreign.append(user)
             text = f"{_REFUSE} this service belongs to user {os.geteuid()}, and only this user may connect to it"
@@ -128,6 +127,7 @@ class Admission:
             for process, when in self._on_their_way
             if now - when < CONNECTING_SECONDS and _is_alive(process)
         ]
+        self._before_admitting()
         most, used = descriptor_limit(), open_descriptors()
         if used + len(self._on_their_way) + self._reserve >= most:
             return (

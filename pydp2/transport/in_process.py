@@ -69,7 +69,7 @@ class InProcessHub:
     def __init__(self, max_frame: int = -1) -> None:
         self.address = f"memory://{id(self)}"
         self.refusals = Refusals()
-        self.before_admitting = int  # nobody asks to be let in
+        self.before_admitting = lambda: None  # nobody asks to be let in
         self._max_frame = max_frame
         self._box = _Mailbox()
         self._lines: dict[bytes, InProcessLine] = {}

@@ -31,6 +31,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Admission]
     """One that has 100 descriptors, of which 90 are open; 5 are kept for other things."""
     monkeypatch.setattr(admission, "descriptor_limit", lambda: 100)
     monkeypatch.setattr(admission, "open_descriptors", lambda: 90)
+    monkeypatch.setattr(admission, "CONNECTING_SECONDS", 60.0)  # however slow the machine is
     made = Admission(str(tmp_path / "s"), 5)
     yield made
     made.close()
