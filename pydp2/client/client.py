@@ -120,7 +120,7 @@ class Client(Stream):
         self._stream_identity: dict[str, Any] = welcome.service.get("fits", {})
         # Restarted with a state_dir, or over a path that was cut and is mended.
         self._may_return = welcome.service.get("durable") is True or target.is_secured
-        self._loaded = LoadedState()
+        self._loaded = LoadedState(dynamic=self._dynamic)
         self._lost_error: Error | None = None
         self._length = PassLength(options, rank, world_size)
         self._length.learn(welcome.service.get("counts"))
@@ -164,7 +164,7 @@ class Client(Stream):
         begin = m.BeginPass(
             now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead,
             self._loaded.name, at.buckets, self._loaded.is_repeat, self._loaded.after_pass,
-            [*unreachable[:_MAX_UNREACHABLE]],
+            [*unreachable[:_MAX_UNREACHABLE]], self._loaded.was_answered,
         )  # fmt: skip
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
         self._loaded.note_asked()

@@ -16,10 +16,9 @@ import msgpack
 
 from pydp2.errors import LocalProtocolError, RemoteProtocolError
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 HEADER_LIMIT = 64 * 1024
-INT_LIMIT = 1 << 62
-"""Number that all numbers on the wire are below, so that sums and shared memory of 64 bits hold them."""
+INT_LIMIT = 1 << 62  # all numbers on the wire are below it, so that sums and shared memory of 64 bits hold them
 _MAX_ITEMS = 4096  # items in one list; msgpack makes room for as many as a list says it has, before it has seen one
 _MAX_DEPTH = 12  # of lists and dicts; a deeper one would break code that shows or compares it by recursion
 
@@ -377,7 +376,7 @@ class BeginPass(Message):
     batches that are not wanted either. ``state_name`` names the state that this is (empty: none, the rank goes on in
     its job); ``is_repeat``: it was named before, without an answer; ``after_pass``: ranks that are in a pass end it
     first. ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group". ``unreachable``: row
-    servers from which this rank could not fetch rows.
+    servers from which this rank could not fetch rows. ``was_answered``: a request before it was.
     """
 
     has_body: ClassVar[bool] = True
@@ -393,6 +392,7 @@ class BeginPass(Message):
     is_repeat: bool = False
     after_pass: bool = False
     unreachable: list[Any] = field(default_factory=list)
+    was_answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

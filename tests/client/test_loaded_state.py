@@ -34,6 +34,23 @@ def test_a_client_goes_back_once_to_the_state_that_it_loaded_itself() -> None:
     assert not loaded.rejoin("a"), "ranks that load it again and again would never get anywhere"
 
 
+def test_a_client_whose_batches_may_go_to_others_does_not_go_back_once_it_has_had_one() -> None:
+    loaded = LoadedState(dynamic=True)
+    loaded.load("a")
+    assert loaded.rejoin("a")
+    loaded.load("a")
+    loaded.note_batch()
+    assert not loaded.rejoin("a")
+
+
+def test_a_client_is_new_until_it_is_answered() -> None:
+    loaded = LoadedState()
+    loaded.note_asked()
+    assert not loaded.was_answered
+    loaded.note_answered()
+    assert loaded.was_answered
+
+
 def test_a_client_that_has_had_many_batches_since_does_not_go_back() -> None:
     loaded = LoadedState()
     loaded.load("a")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pydp2
 from pydp2.client import Target, ask_stats
 from pydp2.errors import Error, Rewound
 
+from ..checkpoints import Checkpoints
 from .data import Dataset, expected, sign_batch
 
 WAIT = 40.0
@@ -33,14 +34,12 @@ class Given:
 
 @dataclass
 class Trainer:
-    """What is known of one of them."""
+    """What is known of one of them. ``has_begun``: it has had a batch, or the end of a pass."""
 
+    who: int
     place: dict[str, Any]
-    given: list[Given] = field(default_factory=list)
-    saved: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    generation: int = 0
+    has_begun: bool = False
     done: bool = False
-    wanted: bool = False  # it had ended when others went back: nobody but they tells it
 
 
 class Crew:
@@ -58,30 +57,35 @@ class Crew:
         places: list[dict[str, Any]] = [{"share": "dynamic"} if share == "dynamic" else {} for _ in range(count)]
         if share == "ranks":
             places = [{"rank": rank, "world_size": count} for rank in range(count)]
-        self._trainers = [Trainer(place) for place in places]
+        self._trainers = [Trainer(who, place) for who, place in enumerate(places)]
+        self.kept = Checkpoints[dict[str, Any], Given](count, shared=share == "dynamic")
         self._change = threading.Condition()
         self._all = threading.Barrier(count, timeout=WAIT)
-        self._state: dict[str, Any] = {}  # that the present generation loads
-        self._generation = 0
         self._began = time.monotonic()
         self.story: list[str] = []
         """What happened that is not in the stream, for who looks for a reason."""
-        self.taken = 0
-        """Batches given so far, also those that were taken back by a state."""
         self.renewed: list[float] = []
         """When the first batch over a new connection was there."""
-        self.rewound = 0
-        """How often the trainers went back to a checkpoint."""
         self.error: BaseException | None = None
         self._threads = [threading.Thread(target=self._run, args=(each,), daemon=True) for each in self._trainers]
         for thread in self._threads:
             thread.start()
 
+    @property
+    def taken(self) -> int:
+        """Batches given so far, also those that were taken back by a state."""
+        return self.kept.taken
+
+    @property
+    def rewound(self) -> int:
+        """How often the trainers went back to a checkpoint."""
+        return self.kept.generation
+
     # -- as they train -------------------------------------------------------------------------------------------------
     def _run(self, me: Trainer) -> None:
         try:
             with pydp2.connect(self._address, **self.job, **me.place) as client:
-                me.saved[0, 0] = client.state_dict()
+                self.kept.save(me.who, client.state_dict(), (0, 0))
                 self._all.wait()
                 while True:
                     try:
@@ -89,9 +93,10 @@ class Crew:
                     except Rewound as error:
                         self._go_back(client, me, error)
                     else:
-                        if self._wait_for_others(me):
+                        if not self.kept.is_present(me.who):
+                            self._follow(client, me)
+                        elif self._wait_for_others(me):
                             return
-                        self._load(client, me)
         except BaseException as error:
             with self._change:
                 self.error = self.error or error
@@ -99,6 +104,7 @@ class Crew:
             self._all.abort()
 
     def _train(self, client: pydp2.Client, me: Trainer) -> None:
+        """To the end, or until the others have gone back."""
         line, steps = client._connection._line, 0  # another one after each way back
         for _ in range(client.state_dict()["pass"], self._passes):
             for batch in client:
@@ -108,45 +114,36 @@ class Crew:
                 early_ends = tuple((file, y) for file, y, _ in state["facts"])
                 steps += 1
                 with self._change:
-                    me.given.append(Given(batch.pass_id, batch.index, text, early_ends))
-                    if steps % self._every == 0 and me.generation == self._generation:
-                        me.saved[state["pass"], state["batch"]] = state
-                    self.taken += 1
+                    given = Given(batch.pass_id, batch.index, text, early_ends)
+                    self.kept.give(me.who, batch.pass_id, batch.index, given)
+                    if steps % self._every == 0:
+                        self.kept.save(me.who, state, (state["pass"], state["batch"]), state["beyond"])
+                    me.has_begun = True
                     if client._connection._line is not line:
                         line = client._connection._line
                         self.renewed.append(now)
                     self._change.notify_all()
+                    if not self.kept.is_present(me.who):
+                        return
                 if self._pause:
                     time.sleep(self._pause)
+            with self._change:
+                me.has_begun = True
+                self._change.notify_all()
 
     def _go_back(self, client: pydp2.Client, me: Trainer, error: Error) -> None:
         with self._change:
             self._note(me, f"Rewound: {error}")
-            if me.generation == self._generation:  # the first who is told; else another one has chosen
-                common = (
-                    set(me.saved)
-                    if self.share == "dynamic"
-                    else set.intersection(*(set(t.saved) for t in self._trainers))
-                )
-                self._state = me.saved[max(common)]
-                self._generation += 1
-                self.rewound += 1
-                for each in self._trainers:
-                    each.wanted = each.done
-                self._change.notify_all()
-        self._load(client, me)
+            if not client._lacks_state():
+                self.kept.go_back(me.who)
+        self._follow(client, me)
 
-    def _load(self, client: pydp2.Client, me: Trainer) -> None:
+    def _follow(self, client: pydp2.Client, me: Trainer) -> None:
         with self._change:
-            state, me.generation = self._state, self._generation
-            at = state["pass"], state["batch"]
-            self._note(me, f"loads {at}, generation {me.generation}")
-            me.given = [
-                one
-                for one in me.given
-                if (one.pass_id, one.index) < at or (one.pass_id == at[0] and one.index in state["beyond"])
-            ]
-            me.saved = {key: one for key, one in me.saved.items() if key < at} | {at: state}
+            state = self.kept.follow(me.who)
+            self._note(me, f"loads {(state['pass'], state['batch'])}, generation {self.kept.generation}")
+            me.done = False
+            self._change.notify_all()
         client.load_state_dict(state)
 
     def _wait_for_others(self, me: Trainer) -> bool:
@@ -155,31 +152,31 @@ class Crew:
             me.done = True
             self._note(me, "ended")
             self._change.notify_all()
-            self._change.wait_for(
-                lambda: all(t.done and not t.wanted for t in self._trainers) or self.error or me.wanted, WAIT
-            )
-            if self.error is None and me.wanted:
-                me.done = me.wanted = False
-                return False
-        return True
+            self._change.wait_for(lambda: self._over() or not self.kept.is_present(me.who), WAIT)
+            return self.error is not None or self.kept.is_present(me.who)
 
     def _note(self, me: Trainer, what: str) -> None:
-        at = me.given[-1].line.split()[:2] if me.given else "nothing"
+        given = self.kept.given(me.who)
+        at = given[-1].line.split()[:2] if given else "nothing"
         self.story.append(f"{time.monotonic() - self._began:.2f} {me.place} after {at}: {what}")
 
     # -- from outside --------------------------------------------------------------------------------------------------
     def wait(self, batches: int, seconds: float = WAIT) -> bool:
-        """Until they have been given so many batches in all; False: they have ended before that. Raises what ended one
-        of them."""
+        """Until each has begun, and they have been given so many batches in all; False: they have ended before that.
+        Raises what ended one of them."""
         with self._change:
-            there = self._change.wait_for(lambda: self.taken >= batches or self._over(), seconds)
+            there = self._change.wait_for(lambda: self._has_had(batches) or self._over(), seconds)
         if self.error is not None:
             raise self.error
         assert there, f"{self.taken} of {batches} batches within {seconds:g} s; {self._told()}"
         return not self._over()
 
+    def _has_had(self, batches: int) -> bool:
+        return self.taken >= batches and all(each.has_begun for each in self._trainers)
+
     def _over(self) -> bool:
-        return self.error is not None or all(each.done for each in self._trainers)
+        ended = (each.done and self.kept.is_present(each.who) for each in self._trainers)
+        return self.error is not None or all(ended)
 
     def end(self, seconds: float = WAIT) -> None:
         """Until they have ended. Raises what ended one of them."""
@@ -193,7 +190,8 @@ class Crew:
 
     def _told(self) -> str:
         """Where trainers and service stand, for who looks for the reason."""
-        places = [f"{t.place} at {t.given[-1].line if t.given else None}, done {t.done}" for t in self._trainers]
+        lines = [[one.line for one in self.kept.given(each.who)][-1:] for each in self._trainers]
+        places = [f"{t.place} at {line}, done {t.done}" for t, line in zip(self._trainers, lines, strict=True)]
         try:
             jobs: Any = ask_stats(Target(self._address))["jobs"]
         except Error as error:
@@ -206,7 +204,8 @@ class Crew:
         total, bounds = 0, None
         always = {(file, y) for file, y, how in setup["raising"] if how == "always"}
         for pass_id in range(self._passes):
-            mine = [[one for one in trainer.given if one.pass_id == pass_id] for trainer in self._trainers]
+            given = [self.kept.given(trainer.who) for trainer in self._trainers]
+            mine = [[one for one in some if one.pass_id == pass_id] for some in given]
             every = sorted((one for some in mine for one in some), key=lambda one: one.index)
             early_ends = every[-1].early_ends if every else ()
             assert all(one.early_ends == early_ends[: len(one.early_ends)] for one in every), (

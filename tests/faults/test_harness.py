@@ -182,14 +182,15 @@ def test_one_batch_that_is_lost_twice_or_another_is_noticed_whoever_had_it(
 
     def falsified(self: Crew, *given: Any) -> int:
         assert judge(self, *given) > 100
-        trainer = self._trainers[-1]
-        one = trainer.given[7]
-        trainer.given[7:8] = {
+        kept = self.kept._given[-1]
+        *place, one = kept[7]
+        instead = {
             "lost": [],
             "twice": [one, one],
-            "exchanged": [replace(one, line=trainer.given[8].line)],
+            "exchanged": [replace(one, line=kept[8][-1].line)],
             "another fact": [replace(one, early_ends=((0, 1),))],
         }[how]
+        kept[7:8] = [(*place, each) for each in instead]
         return judge(self, *given)
 
     monkeypatch.setattr(Crew, "judge", falsified)

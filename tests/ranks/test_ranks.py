@@ -313,6 +313,34 @@ def test_dynamic_sharing_gives_each_batch_to_one_of_those_who_ask(
     assert sorted(one for each in seen for one in each) == alone
 
 
+def test_dynamic_nobody_goes_on_by_itself_after_another_has_loaded_its_state_again(service: pydp2.Service) -> None:
+    """Others may have been given the batches meanwhile that it has had since."""
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(service.connect(share="dynamic", prefetch=1, **OPTIONS)) for _ in range(2))
+        state = one.state_dict()
+        for client in (one, other, other):
+            client.load_state_dict(state)
+            stream = iter(client)
+            next(stream)
+            if client is one:
+                kept = stream
+        with pytest.raises(Rewound):
+            list(kept)
+
+
+def test_dynamic_who_loads_a_state_late_gets_nothing_of_a_pass_that_the_others_have_had(
+    service: pydp2.Service, alone: list[Numbered]
+) -> None:
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(service.connect(share="dynamic", **OPTIONS)) for _ in range(2))
+        state = one.state_dict()
+        one.load_state_dict(state)
+        assert sorted(numbered(batch) for batch in one) == alone
+        other.load_state_dict(state)
+        assert [*other] == []
+        assert other.state_dict()["pass"] == 1
+
+
 def test_dynamic_a_state_holds_what_was_used_out_of_turn(
     service: pydp2.Service, address: str, alone: list[Numbered]
 ) -> None:

@@ -25,7 +25,8 @@ from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.heap import HeapStore
 from pydp2.schema.input_types import Slots, integer_value
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, PassBroken, PassEnded
-from pydp2.server.sessions.trainer_group import GroupOptions, TrainerGroup
+from pydp2.server.sessions.rank_registry import GroupOptions
+from pydp2.server.sessions.trainer_group import TrainerGroup
 from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassSnapshot
 
 SLOTS = Slots((integer_value(1 << 20),), ("n",))
@@ -136,6 +137,9 @@ class Trainer:
     loaded: str = ""
     named: bool = False
     origin: str = ""  # the state that it loaded last, if it may go back to that
+    had: int = 0  # batches since then
+    answered: bool = False
+    lacks: bool = False  # it was told to load a state that another one has loaded
     after_pass: bool = False  # it went to another pass, once the others have ended theirs
     prefetch: int = 2
     shows: bool = False  # the service can read what it has used, so it says that seldom
@@ -258,7 +262,7 @@ class World:
         trainer.over, trainer.error = False, None
         if loaded is not None:
             trainer.loaded, trainer.named, trainer.origin = loaded.name, False, loaded.name
-            trainer.after_pass = after_pass
+            trainer.after_pass, trainer.had = after_pass, 0
         self._ask(trainer)
 
     def _ask(self, trainer: Trainer) -> None:
@@ -273,7 +277,7 @@ class World:
         point = {} if at.point is None else at.point.saved
         begin = m.BeginPass(
             trainer.run, at.pass_id, at.batch, trainer.prefetch, point, 0, at.acknowledged_ahead, trainer.loaded,
-            at.buckets, trainer.named, trainer.after_pass,
+            at.buckets, trainer.named, trainer.after_pass, [], trainer.answered,
         )  # fmt: skip
         trainer.named = bool(trainer.loaded)
         self.team.begin(trainer.peer, begin, PassSnapshot.asked_by(begin, saved), self.now)
@@ -320,13 +324,13 @@ class World:
             if isinstance(message, m.Failed | m.BeginAgain) and message.request_id == trainer.run:
                 trainer.inbox = [message]
                 break
-        left = False
+        left, dynamic = False, self.team.registry.dynamic
         while trainer.inbox:
             message = trainer.inbox.pop(0)
             if getattr(message, "request_id", None) != trainer.run:
                 left = left or isinstance(message, m.BatchHead)
                 continue
-            trainer.loaded, trainer.named = "", False
+            trainer.loaded, trainer.named, trainer.answered = "", False, True
             match message:
                 case m.BatchHead(batch_index=index):
                     trainer.waits = False
@@ -334,6 +338,7 @@ class World:
                     trainer.hand = index
                     self.bounds.add(tuple(message.bucket["bounds"]))
                     trainer.done += 1
+                    trainer.had += 1
                     return index
                 case m.PassEnd():
                     trainer.waits = False
@@ -342,10 +347,11 @@ class World:
                     return None
                 case m.BeginAgain():
                     self._ask(trainer)
-                case m.Failed(state_name=name) if name and name == trainer.origin:
+                case m.Failed(state_name=name) if name and name == trainer.origin and not (dynamic and trainer.had):
                     trainer.loaded, trainer.named, trainer.origin = name, True, ""
                     self._ask(trainer)
-                case m.Failed(error=error, buckets=buckets):
+                case m.Failed(error=error, buckets=buckets, state_name=name):
+                    trainer.lacks = name != ""
                     trainer.position = trainer.position.with_buckets(buckets)
                     trainer.over, trainer.waits, trainer.error = True, False, from_wire(error)
                     return None

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from pydp2.errors import Rewound
 from pydp2.protocol import messages as m
@@ -65,6 +65,15 @@ class Generation:
         ``known``: it has begun a run since this service was started."""
         heard = begin.after_pass and trainer.has_asked(begin) and known and not trainer.waits_for
         return not trainer.joined and begin.pass_id == self.pass_before and (heard or not begin.state_name)
+
+    def is_shared(self, trainer: Trainer, begin: m.BeginPass, trainers: Iterable[Trainer]) -> bool:
+        """Return True if what follows the state of ``begin``, where this generation began, is for ``trainer`` and
+        others of ``trainers`` together, however much of it they have had. A new process that finds none of them begins
+        from the state again."""
+        if trainer.rank in self.joined:
+            return trainer.has_asked(begin)
+        others = (each for each in trainers if each is not trainer and each.rank in self.joined)
+        return not trainer.joined or any(each.peer or not each.run for each in others)
 
     def has_told(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         """Return True if ``begin`` asks again for what ``trainer`` was told the end of in this generation."""

@@ -18,7 +18,8 @@ from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.sessions.attach import job_plan, stream_identity
 from pydp2.server.sessions.bucket_options import small_pool_warning
 from pydp2.server.sessions.pass_runner import PassEnded, PassRunner
-from pydp2.server.sessions.trainer_group import GroupOptions, TrainerGroup
+from pydp2.server.sessions.rank_registry import GroupOptions
+from pydp2.server.sessions.trainer_group import TrainerGroup
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.worker_pool import WorkerPool
 

@@ -6,23 +6,37 @@ A rank that no trainer has costs nothing, so a job may say that it has many.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pydp2.errors import JobTaken, OptionError, Rewound
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.snapshots.job_snapshot import PassState
+from pydp2.server.timing import DEFAULT_TIMING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """Options of the trainers that share the batches of job ``name``: ``world`` ranks, or with ``dynamic`` as many as
+    come. ``missing_rank``: seconds that trainers wait for a rank before the log names it."""
+
+    name: str
+    world: int
+    dynamic: bool
+    lease: float
+    prefetch_bytes: int
+    missing_rank: float = DEFAULT_TIMING.missing_rank
 
 
 class RankRegistry:
-    """Trainers of job ``name`` by number: its ``world`` ranks, or with ``dynamic`` one number for each trainer that
-    comes."""
+    """Trainers of a job by number: its ranks, or with ``dynamic`` one number for each trainer that comes."""
 
-    def __init__(self, name: str, world: int, dynamic: bool, lease: float) -> None:
-        self.name = name
-        self.world = world
-        self.dynamic = dynamic
-        self.lease = lease
-        self.alone = world == 1 and not dynamic
+    def __init__(self, options: GroupOptions) -> None:
+        self.name = options.name
+        self.world = options.world
+        self.dynamic = options.dynamic
+        self.lease = options.lease
+        self.alone = self.world == 1 and not self.dynamic
         """There is one rank."""
         self.trainers: dict[int, Trainer] = {}
         """Trainers that are connected, or were and may come back."""
@@ -31,7 +45,7 @@ class RankRegistry:
         self.left_at: set[int] = set()
         """Ranks that were there and left in order."""
         self._connected: dict[bytes, Trainer] = {}
-        self._restored: list[Trainer] = []
+        self._restored: dict[int, Trainer] = {}
         self._parted_at = 0.0  # when the last of them left
 
     @property
@@ -42,7 +56,7 @@ class RankRegistry:
     @property
     def awaits_restored(self) -> bool:
         """True while trainers of a service that was killed have not come back: not all of them need be dead."""
-        return any(self.trainers.get(one.rank) is one and not (one.peer or one.run) for one in self._restored)
+        return any(self.trainers.get(one.rank) is one and not (one.peer or one.run) for one in self._restored.values())
 
     @property
     def absent(self) -> int:
@@ -125,11 +139,16 @@ class RankRegistry:
 
     def restore(self, trainers: Iterable[Trainer], now: float) -> None:
         """Take in ``trainers`` of a service that was killed: they may come back, as if last heard of ``now``."""
-        self._restored = [*trainers]
-        for trainer in self._restored:
+        self._restored = {trainer.rank: trainer for trainer in trainers}
+        for trainer in self._restored.values():
             trainer.last_heard = now
             self.trainers[trainer.rank] = trainer
         self._parted_at = now
+
+    def is_known(self, trainer: Trainer) -> bool:
+        """Return True if ``trainer`` has begun a pass here, or with the service that was killed: where it stands may be
+        believed."""
+        return trainer.run > 0 or self._restored.get(trainer.rank) is trainer
 
     def _newcomer(self, session: str) -> Trainer:
         known = self.by_session(session)

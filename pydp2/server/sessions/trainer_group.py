@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pydp2.errors import Error, RemoteProtocolError, to_wire
@@ -23,14 +23,13 @@ from pydp2.server.sessions.delivery import Delivery
 from pydp2.server.sessions.generation import Generation, in_other_pass, not_known, went_back
 from pydp2.server.sessions.missing_ranks import AbsentRanks, MissingRanks
 from pydp2.server.sessions.pass_runner import BatchGroup, PassBroken, PassEnded, PassRunner
-from pydp2.server.sessions.rank_registry import RankRegistry
+from pydp2.server.sessions.rank_registry import GroupOptions, RankRegistry
 from pydp2.server.sessions.ranked_delivery import RankedDelivery
 from pydp2.server.sessions.rejoin import Rejoin, RejoinRequest
 from pydp2.server.sessions.shared_delivery import SharedDelivery
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.sessions.trainer_state import TrainerEvent
 from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassSnapshot, PassState, RankSnapshot
-from pydp2.server.timing import DEFAULT_TIMING
 
 _RESTORED_BY = {
     PassState.BEFORE: TrainerEvent.JOIN,
@@ -41,19 +40,6 @@ _RESTORED_BY = {
 _UNFINISHED = (PassState.BEFORE, PassState.IN)
 _ERRORS = 16  # failed passes whose errors are kept
 _NAMED = 4  # ranks that are not there, of those that the others wait for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
-    """Options of the trainers that share the batches of job ``name``: ``world`` ranks, or with ``dynamic`` as many as
-    come. ``missing_rank``: seconds that trainers wait for a rank before the log names it."""
-
-    name: str
-    world: int
-    dynamic: bool
-    lease: float
-    prefetch_bytes: int
-    missing_rank: float = DEFAULT_TIMING.missing_rank
 
 
 class TrainerGroup:
@@ -71,7 +57,7 @@ class TrainerGroup:
     ) -> None:
         self.runner = runner
         runner.rows_may_stay = not options.dynamic
-        self.registry = RankRegistry(options.name, options.world, options.dynamic, options.lease)
+        self.registry = RankRegistry(options)
         way = SharedDelivery if options.dynamic else RankedDelivery
         self.delivery: Delivery = way(self.registry, runner, options.prefetch_bytes)
         self._limit = options.prefetch_bytes  # of batches that one trainer was sent and has not used
@@ -88,7 +74,6 @@ class TrainerGroup:
         self._errors: dict[int, Error] = {}  # of passes that failed: a rank that was cut off meanwhile asks for one
         self._generation = Generation()
         self._start: SnapshotPoint | None = None
-        self._restored = False  # from what was written down
         self._maybe_stale = False  # too little was written down: only a state tells where to go on
         self._rejoin: Rejoin | None = None
         self._missing_ranks = MissingRanks(options.name, options.world, options.missing_rank)
@@ -109,7 +94,6 @@ class TrainerGroup:
             trainer.take_over(attach.session)
             if trainer.state is PassState.IN:
                 trainer.move(TrainerEvent.RETURN)
-        self.snapshot_due = self.snapshot_due or self.registry.dynamic  # a restarted service waits for it
         self._missing_ranks.rank_returned(trainer)
         if not self.in_pass or trainer.state in (PassState.ENDED, PassState.LEFT):
             return {"pass": self.runner.pass_id + 1, "batch": 0}
@@ -144,18 +128,22 @@ class TrainerGroup:
         trainer = self._heard_from(peer, now)
         if begin.request_id <= trainer.run:
             raise RemoteProtocolError(f"run {begin.request_id} begins after run {trainer.run}")
-        # of a service that was killed, and nothing of it was written down
         known = trainer.run > 0
-        lost = registry.dynamic and not known and begin.request_id > 1 and not self._restored
+        # of a service that was killed, and too little of it was written down
+        lost = registry.dynamic and (begin.was_answered or begin.is_repeat) and not registry.is_known(trainer)
+        lost = lost or self._maybe_stale
         trainer.begin_run(begin)
+        self.snapshot_due = self.snapshot_due or (registry.dynamic and not known)  # a restarted service waits for it
         if self._generation.has_had(trainer, begin, known=known):
             self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
             return
-        if begin.state_name:
-            if not self._load(trainer, begin, known=known):
+        if begin.state_name and not (lost and begin.is_repeat):
+            if (begun := self._load(trainer, begin, known=known)) is None:
                 return
-        elif self._maybe_stale or lost or not trainer.joined:
-            if self._maybe_stale or lost:
+            begin = begun
+        elif lost or not trainer.joined:
+            trainer.joined = False
+            if self._maybe_stale or not self._generation.loaded:
                 self._fail(trainer, not_known(registry.name, trainer.rank))
             else:
                 self._fail_rewound(trainer)
@@ -176,30 +164,36 @@ class TrainerGroup:
             self._settle()
         self._enter_pass(trainer, begin, start)
 
-    def _load(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> bool:
-        """Go to the state that ``trainer`` names, if this generation did not begin there. Return False if the pass of
-        ``begin`` cannot begin yet, or was over before."""
+    def _load(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> m.BeginPass | None:
+        """Go to the state that ``trainer`` names, if this generation did not begin there. Return what it asks for then,
+        None if the pass of ``begin`` cannot begin yet, or was over before."""
         if self._goes_back(trainer, begin, known=known):
             if begin.after_pass and self._is_ahead(trainer):
                 self._leave(trainer, 0)
                 trainer.pending, trainer.waits_for = begin, begin.state_name
                 self._settle()
-                return False
+                return None
             self._rewind(trainer, begin)
+        elif self.registry.dynamic:
+            begin = replace(begin, state_name="")  # it goes on where the others are
         elif self._rejoin is None and self._generation.has_told(trainer, begin):
             unfinished = self.in_pass and trainer.state in _UNFINISHED
             if begin.pass_id < self.runner.pass_id + (not unfinished):
                 self._tell_outcome(trainer, begin.pass_id)
-                return False
+                return None
         self._generation.add(trainer)
         self.snapshot_due = not self.registry.alone  # once it had an answer it does not name the state again
-        return True
+        return begin
 
     def _goes_back(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> bool:
+        registry, generation = self.registry, self._generation
         unfinished = self.in_pass and trainer.state in _UNFINISHED
-        is_there = unfinished and begin.pass_id == self.runner.pass_id and not self.registry.dynamic
+        is_there = unfinished and begin.pass_id == self.runner.pass_id and not registry.dynamic
         is_there = is_there and self.delivery.position_of(trainer) == begin.first_batch
-        return self._generation.is_left(trainer, begin, known=known, is_unfinished=unfinished, is_there=is_there)
+        if generation.is_left(trainer, begin, known=known, is_unfinished=unfinished, is_there=is_there):
+            return True
+        shared = not self._maybe_stale and generation.is_shared(trainer, begin, registry.trainers.values())
+        return registry.dynamic and not shared
 
     def _is_ahead(self, trainer: Trainer) -> bool:
         """Return True if ``trainer`` is done with a pass that others are in."""
@@ -424,7 +418,8 @@ class TrainerGroup:
         self.snapshot_due = False
         registry = self.registry
         # also of those whose connection is gone: not all of them are dead, and what one has that comes back is its own
-        ranks = [each.snapshot(self.delivery.first_missing(each)) for each in registry.trainers.values()]
+        known = [each for each in registry.trainers.values() if not registry.dynamic or registry.is_known(each)]
+        ranks = [each.snapshot(self.delivery.first_missing(each)) for each in known]
         ranks += [RankSnapshot(rank, "", state, True) for rank, state in registry.passed_through.items()]
         running = None if self._rejoin is None else self._rejoin.snapshot_so_far()
         pass_id = -1 if registry.alone else self.runner.pass_id + (running is not None)
@@ -434,19 +429,18 @@ class TrainerGroup:
         return JobSnapshot(
             registry.name, registry.world, options, fits, ranks, pass_id, self._generation.loaded,
             sorted(self._generation.joined), running, {} if registry.alone else self._errors.copy(),
-            self._generation.pass_before, {} if registry.alone else self.runner.known_buckets,
+            self._generation.pass_before, {} if registry.alone else self.runner.known_buckets, self._maybe_stale,
         )  # fmt: skip
 
     def restore(self, snapshot: JobSnapshot, now: float, *, last: bool = True) -> None:
         """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
         registry = self.registry
-        self._restored = True
         self._generation = Generation(snapshot.loaded, snapshot.begun_state, snapshot.pass_before)
         self._errors = {**snapshot.errors}
         known = (rank for rank in snapshot.ranks if rank.session or registry.dynamic)
         registry.restore(map(Trainer.from_snapshot, known), now)
         self.runner.pass_id, self.runner.known_buckets = snapshot.pass_id, snapshot.buckets
-        self._maybe_stale = registry.dynamic and not last  # trainers that came later are not known here
+        self._maybe_stale = registry.dynamic and (snapshot.is_stale or not last)  # who came later is not known here
         if snapshot.running is None or registry.alone:
             return
         if registry.dynamic:

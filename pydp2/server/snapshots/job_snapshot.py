@@ -84,7 +84,8 @@ class JobSnapshot:
     """Job as it is written down. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the
     state that its generation began with; ``begun_state``: the ranks that began from it; ``pass_before``: the pass that
     all had ended before, -1: none; ``errors``: of passes that failed; ``buckets``: bounds of buckets of all
-    passes, once they are known."""
+    passes, once they are known. ``is_stale``: it was read from a snapshot that was not the last, and nothing has told
+    since where to go on."""
 
     name: str
     world: int
@@ -98,6 +99,7 @@ class JobSnapshot:
     errors: dict[int, Error] = field(default_factory=dict)
     pass_before: int = -1
     buckets: dict[str, Any] = field(default_factory=dict)
+    is_stale: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """Return the snapshot as plain values for a file."""
@@ -116,6 +118,7 @@ class JobSnapshot:
             "began": self.begun_state,
             "before": self.pass_before,
             "buckets": self.buckets,
+            "stale": self.is_stale,
             "errors": [[pass_id, to_wire(error)] for pass_id, error in self.errors.items()],
             "running": None
             if run is None
@@ -144,6 +147,7 @@ class JobSnapshot:
                 None if run is None else _pass_from_plain(run, files),
                 {check_int(pass_id): from_wire(error) for pass_id, error in plain.get("errors", [])},
                 check_int(plain.get("before", -1), -1), dict(plain.get("buckets", {})),
+                bool(plain.get("stale", False)),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError, Error) as error:
             raise StateMismatch(
