@@ -60,18 +60,17 @@ def check_memory(
     others: Mapping[str, JobOptions],
     spec: ServiceSpec,
     have: AvailableMemory,
-    row_bytes: int,
+    schema: Schema,
 ) -> None:
     """Raise OptionError unless ``job`` fits into what there is beside the ``others``: each has a pool of its own.
-    ``have``: what there was before the first of them; ``row_bytes``: what a sample takes at least."""
+    ``have``: what there was before the first of them; ``schema`` says what a sample takes at least."""
     if len(others) >= _MAX_JOBS:
         raise OptionError(
             f"the service has {len(others)} jobs, and the limit is {_MAX_JOBS}; wait until one of them is over, "
             f"or start a second service for {job!r}"
         )
-    beside = (
-        sum(_in_flight_bytes(each, row_bytes) for each in (given, *others.values())) + SERVER_BASE_BYTES * spec.workers
-    )
+    beside = sum(_in_flight_bytes(each, schema) for each in (given, *others.values()))
+    beside += SERVER_BASE_BYTES * spec.workers
     beside += int((POOL_OVERHEAD - 1) * sum(each.pool_bytes for each in (given, *others.values())))
     need = spec.memory_limit + given.pool_bytes + beside
     rest = f"with {beside} bytes for workers={spec.workers}, batches under way and room in pools, "
@@ -96,10 +95,12 @@ def check_memory(
         )
 
 
-def _in_flight_bytes(job: JobOptions, row_bytes: int) -> int:
-    """Bytes of batches that a trainer of ``job`` has, and of those that are on their way to it."""
-    batch = min(job.batch_size * row_bytes, job.pool_bytes)
-    return _BATCHES_IN_FLIGHT * batch + min(job.prefetch * batch, max(job.prefetch_bytes, batch))
+def _in_flight_bytes(job: JobOptions, schema: Schema) -> int:
+    """Bytes of batches that a trainer of ``job`` has, and of those that are on their way to it. Rows that have no cells
+    are copied into their batch, and the service keeps them until it is used."""
+    batch = min(job.batch_size * schema.slots.row_bytes, job.pool_bytes)
+    batches = _BATCHES_IN_FLIGHT * batch + min(job.prefetch * batch, max(job.prefetch_bytes, batch))
+    return batches if schema.uses_cells else 2 * batches
 
 
 def check_same_options(job: str, first: JobOptions, given: JobOptions, ending: str = "") -> None:

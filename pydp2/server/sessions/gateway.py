@@ -311,7 +311,7 @@ class ClientGateway:
         if self._available is None:  # now: its processes have what they have, and no job has a pool yet
             self._available = available_memory()
         others = {each.name: each.options for each in self._sessions.values()}
-        check_memory(name, given, others, self._spec, self._available, self._schema.slots.row_bytes)
+        check_memory(name, given, others, self._spec, self._available, self._schema)
         job_session = self._sessions[name] = JobSession(
             name, world, given, self._context(), functools.partial(self._log_job, name), counting=counting
         )
