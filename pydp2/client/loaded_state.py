@@ -43,8 +43,8 @@ class LoadedState:
         """Note that the service has answered that run."""
         self.name, self.is_repeat, self.was_answered = "", False, True
 
-    def note_batch(self) -> None:
-        """Note that a batch was delivered."""
+    def note_delivered(self) -> None:
+        """Note that a batch was delivered, or the end of a pass."""
         self._batches += 1
         self.is_lacking = False
 

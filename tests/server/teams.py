@@ -179,13 +179,14 @@ class World:
         """Of the buckets of all batches that trainers were given."""
         self._peers = 0
 
-    def _new(self) -> None:
+    def _new(self, *, is_forgetful: bool = False) -> None:
         length, last_batch, world, dynamic = self._of
         self.numbers = Numbers(length, last_batch)
         self.team = TrainerGroup(
             self.numbers,  # type: ignore[arg-type]
             GroupOptions(
-                name="default", world=world, dynamic=dynamic, lease=LEASE, prefetch_bytes=self._prefetch_bytes
+                name="default", world=world, dynamic=dynamic, lease=LEASE, prefetch_bytes=self._prefetch_bytes,
+                is_forgetful=is_forgetful,
             ),
             on_begin=self.readings.append, on_end=self.ended.append,
             log=lambda text, kind, **how: self.logs.append(text),
@@ -200,7 +201,7 @@ class World:
     def crash(self, snapshot: int = -1) -> None:
         """The service is killed and started again from the last ``snapshot``, or the one before (-2). Of what it sent
         last, trainers get a part."""
-        self._new()
+        self._new(is_forgetful=snapshot != -1)
         if len(self.disk) >= -snapshot:
             kept = JobSnapshot.from_plain(msgpack.unpackb(self.disk[snapshot]), 1)
             assert kept.stream_identity == {"list": "the same"}
@@ -342,6 +343,7 @@ class World:
                     return index
                 case m.PassEnd():
                     trainer.waits = False
+                    trainer.had += 1
                     trainer.position = trainer.position.with_buckets(message.buckets).next_pass()
                     trainer.over = True
                     return None

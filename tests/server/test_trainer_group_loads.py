@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 
+import pytest
+
 from pydp2.client.position import Position
 from pydp2.errors import Rewound
 from tests.checkpoints import Checkpoints
 from tests.seeds import each_seed
-from tests.server.teams import Trainer, World
+from tests.server.teams import LEASE, Trainer, World
 from tests.server.test_trainer_group_restarts import drawn
 
 
@@ -161,6 +163,141 @@ def test_who_is_told_to_load_a_state_and_does_not_is_told_again() -> None:
     made.begin(other)
     made.next(other)
     assert isinstance(other.error, Rewound)
+
+
+def test_new_processes_that_load_the_state_after_all_were_killed_with_the_service_have_all_of_its_batches() -> None:
+    made, one, _, state = loaded_by_one_of_two(10, 4)
+    assert [made.next(one), made.next(one)] == [4, 5]
+    made.write()
+    made.crash()
+    made.trainers.clear()
+    comes = [made.come(), made.come()]
+    for trainer in comes:
+        made.begin(trainer, deepcopy(state))
+    made.finish(comes, 1)
+    assert sorted(n for trainer in comes for _, n in trainer.used) == [4, 5, 6, 7, 8, 9]
+
+
+def test_who_came_to_the_others_without_a_state_and_loads_it_goes_back_there_with_them() -> None:
+    """It has had batches since."""
+    made, one, _, state = loaded_by_one_of_two(10, 4)
+    assert made.next(one) == 4
+    comes = made.come()
+    made.begin(comes)
+    assert made.next(comes) == 7
+    made.begin(comes, deepcopy(state))
+    assert made.next(comes) == 4
+    made.next(one)
+    assert isinstance(one.error, Rewound)
+
+
+def test_a_new_process_that_loads_the_state_joins_those_who_came_without_it() -> None:
+    made, one, _, state = loaded_by_one_of_two(10, 4)
+    assert [made.next(one), made.next(one)] == [4, 5]
+    plain = made.come()
+    made.begin(plain)
+    made.close(one)
+    comes = made.come()
+    made.begin(comes, deepcopy(state))
+    made.finish([plain, comes], 1)
+    assert (plain.error, comes.error) == (None, None)
+    assert sorted(n for trainer in (plain, comes) for _, n in trainer.used) == [6, 7, 8, 9]
+
+
+def test_a_new_process_with_the_number_of_one_that_is_gone_is_not_taken_for_that_one() -> None:
+    made, one, other, state = loaded_by_one_of_two(10, 4)
+    made.next(other)
+    made.begin(other, deepcopy(state))
+    made.vanish(other)
+    assert made.next(one) == 4
+    for _ in range(4):
+        made.now += LEASE / 3
+        made.beat(one)
+        made.team.check_leases(made.now)
+    comes = made.come()
+    assert comes.rank == 0
+    made.begin(comes, deepcopy(state))
+    made.finish([one, comes], 1)
+    assert one.error is None
+
+
+def test_a_pass_that_one_goes_to_is_not_begun_once_more_after_a_restart() -> None:
+    """Another one has had some of it, and left in order."""
+    made = World(10, 1, dynamic=True)
+    late, early = made.come(), made.come()
+    made.set_epoch(early, 3)
+    assert [made.next(early) for _ in range(4)] == [0, 1, 2, 3]
+    made.numbers.is_read = False
+    made.set_epoch(late, 3)
+    made.close(early)
+    made.write()
+    made.crash()
+    late.inbox.clear()
+    made.finish([late], 4)
+    assert late.used == [(3, n) for n in range(4, 10)]
+
+
+def test_an_old_snapshot_tells_nobody_that_a_pass_is_over() -> None:
+    made = World(10, 1, dynamic=True)
+    one, other = begun(made)
+    made.finish([one, other], 1)
+    made.set_epoch(one, 3)
+    made.next(one)
+    made.begin(other, Position(0, 4))
+    assert made.next(other) == 4
+    made.crash(-2)
+    other.inbox.clear()
+    made.next(other)
+    assert isinstance(other.error, Rewound)
+
+
+def test_a_first_request_for_a_state_that_nobody_heard_is_as_good_as_the_next() -> None:
+    made = World(10, 1, dynamic=True)
+    one = made.come()
+    state = Position(0, 6)
+    one.position, one.loaded, one.origin, one.named, one.run, one.over = state, state.name, state.name, True, 1, False
+    made._ask(one)
+    assert read_on(made, one) == [6, 7, 8, 9]
+
+
+def test_who_comes_back_after_its_lease_goes_on() -> None:
+    """Nobody has gone back to a state meanwhile, and its batches went to others."""
+    made = World(10, 1, dynamic=True)
+    one, other = begun(made)
+    assert [made.next(other), made.next(other)] == [2, 3]
+    member = made.team.registry.by_peer(other.peer)
+    assert member is not None
+    made.team.connection_lost(member, made.now)
+    for _ in range(4):
+        made.now += LEASE / 3
+        made.beat(one)
+        made.team.check_leases(made.now)
+    assert member.rank not in made.team.registry.trainers
+    other.inbox.clear()
+    made._settle_hand(other)
+    made._come_back(other)
+    made.begin(other)
+    made.finish([one, other], 1)
+    assert (one.error, other.error) == (None, None)
+    assert {n for _, n in made.used()} == {*range(10)}
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_relaxed_pass_that_was_cut_off_is_not_over_for_who_had_nothing_of_it(dynamic: bool) -> None:
+    made = World(10, 1 if dynamic else 2, dynamic=dynamic)
+    made.numbers.plan.order = "relaxed"
+    one, other = made.come(0), made.come(0 if dynamic else 1)
+    for trainer in (one, other):
+        made.begin(trainer)
+    assert made.next(one) == 0
+    made.write()
+    made.crash()
+    made.numbers.plan.order = "relaxed"
+    other.inbox.clear()
+    made.next(other)
+    made.receive(other)
+    assert isinstance(other.error, Rewound)
+    assert "in the middle of pass 0 of job 'default', which has no state there" in str(other.error)
 
 
 @each_seed(3000, few=150)

@@ -329,7 +329,7 @@ class ClientGateway:
         return ServiceContext(
             schema=self._schema, spec=spec, files=self._files, source=self._source, read=read,
             store=None if self._pool_memory is None else self._pool_memory.store, worker_pool=self._worker_pool,
-            act=lambda actions: self.outbox.extend(actions), remember_counts=self._counts.remember,
+            act=self.outbox.extend, remember_counts=self._counts.remember, is_forgetful=self._snapshotter.is_forgetful,
         )  # fmt: skip
 
     def _log_job(self, job: str, text: str, kind: str, *, names_job: bool = False) -> None:

@@ -27,6 +27,14 @@ def not_known(job: str, rank: int) -> Rewound:
     )
 
 
+def cut_off(job: str, pass_id: int) -> Rewound:
+    """Return the error of a rank in a pass that cannot be taken up."""
+    return Rewound(
+        f"the service was started again in the middle of pass {pass_id} of job {job!r}, which has no state there, "
+        'because order="relaxed"; load the same state in all ranks'
+    )
+
+
 def in_other_pass(job: str, pass_id: int, rank: int, wanted: int) -> Rewound:
     """Return the error of a rank that asks for a pass which the job is not in."""
     return Rewound(
@@ -66,24 +74,16 @@ class Generation:
         heard = begin.after_pass and trainer.has_asked(begin) and known and not trainer.waits_for
         return not trainer.joined and begin.pass_id == self.pass_before and (heard or not begin.state_name)
 
-    def is_shared(self, trainer: Trainer, begin: m.BeginPass, trainers: Iterable[Trainer]) -> bool:
-        """Return True if what follows the state of ``begin``, where this generation began, is for ``trainer`` and
-        others of ``trainers`` together, however much of it they have had. A new process that finds none of them begins
-        from the state again."""
-        if trainer.rank in self.joined:
-            return trainer.has_asked(begin)
-        others = (each for each in trainers if each is not trainer and each.rank in self.joined)
-        return not trainer.joined or any(each.peer or not each.run for each in others)
-
     def has_told(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         """Return True if ``begin`` asks again for what ``trainer`` was told the end of in this generation."""
         return trainer.rank in self.joined and trainer.was_told and trainer.has_asked(begin)
 
     def is_left(
-        self, trainer: Trainer, begin: m.BeginPass, *, known: bool, is_unfinished: bool, is_there: bool
-    ) -> bool:
+        self, trainer: Trainer, begin: m.BeginPass, others: Iterable[Trainer] | None, *, known: bool,
+        is_unfinished: bool, is_there: bool,
+    ) -> bool:  # fmt: skip
         """Return True if the state that ``trainer`` has loaded is not where this generation began, or it has had
-        batches since then.
+        batches since then, or it is new and finds none of the ``others`` that share what follows (None: nobody does).
 
         ``is_unfinished``: there is something of the present pass to come for it; ``is_there``: all that the state says
         is to come.
@@ -91,7 +91,10 @@ class Generation:
         if begin.state_name != self.loaded:
             return True
         if trainer.rank not in self.joined:
-            return False
+            there = (
+                each.peer or (begin.was_answered and not each.run) for each in others or () if each.rank in self.joined
+            )
+            return others is not None and trainer.joined and not any(there)
         if trainer.has_asked(begin):  # a service that was started again cannot tell for which of two equal passes
             return begin.after_pass and (trainer.waits_for != "" or not (known or is_unfinished))
         return not is_there

@@ -30,7 +30,7 @@ class ServiceContext:
 
     ``source``: a fingerprint of the provider's code; ``store`` makes a row store in memory that trainers see, None
     where there is none; ``act`` is given what follows for workers; ``remember_counts`` is called when a pass is over
-    or was left.
+    or was left; ``is_forgetful``: a service before this one knew more of the jobs.
     """
 
     schema: Schema
@@ -42,6 +42,7 @@ class ServiceContext:
     worker_pool: WorkerPool
     act: Callable[[Sequence[Action]], None]
     remember_counts: Callable[[], None]
+    is_forgetful: bool
 
 
 class JobSession:
@@ -76,6 +77,7 @@ class JobSession:
             lease=given.lease,
             prefetch_bytes=given.prefetch_bytes,
             missing_rank=spec.timing.missing_rank,
+            is_forgetful=service.is_forgetful,
         )
         self.trainers = TrainerGroup(
             self.runner, group, on_begin=self._begin_reading, on_end=self._log_pass_end, log=log

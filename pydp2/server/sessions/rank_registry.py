@@ -14,11 +14,14 @@ from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.snapshots.job_snapshot import PassState
 from pydp2.server.timing import DEFAULT_TIMING
 
+_MAX_EXPIRED = 1024  # trainers that were away for too long, of those that may come back
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
     """Options of the trainers that share the batches of job ``name``: ``world`` ranks, or with ``dynamic`` as many as
-    come. ``missing_rank``: seconds that trainers wait for a rank before the log names it."""
+    come. ``missing_rank``: seconds that trainers wait for a rank before the log names it. ``is_forgetful``: a service
+    before this one knew more of its jobs."""
 
     name: str
     world: int
@@ -26,6 +29,7 @@ class GroupOptions:
     lease: float
     prefetch_bytes: int
     missing_rank: float = DEFAULT_TIMING.missing_rank
+    is_forgetful: bool = False
 
 
 class RankRegistry:
@@ -36,6 +40,7 @@ class RankRegistry:
         self.world = options.world
         self.dynamic = options.dynamic
         self.lease = options.lease
+        self.is_forgetful = options.is_forgetful
         self.alone = self.world == 1 and not self.dynamic
         """There is one rank."""
         self.trainers: dict[int, Trainer] = {}
@@ -44,6 +49,8 @@ class RankRegistry:
         """Where those ranks stand that ended or left the pass under way, and then the job."""
         self.left_at: set[int] = set()
         """Ranks that were there and left in order."""
+        self.expired: dict[str, None] = {}
+        """Sessions of trainers of the present generation whose lease ran out while they were away."""
         self._connected: dict[bytes, Trainer] = {}
         self._restored: dict[int, Trainer] = {}
         self._parted_at = 0.0  # when the last of them left
@@ -137,6 +144,14 @@ class RankRegistry:
             if trainer.state in (PassState.ENDED, PassState.LEFT):
                 self.passed_through[trainer.rank] = trainer.state
 
+    def expire(self, trainer: Trainer) -> None:
+        """Forget a trainer of a dynamic job that did not come back within its lease. If it does, it goes on."""
+        del self.trainers[trainer.rank]
+        if trainer.joined:
+            self.expired[trainer.session] = None
+            if len(self.expired) > _MAX_EXPIRED:
+                del self.expired[next(iter(self.expired))]
+
     def restore(self, trainers: Iterable[Trainer], now: float) -> None:
         """Take in ``trainers`` of a service that was killed: they may come back, as if last heard of ``now``."""
         self._restored = {trainer.rank: trainer for trainer in trainers}
@@ -148,7 +163,17 @@ class RankRegistry:
     def is_known(self, trainer: Trainer) -> bool:
         """Return True if ``trainer`` has begun a pass here, or with the service that was killed: where it stands may be
         believed."""
-        return trainer.run > 0 or self._restored.get(trainer.rank) is trainer
+        return trainer.run > 0 or trainer.session in self.expired or self._restored.get(trainer.rank) is trainer
+
+    def lacks(self, trainer: Trainer, begin: m.BeginPass) -> bool:
+        """Return True if ``trainer`` has had something of a dynamic job, or may have, and is not known: a service that
+        was killed wrote too little down."""
+        had = begin.was_answered or (begin.is_repeat and self.is_forgetful)
+        return self.dynamic and had and not self.is_known(trainer)
+
+    def others(self, trainer: Trainer) -> list[Trainer] | None:
+        """Return the trainers that share the job with ``trainer``, None if each has batches of its own."""
+        return [each for each in self.trainers.values() if each is not trainer] if self.dynamic else None
 
     def _newcomer(self, session: str) -> Trainer:
         known = self.by_session(session)

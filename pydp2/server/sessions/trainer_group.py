@@ -20,7 +20,7 @@ from pydp2.protocol.used_word import unpack_used
 from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.sessions.delivery import Delivery
-from pydp2.server.sessions.generation import Generation, in_other_pass, not_known, went_back
+from pydp2.server.sessions.generation import Generation, cut_off, in_other_pass, not_known, went_back
 from pydp2.server.sessions.missing_ranks import AbsentRanks, MissingRanks
 from pydp2.server.sessions.pass_runner import BatchGroup, PassBroken, PassEnded, PassRunner
 from pydp2.server.sessions.rank_registry import GroupOptions, RankRegistry
@@ -94,6 +94,8 @@ class TrainerGroup:
             trainer.take_over(attach.session)
             if trainer.state is PassState.IN:
                 trainer.move(TrainerEvent.RETURN)
+            if attach.session in self.registry.expired:
+                self._generation.joined.add(trainer.rank)
         self._missing_ranks.rank_returned(trainer)
         if not self.in_pass or trainer.state in (PassState.ENDED, PassState.LEFT):
             return {"pass": self.runner.pass_id + 1, "batch": 0}
@@ -112,6 +114,8 @@ class TrainerGroup:
         if self._rejoin is not None:
             self._rejoin.remove(trainer)
         self.registry.leave_in_order(trainer, now)
+        if self.registry.dynamic:  # another one may get its number
+            self._generation.joined.discard(trainer.rank)
         self._settle()
 
     def connection_lost(self, trainer: Trainer, now: float) -> None:
@@ -129,12 +133,10 @@ class TrainerGroup:
         if begin.request_id <= trainer.run:
             raise RemoteProtocolError(f"run {begin.request_id} begins after run {trainer.run}")
         known = trainer.run > 0
-        # of a service that was killed, and too little of it was written down
-        lost = registry.dynamic and (begin.was_answered or begin.is_repeat) and not registry.is_known(trainer)
-        lost = lost or self._maybe_stale
+        lost = self._maybe_stale or registry.lacks(trainer, begin)
         trainer.begin_run(begin)
         self.snapshot_due = self.snapshot_due or (registry.dynamic and not known)  # a restarted service waits for it
-        if self._generation.has_had(trainer, begin, known=known):
+        if not lost and self._generation.has_had(trainer, begin, known=known):
             self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
             return
         if begin.state_name and not (lost and begin.is_repeat):
@@ -143,15 +145,14 @@ class TrainerGroup:
             begin = begun
         elif lost or not trainer.joined:
             trainer.joined = False
-            if self._maybe_stale or not self._generation.loaded:
-                self._fail(trainer, not_known(registry.name, trainer.rank))
-            else:
-                self._fail_rewound(trainer)
+            self._fail_rewound(trainer)
             return
+        elif registry.dynamic:
+            self._generation.joined.add(trainer.rank)
         if self._rejoin is None and self._continues_unknown_pass(begin):
             self.stop()
             if registry.dynamic:
-                self._fail(trainer, not_known(self.registry.name, trainer.rank))
+                self._fail(trainer, not_known(registry.name, trainer.rank))
                 return
             self._rejoin = Rejoin(range(registry.world), now + registry.lease, dynamic=False)
             self._begin_again(trainer)
@@ -186,14 +187,13 @@ class TrainerGroup:
         return begin
 
     def _goes_back(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> bool:
-        registry, generation = self.registry, self._generation
-        unfinished = self.in_pass and trainer.state in _UNFINISHED
-        is_there = unfinished and begin.pass_id == self.runner.pass_id and not registry.dynamic
+        is_awaited = self._rejoin is not None and self._rejoin.pass_id == begin.pass_id
+        unfinished = (self.in_pass or is_awaited) and trainer.state in _UNFINISHED
+        is_there = unfinished and begin.pass_id == self.runner.pass_id and not self.registry.dynamic
         is_there = is_there and self.delivery.position_of(trainer) == begin.first_batch
-        if generation.is_left(trainer, begin, known=known, is_unfinished=unfinished, is_there=is_there):
-            return True
-        shared = not self._maybe_stale and generation.is_shared(trainer, begin, registry.trainers.values())
-        return registry.dynamic and not shared
+        return self._maybe_stale or self._generation.is_left(
+            trainer, begin, self.registry.others(trainer), known=known, is_unfinished=unfinished, is_there=is_there
+        )
 
     def _is_ahead(self, trainer: Trainer) -> bool:
         """Return True if ``trainer`` is done with a pass that others are in."""
@@ -262,6 +262,7 @@ class TrainerGroup:
         self.registry.passed_through.update(done)
         waiting = set() if self._rejoin is None else {*self._rejoin.requests}
         self._rejoin = None
+        self.registry.expired.clear()
         self._generation, self._maybe_stale = Generation(begin.state_name, done, last), False
         self._generation.keep_early_ends(begin.pass_id, early_ends)
         for other in self.registry.trainers.values():
@@ -273,7 +274,11 @@ class TrainerGroup:
             other.pending = None
 
     def _fail_rewound(self, trainer: Trainer) -> None:
-        self._tell(trainer, m.Failed(trainer.run, to_wire(went_back(self.registry.name)), self._generation.loaded))
+        """Tell ``trainer`` to load the state that others have loaded, or any if nobody knows where to go on."""
+        error, loaded = went_back(self.registry.name), self._generation.loaded
+        if self._maybe_stale or not loaded:
+            error, loaded = not_known(self.registry.name, trainer.rank), ""
+        self._tell(trainer, m.Failed(trainer.run, to_wire(error), loaded))
 
     def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         try:
@@ -442,6 +447,8 @@ class TrainerGroup:
         self.runner.pass_id, self.runner.known_buckets = snapshot.pass_id, snapshot.buckets
         self._maybe_stale = registry.dynamic and (snapshot.is_stale or not last)  # who came later is not known here
         if snapshot.running is None or registry.alone:
+            if snapshot.is_cut_off:
+                self._errors[snapshot.pass_id] = cut_off(registry.name, snapshot.pass_id)
             return
         if registry.dynamic:
             self.runner.pass_id -= 1
@@ -510,10 +517,7 @@ class TrainerGroup:
 
     def _hand_out(self) -> None:
         for trainer in self.registry.trainers.values():
-            while trainer.state is PassState.IN and trainer.credit > 0:
-                batch = self.delivery.next_for(trainer)
-                if batch is None:
-                    break
+            while trainer.state is PassState.IN and trainer.credit > 0 and (batch := self.delivery.next_for(trainer)):
                 batch.batch.rows.retain()  # until they are sent
                 self.out.append((trainer.peer, *trainer.head(batch, self.delivery.resume_point_after(batch))))
 
@@ -550,7 +554,9 @@ class TrainerGroup:
                 self.delivery.release(trainer)
             trainer.credit = 0  # when it wakes it asks anew
             if not trainer.peer:
-                del trainers[trainer.rank]
+                self.registry.expire(trainer)
+                self._generation.joined.discard(trainer.rank)
+            self.snapshot_due = True
         self._settle()
 
     def _name_missing_ranks(self, now: float) -> None:

@@ -65,6 +65,11 @@ class Snapshotter:
         """True if the service can go on when it is started again."""
         return self._state is not None
 
+    @property
+    def is_forgetful(self) -> bool:
+        """True if the last snapshot of a service before this one could not be read."""
+        return self._state is not None and not self._state.intact
+
     def provider_differences(self, files: int, identity_of: Callable[[JobOptions], dict[str, Any]]) -> list[str]:
         """Return in words how a provider differs from that with which jobs were written down that are not restored yet.
         ``identity_of``: what the stream of a job with these options has from the provider. Raises StateMismatch."""
