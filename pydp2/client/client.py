@@ -323,7 +323,7 @@ class Client(Stream):
         made._resume = (now.origin, position)
         if self._conversion is None:
             made._ready = None  # of a loop that was left
-        self._loaded.note_delivered()
+        self._loaded.note_batch()
         self._window.note_taken(batch.nbytes, batch.column_bytes, shown=batch.is_shared)
         conversion = None if self._skips else self._conversion
         self._skips = max(self._skips - 1, 0)
@@ -418,7 +418,7 @@ class Client(Stream):
     def _ended(self) -> Progress:
         """Return the progress behind the end of the pass."""
         now = self._session.progress
-        self._loaded.note_delivered()
+        self._loaded.note_pass_end()
         return now._replace(position=now.position.next_pass(), state=LoopState.BETWEEN)
 
     def _failed(self, loop: LoopHandle) -> None:

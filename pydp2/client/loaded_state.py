@@ -43,8 +43,13 @@ class LoadedState:
         """Note that the service has answered that run."""
         self.name, self.is_repeat, self.was_answered = "", False, True
 
-    def note_delivered(self) -> None:
-        """Note that a batch was delivered, or the end of a pass."""
+    def note_pass_end(self) -> None:
+        """Note that a pass is over: others may be given what it had of it."""
+        if self._rejoin_batches == 0:
+            self._origin = ""
+
+    def note_batch(self) -> None:
+        """Note that a batch was delivered."""
         self._batches += 1
         self.is_lacking = False
 

@@ -39,7 +39,10 @@ def test_a_client_whose_batches_may_go_to_others_does_not_go_back_once_it_has_ha
     loaded.load("a")
     assert loaded.rejoin("a")
     loaded.load("a")
-    loaded.note_delivered()
+    loaded.note_batch()
+    assert not loaded.rejoin("a")
+    loaded.load("a")
+    loaded.note_pass_end()
     assert not loaded.rejoin("a")
 
 
@@ -55,9 +58,9 @@ def test_a_client_that_has_had_many_batches_since_does_not_go_back() -> None:
     loaded = LoadedState()
     loaded.load("a")
     for _ in range(MAX_REJOIN_BATCHES):
-        loaded.note_delivered()
+        loaded.note_batch()
     assert loaded.rejoin("a")
     loaded.load("a")
     for _ in range(MAX_REJOIN_BATCHES + 1):
-        loaded.note_delivered()
+        loaded.note_batch()
     assert not loaded.rejoin("a")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 from types import SimpleNamespace
@@ -162,8 +162,9 @@ class World:
 
     def __init__(
         self, length: int, world: int, *, dynamic: bool = False, last_batch: str = "keep", seed: int = 0,
-        prefetch_bytes: int = 1 << 20, shows: bool = False, prefetch: int = 2,
+        prefetch_bytes: int = 1 << 20, shows: bool = False, prefetch: int = 2, relaxed: bool = False,
     ) -> None:  # fmt: skip
+        self.relaxed = relaxed
         self._shows, self._prefetch = shows, prefetch
         self.random = Random(seed)
         self.logs: list[str] = []
@@ -182,6 +183,7 @@ class World:
     def _new(self, *, is_forgetful: bool = False) -> None:
         length, last_batch, world, dynamic = self._of
         self.numbers = Numbers(length, last_batch)
+        self.numbers.plan.order = self._options.order
         self.team = TrainerGroup(
             self.numbers,  # type: ignore[arg-type]
             GroupOptions(
@@ -192,11 +194,15 @@ class World:
             log=lambda text, kind, **how: self.logs.append(text),
         )  # fmt: skip
 
+    @property
+    def _options(self) -> JobOptions:
+        return replace(OPTIONS, order="relaxed" if self.relaxed else "strict")
+
     def write(self) -> None:
         """What is known is written down."""
         for trainer in self.trainers:
             self._read_word(trainer)
-        self.disk = [*self.disk[-1:], msgpack.packb(self.team.snapshot(OPTIONS, {"list": "the same"}).to_plain())]
+        self.disk = [*self.disk[-1:], msgpack.packb(self.team.snapshot(self._options, {"list": "the same"}).to_plain())]
 
     def crash(self, snapshot: int = -1) -> None:
         """The service is killed and started again from the last ``snapshot``, or the one before (-2). Of what it sent
@@ -205,7 +211,7 @@ class World:
         if len(self.disk) >= -snapshot:
             kept = JobSnapshot.from_plain(msgpack.unpackb(self.disk[snapshot]), 1)
             assert kept.stream_identity == {"list": "the same"}
-            assert kept.options == OPTIONS
+            assert kept.options == self._options
             self.team.restore(kept, self.now, last=snapshot == -1)
         for trainer in self.trainers:
             trainer.away = True
@@ -343,7 +349,7 @@ class World:
                     return index
                 case m.PassEnd():
                     trainer.waits = False
-                    trainer.had += 1
+                    trainer.origin = "" if dynamic else trainer.origin
                     trainer.position = trainer.position.with_buckets(message.buckets).next_pass()
                     trainer.over = True
                     return None

@@ -9,7 +9,7 @@ from copy import deepcopy
 import pytest
 
 from pydp2.client.position import Position
-from pydp2.errors import Rewound
+from pydp2.errors import ProviderError, Rewound
 from tests.checkpoints import Checkpoints
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World
@@ -251,6 +251,39 @@ def test_an_old_snapshot_tells_nobody_that_a_pass_is_over() -> None:
     assert isinstance(other.error, Rewound)
 
 
+def test_an_old_snapshot_does_not_say_which_pass_all_had_ended_before_they_went_to_another() -> None:
+    made = World(10, 1, dynamic=True)
+    one, other = begun(made)
+    made.finish([one, other], 1)
+    old = made.disk[-1]
+    made.begin(other, Position(0, 4))
+    assert made.next(other) == 4
+    made.disk = [old, made.disk[-1]]
+    made.crash(-2)
+    other.inbox.clear()
+    made.set_epoch(one, 3)
+    made.next(other)
+    assert isinstance(other.error, Rewound)
+
+
+def test_a_trainer_that_comes_back_to_a_restarted_service_after_its_lease_is_told_to_load_a_state() -> None:
+    """The others have gone on, and were given what it had after the snapshot."""
+    made = World(30, 1, dynamic=True)
+    one, other = begun(made)
+    made.write()
+    assert [made.next(other) for _ in range(3)] == [2, 3, 4]
+    made.crash()
+    for trainer in (one, other):
+        trainer.inbox.clear()
+    made.next(one)
+    for _ in range(4):
+        made.now += LEASE / 3
+        made.beat(one)
+        made.team.check_leases(made.now)
+    made.next(other)
+    assert isinstance(other.error, Rewound)
+
+
 def test_a_first_request_for_a_state_that_nobody_heard_is_as_good_as_the_next() -> None:
     made = World(10, 1, dynamic=True)
     one = made.come()
@@ -282,17 +315,76 @@ def test_who_comes_back_after_its_lease_goes_on() -> None:
     assert {n for _, n in made.used()} == {*range(10)}
 
 
+def away_for_a_lease(made: World, trainer: Trainer, *others: Trainer) -> None:
+    """The connection of ``trainer`` is cut until its lease is over; ``others`` wait."""
+    member = made.team.registry.by_peer(trainer.peer)
+    assert member is not None
+    made.team.connection_lost(member, made.now)
+    trainer.inbox.clear()
+    for _ in range(4):
+        made.now += LEASE / 3
+        for other in others:
+            made.beat(other)
+        made.team.check_leases(made.now)
+    assert member.rank not in made.team.registry.trainers
+    made._come_back(trainer)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_who_was_away_for_its_lease_before_it_had_anything_of_its_state_takes_nobody_back(begun: bool) -> None:
+    made, one, other, state = loaded_by_one_of_two(12, 4)
+    comes = made.come()
+    if begun:
+        made.begin(comes, deepcopy(state))
+    assert made.next(one) == 4
+    away_for_a_lease(made, comes, one, other)
+    if begun:
+        made._ask(comes)
+    else:
+        made.begin(comes, deepcopy(state))
+    made.receive(comes)
+    made.next(one)
+    assert (comes.error, one.error) == (None, None)
+
+
+def test_a_silent_trainer_is_written_down_once() -> None:
+    made = World(30, 1, dynamic=True)
+    one, silent = begun(made)
+    made.next(silent)
+    due = []
+    for _ in range(9):
+        made.now += LEASE / 3
+        made.beat(one)
+        made.team.check_leases(made.now)
+        due.append(made.team.snapshot_due)
+        made.deliver()
+    assert due.count(True) == 1
+
+
+def test_why_a_relaxed_pass_failed_is_told_after_it_was_cut_off() -> None:
+    made = World(2, 2, relaxed=True)
+    made.numbers.errors[0] = ProviderError("a file raised")
+    one, other = made.come(0), made.come(1)
+    for trainer in (one, other):
+        made.begin(trainer)
+    assert made.next(one) == 0
+    assert made.next(one) is None
+    made.write()
+    made.crash()
+    made.begin(one)
+    made.receive(one)
+    assert isinstance(one.error, ProviderError)
+
+
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_a_relaxed_pass_that_was_cut_off_is_not_over_for_who_had_nothing_of_it(dynamic: bool) -> None:
-    made = World(10, 1 if dynamic else 2, dynamic=dynamic)
-    made.numbers.plan.order = "relaxed"
+    made = World(10, 1 if dynamic else 2, dynamic=dynamic, relaxed=True)
     one, other = made.come(0), made.come(0 if dynamic else 1)
     for trainer in (one, other):
         made.begin(trainer)
     assert made.next(one) == 0
     made.write()
     made.crash()
-    made.numbers.plan.order = "relaxed"
     other.inbox.clear()
     made.next(other)
     made.receive(other)

@@ -49,8 +49,8 @@ class RankRegistry:
         """Where those ranks stand that ended or left the pass under way, and then the job."""
         self.left_at: set[int] = set()
         """Ranks that were there and left in order."""
-        self.expired: dict[str, None] = {}
-        """Sessions of trainers of the present generation whose lease ran out while they were away."""
+        self.expired: dict[str, str] = {}
+        """By session, the unanswered state of trainers of this generation whose lease ran out while they were away."""
         self._connected: dict[bytes, Trainer] = {}
         self._restored: dict[int, Trainer] = {}
         self._parted_at = 0.0  # when the last of them left
@@ -147,8 +147,8 @@ class RankRegistry:
     def expire(self, trainer: Trainer) -> None:
         """Forget a trainer of a dynamic job that did not come back within its lease. If it does, it goes on."""
         del self.trainers[trainer.rank]
-        if trainer.joined:
-            self.expired[trainer.session] = None
+        if trainer.joined and trainer.run:
+            self.expired[trainer.session] = trainer.unanswered
             if len(self.expired) > _MAX_EXPIRED:
                 del self.expired[next(iter(self.expired))]
 

@@ -51,6 +51,10 @@ class Rejoin:
         self.requests[request.trainer.rank] = request
         self._settle(request.trainer)
 
+    def awaits(self, trainer: Trainer, pass_id: int) -> bool:
+        """Return True if ``trainer`` was in pass ``pass_id``, which was under way."""
+        return pass_id == self.pass_id and trainer.rank in self._expected
+
     def remove(self, trainer: Trainer) -> None:
         """Note that ``trainer`` left: it is not waited for."""
         self._settle(trainer)

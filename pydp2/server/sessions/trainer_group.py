@@ -94,7 +94,8 @@ class TrainerGroup:
             trainer.take_over(attach.session)
             if trainer.state is PassState.IN:
                 trainer.move(TrainerEvent.RETURN)
-            if attach.session in self.registry.expired:
+            if (unanswered := self.registry.expired.get(attach.session)) is not None:
+                trainer.unanswered = unanswered
                 self._generation.joined.add(trainer.rank)
         self._missing_ranks.rank_returned(trainer)
         if not self.in_pass or trainer.state in (PassState.ENDED, PassState.LEFT):
@@ -187,7 +188,7 @@ class TrainerGroup:
         return begin
 
     def _goes_back(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> bool:
-        is_awaited = self._rejoin is not None and self._rejoin.pass_id == begin.pass_id
+        is_awaited = self._rejoin is not None and self._rejoin.awaits(trainer, begin.pass_id)
         unfinished = (self.in_pass or is_awaited) and trainer.state in _UNFINISHED
         is_there = unfinished and begin.pass_id == self.runner.pass_id and not self.registry.dynamic
         is_there = is_there and self.delivery.position_of(trainer) == begin.first_batch
@@ -254,7 +255,7 @@ class TrainerGroup:
     def _rewind(self, trainer: Trainer, begin: m.BeginPass) -> None:
         """Begin a new generation with the state that ``trainer`` names in ``begin``."""
         last = self.runner.pass_id
-        last = last if begin.after_pass and not self.in_pass and last not in self._errors else -1
+        last = last if begin.after_pass and not (self.in_pass or self._maybe_stale or last in self._errors) else -1
         again = self.in_pass and begin.state_name == self._generation.loaded and begin.pass_id == self.runner.pass_id
         done = {**self.registry.passed_through} if again else {}  # had the pass from there on, and left
         early_ends = self.runner.early_ends if again else {}
@@ -381,8 +382,7 @@ class TrainerGroup:
         return not (self.registry.absent or states & self.delivery.unfinished_states or states == {PassState.BEFORE})
 
     def stop(self) -> None:
-        """End the pass for all trainers. The batches that wait for them are dropped, because this object may be
-        remembered for long after."""
+        """End the pass for all trainers, and drop the batches that wait for them: this object may be kept for long."""
         if self.in_pass:
             self.in_pass = False
             self.runner.leave()
@@ -448,7 +448,7 @@ class TrainerGroup:
         self._maybe_stale = registry.dynamic and (snapshot.is_stale or not last)  # who came later is not known here
         if snapshot.running is None or registry.alone:
             if snapshot.is_cut_off:
-                self._errors[snapshot.pass_id] = cut_off(registry.name, snapshot.pass_id)
+                self._errors.setdefault(snapshot.pass_id, cut_off(registry.name, snapshot.pass_id))
             return
         if registry.dynamic:
             self.runner.pass_id -= 1
@@ -548,6 +548,7 @@ class TrainerGroup:
         """Give the batches of trainers that were silent for too long to the others."""
         trainers, lease = self.registry.trainers, self.registry.lease
         for trainer in [each for each in trainers.values() if now - each.last_heard > lease]:
+            self.snapshot_due = self.snapshot_due or bool(trainer.in_flight) or not trainer.peer
             if trainer.in_flight:
                 text = f"job {self.registry.name!r}: {len(trainer.in_flight)} batches of a silent trainer go to others"
                 self._log(text, "lease", names_job=True)
@@ -556,7 +557,6 @@ class TrainerGroup:
             if not trainer.peer:
                 self.registry.expire(trainer)
                 self._generation.joined.discard(trainer.rank)
-            self.snapshot_due = True
         self._settle()
 
     def _name_missing_ranks(self, now: float) -> None:

@@ -104,9 +104,8 @@ class JobSnapshot:
     @property
     def is_cut_off(self) -> bool:
         """True if trainers that share the job were in a pass that cannot be taken up: it has no state in its middle."""
-        return (
-            self.pass_id >= 0 and self.running is None and any(one.state is not PassState.BEFORE for one in self.ranks)
-        )
+        begun = self.pass_id >= 0 and any(one.state is not PassState.BEFORE for one in self.ranks)
+        return begun and self.running is None and self.options.order == "relaxed"
 
     def to_plain(self) -> dict[str, Any]:
         """Return the snapshot as plain values for a file."""
