@@ -329,7 +329,8 @@ class ClientGateway:
         return ServiceContext(
             schema=self._schema, spec=spec, files=self._files, source=self._source, read=read,
             store=None if self._pool_memory is None else self._pool_memory.store, worker_pool=self._worker_pool,
-            act=self.outbox.extend, remember_counts=self._counts.remember, is_forgetful=self._snapshotter.is_forgetful,
+            act=lambda actions: self.outbox.extend(actions), remember_counts=self._counts.remember,
+            is_forgetful=self._snapshotter.is_forgetful,
         )  # fmt: skip
 
     def _log_job(self, job: str, text: str, kind: str, *, names_job: bool = False) -> None:
@@ -401,8 +402,7 @@ class ClientGateway:
         return frozenset(key for peer in self._at if (key := self._hub.key_of(peer)))
 
     def serve(self, most: int) -> bool:
-        """Cut what trainers have credit for, about ``most`` batches; :meth:`deliver` sends them. True when there may be
-        more."""
+        """Cut about ``most`` batches that trainers have credit for; :meth:`deliver` sends them. True: more may come."""
         more = False
         for job_session in list(self._sessions.values()):
             more = job_session.serve(max(1, most // len(self._sessions))) or more
