@@ -72,9 +72,7 @@ class Checkpoints(Generic[S, T]):
         if self._loaded is None or not self._is_forked:
             self._loaded = self._saved[who][max(known)]
         self.generation, self._is_forked = self.generation + 1, False
-        seen: set[tuple[int, int]] = (
-            set()
-        )  # a batch that came twice since the last state: that of ``who`` is in this one
+        seen: set[tuple[int, int]] = set()  # of a batch that came twice since the last state, that of ``who`` counts
         for each in sorted(range(len(self._given)), key=lambda one: one != who):
             self._cut_off(each, self._loaded.at)
             self._given[each] = [one for one in self._given[each] if one[0] <= before or one[1:3] not in seen]

@@ -48,6 +48,33 @@ def loaded_by_one_of_two(length: int, at: int) -> tuple[World, Trainer, Trainer,
     return made, one, other, state
 
 
+def wait_for_a_lease(made: World, *others: Trainer) -> None:
+    """The leases of all but the ``others``, who wait for batches, run out."""
+    for _ in range(4):
+        made.now += LEASE / 3
+        for other in others:
+            made.beat(other)
+        made.team.check_leases(made.now)
+
+
+def away_for_a_lease(made: World, trainer: Trainer, *others: Trainer) -> None:
+    """The connection of ``trainer`` is cut until its lease is over; ``others`` wait."""
+    member = made.team.registry.by_peer(trainer.peer)
+    assert member is not None
+    made.team.connection_lost(member, made.now)
+    trainer.inbox.clear()
+    wait_for_a_lease(made, *others)
+    assert member.rank not in made.team.registry.trainers
+    made._come_back(trainer)
+
+
+def ask_after_a_kill(made: World, trainer: Trainer) -> None:
+    """``trainer`` has lost what was sent to it, and asks a service that was started again."""
+    trainer.inbox.clear()
+    made.next(trainer)
+    made.receive(trainer)
+
+
 def test_who_loads_the_state_when_the_others_have_had_the_rest_of_its_pass_gets_nothing_of_it() -> None:
     made, one, other, state = loaded_by_one_of_two(10, 4)
     assert read_on(made, one) == [4, 5, 6, 7, 8, 9]
@@ -110,9 +137,7 @@ def test_a_trainer_of_a_service_that_knew_nothing_is_not_taken_for_one_that_is_k
     made._come_back(other)
     made.write()
     made.crash()
-    other.inbox.clear()
-    made.next(other)
-    made.receive(other)
+    ask_after_a_kill(made, other)
     assert isinstance(other.error, Rewound)
 
 
@@ -144,9 +169,7 @@ def test_a_state_that_may_have_been_asked_for_before_is_refused_by_a_service_tha
     made.begin(other, deepcopy(state))
     assert made.next(one) == 4
     made.crash(-9)
-    other.inbox.clear()
-    made.next(other)
-    made.receive(other)
+    ask_after_a_kill(made, other)
     assert isinstance(other.error, Rewound)
     made.begin(other, deepcopy(state))
     assert read_on(made, other) == [4, 5, 6, 7, 8, 9]
@@ -210,10 +233,7 @@ def test_a_new_process_with_the_number_of_one_that_is_gone_is_not_taken_for_that
     made.begin(other, deepcopy(state))
     made.vanish(other)
     assert made.next(one) == 4
-    for _ in range(4):
-        made.now += LEASE / 3
-        made.beat(one)
-        made.team.check_leases(made.now)
+    wait_for_a_lease(made, one)
     comes = made.come()
     assert comes.rank == 0
     made.begin(comes, deepcopy(state))
@@ -276,10 +296,7 @@ def test_a_trainer_that_comes_back_to_a_restarted_service_after_its_lease_is_tol
     for trainer in (one, other):
         trainer.inbox.clear()
     made.next(one)
-    for _ in range(4):
-        made.now += LEASE / 3
-        made.beat(one)
-        made.team.check_leases(made.now)
+    wait_for_a_lease(made, one)
     made.next(other)
     assert isinstance(other.error, Rewound)
 
@@ -298,36 +315,12 @@ def test_who_comes_back_after_its_lease_goes_on() -> None:
     made = World(10, 1, dynamic=True)
     one, other = begun(made)
     assert [made.next(other), made.next(other)] == [2, 3]
-    member = made.team.registry.by_peer(other.peer)
-    assert member is not None
-    made.team.connection_lost(member, made.now)
-    for _ in range(4):
-        made.now += LEASE / 3
-        made.beat(one)
-        made.team.check_leases(made.now)
-    assert member.rank not in made.team.registry.trainers
-    other.inbox.clear()
+    away_for_a_lease(made, other, one)
     made._settle_hand(other)
-    made._come_back(other)
     made.begin(other)
     made.finish([one, other], 1)
     assert (one.error, other.error) == (None, None)
     assert {n for _, n in made.used()} == {*range(10)}
-
-
-def away_for_a_lease(made: World, trainer: Trainer, *others: Trainer) -> None:
-    """The connection of ``trainer`` is cut until its lease is over; ``others`` wait."""
-    member = made.team.registry.by_peer(trainer.peer)
-    assert member is not None
-    made.team.connection_lost(member, made.now)
-    trainer.inbox.clear()
-    for _ in range(4):
-        made.now += LEASE / 3
-        for other in others:
-            made.beat(other)
-        made.team.check_leases(made.now)
-    assert member.rank not in made.team.registry.trainers
-    made._come_back(trainer)
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -385,9 +378,7 @@ def test_a_relaxed_pass_that_was_cut_off_is_not_over_for_who_had_nothing_of_it(d
     assert made.next(one) == 0
     made.write()
     made.crash()
-    other.inbox.clear()
-    made.next(other)
-    made.receive(other)
+    ask_after_a_kill(made, other)
     assert isinstance(other.error, Rewound)
     assert "in the middle of pass 0 of job 'default', which has no state there" in str(other.error)
 
