@@ -227,12 +227,21 @@ class SourceCommand(click.Command):
                     formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; if a flag belongs elsewhere or to another loader, the error names the right one."""
+        """Parse as click does; if a flag belongs elsewhere or to another loader, the error names the right one, and
+        several lists are what a shell makes of a pattern without quotes."""
+        ctx.allow_extra_args = True  # to say more about them than click does
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             self._explain_misplaced(ctx, error.option_name.lstrip("-").replace("-", "_"))
             raise
+        if ctx.args and not ctx.resilient_parsing:
+            raise click.UsageError(
+                f"LIST is one path or one pattern, got {ctx.args[0]!r} behind it; put a pattern into quotes, so that "
+                "the shell leaves it alone: 'docs-*.jsonl'",
+                ctx,
+            )
+        return rest
 
     def _explain_misplaced(self, ctx: click.Context, name: str) -> None:
         from pydp2.options import tables
@@ -273,7 +282,9 @@ def _source_arguments(
     files = quarantine or params.list_ or (None if base is None else str(base.list))
     provider = params.provider or (None if base is None else base.provider)
     if files is None:
-        raise click.UsageError("LIST is needed, the path of a train.list; or --config FILE", ctx)
+        raise click.UsageError(
+            "LIST is needed, the path of a train.list or a pattern such as 'docs-*.jsonl'; or --config FILE", ctx
+        )
     if provider is None:
         raise click.UsageError("--provider is needed, as in --provider my_provider.process; or --config FILE", ctx)
     named: dict[str, Any] = {} if base is None else dict(base.args)

@@ -85,14 +85,18 @@ class FileList(Sequence[str]):
         return cls(blob, offsets, source)
 
     @classmethod
-    def of(cls, entries: Iterable[str | os.PathLike[str]]) -> FileList:
-        """Return a list made in Python; each entry is kept as it is (paths become text). An empty
-        one gives a ``UserWarning``.
+    def of(cls, entries: Iterable[str | os.PathLike[str]], root: str | os.PathLike[str] | None = None) -> FileList:
+        """Return a list made in Python; each entry stays as it is (paths become text). An empty
+        list gives a ``UserWarning``.
+
+        With ``root``, an entry with wildcards stands for the files that match it there, as a line of a list file does.
+        An entry that is the name of a file, that has ``://`` in it, or that no file matches stays as it is: it may be a
+        key, such as the text of a query.
 
         Raises:
             OptionTypeError: ``entries`` is one string (the path of a list? see :meth:`read`) or a set, or an entry is
                 neither ``str`` nor a path.
-            ListError: an entry cannot be written as UTF-8.
+            ListError: an entry, or the name of a file that it matches, cannot be written as UTF-8.
         """
         if isinstance(entries, (str, bytes, os.PathLike)):
             raise OptionTypeError(
@@ -108,8 +112,30 @@ class FileList(Sequence[str]):
                 f"a file list must have an order, got a {type(entries).__name__}, which has none; write sorted(…)"
             )
         texts = [_encode_entry(entry, i) for i, entry in enumerate(entries)]
+        if root is not None:
+            texts = _expand_entries(texts, os.fsencode(Path(root).absolute()))
         if not texts:
             warnings.warn("the file list is empty: a pass over it has no samples", UserWarning, stacklevel=2)
+        return cls._of_texts(texts)
+
+    @classmethod
+    def matching(cls, pattern: str, root: str | os.PathLike[str]) -> FileList:
+        """Return the list of the files in ``root`` that match ``pattern``, sorted by name.
+
+        Raises:
+            ListError: no file matches, or the name of one is not UTF-8.
+        """
+        folder = os.fsencode(Path(root).absolute())
+        found = _matching_files(_encode_entry(pattern, 0), folder, f"the pattern {pattern}")
+        if not found:
+            raise ListError(
+                f"no file matches {pattern!r}; patterns are looked up in {os.fsdecode(folder)}, or where root= "
+                "(--root) says"
+            )
+        return cls._of_texts(found)
+
+    @classmethod
+    def _of_texts(cls, texts: list[bytes]) -> FileList:
         offsets = np.zeros(len(texts) + 1, np.int64)
         np.cumsum([len(text) for text in texts], out=offsets[1:])
         return cls(b"".join(texts), offsets)
@@ -290,20 +316,13 @@ class _UnusualLines:
             return []
         if not _WILDCARD.search(entry):
             return [entry]
-        matches = glob.iglob(entry.decode(), root_dir=os.fsdecode(self.root), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute ones
-        found = sorted(name for name in matches if not os.path.isdir(self._path_of(os.fsencode(name))))  # noqa: PTH112  # there may be a million
+        found = _matching_files(entry, self.root, self._place_of(number))
         if not found and b"*" in entry:
             raise ListError(
                 f"{self._place_of(number)}: no file matches {entry.decode()!r}; patterns are looked up "
                 f"in {os.fsdecode(self.root)}. If the line is not a pattern, give the entries as a list in Python"
             )
-        try:
-            return [name.encode() for name in found] or [entry]
-        except UnicodeEncodeError as error:
-            raise ListError(
-                f"{self._place_of(number)}: entries must be UTF-8, and {entry.decode()!r} matches the file "
-                f"{os.fsencode(error.object)!r}; rename it, or write a pattern that leaves it out"
-            ) from None
+        return found or [entry]
 
     def _place_of(self, number: int) -> str:
         """Return which line would be entry ``number``."""
@@ -311,14 +330,52 @@ class _UnusualLines:
         return f"the file list {self.source}, line {line}"
 
     def _exists(self, entry: bytes) -> bool:
-        """Return True if ``entry`` names a file, whole or a part of it."""
-        if os.path.lexists(self._path_of(entry)):
-            return True
-        name, part, _ = entry.rpartition(_PART_MARK)
-        return bool(part and name) and os.path.lexists(self._path_of(name))
+        return _names_file(entry, self.root)
 
-    def _path_of(self, name: bytes) -> bytes:
-        return name if name.startswith(b"/") else self.root + b"/" + name
+
+def is_pattern(text: str) -> bool:
+    """Return True if ``text`` has wildcards, and is no URL."""
+    return "://" not in text and _WILDCARD.search(os.fsencode(text)) is not None
+
+
+def _path_of(name: bytes, root: bytes) -> bytes:
+    return name if name.startswith(b"/") else root + b"/" + name
+
+
+def _names_file(entry: bytes, root: bytes) -> bool:
+    """Return True if ``entry`` names a file, whole or a part of it."""
+    if os.path.lexists(_path_of(entry, root)):
+        return True
+    name, part, _ = entry.rpartition(_PART_MARK)
+    return bool(part and name) and os.path.lexists(_path_of(name, root))
+
+
+def _matching_files(pattern: bytes, root: bytes, place: str) -> list[bytes]:
+    """Return the sorted names of the files that match ``pattern``; directories are left out.
+
+    Raises:
+        ListError: a name is not UTF-8; it names ``place``, where the pattern stands.
+    """
+    matches = glob.iglob(pattern.decode(), root_dir=os.fsdecode(root), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute ones
+    found = sorted(name for name in matches if not os.path.isdir(_path_of(os.fsencode(name), root)))  # noqa: PTH112  # there may be a million
+    try:
+        return [name.encode() for name in found]
+    except UnicodeEncodeError as error:
+        raise ListError(
+            f"{place}: entries must be UTF-8, and {pattern.decode()!r} matches the file "
+            f"{os.fsencode(error.object)!r}; rename it, or write a pattern that leaves it out"
+        ) from None
+
+
+def _expand_entries(texts: list[bytes], root: bytes) -> list[bytes]:
+    """Replace the entries of a Python list that are patterns by the files that match them."""
+    expanded: list[bytes] = []
+    for i, text in enumerate(texts):
+        if b"://" in text or not _WILDCARD.search(text) or _names_file(text, root):
+            expanded.append(text)
+        else:
+            expanded += _matching_files(text, root, f"entry {i} of the file list") or [text]
+    return expanded
 
 
 def _expand_lines(

@@ -206,6 +206,55 @@ def test_python_entries_are_kept_as_they_are(tmp_path: Path) -> None:
     assert list(FileList.of([tmp_path / "x"])) == [str(tmp_path / "x")]
 
 
+@pytest.mark.parametrize(
+    ("entry", "entries"),
+    [
+        ("?.txt", ["a.txt", "b.txt"]),
+        ("deep/**", ["deep/e.txt", "deep/er/d.txt"]),
+        ("{folder}/deep/*", ["{folder}/deep/e.txt"]),
+        ("x*.txt", ["x*.txt"]),
+        ("parts*?part=1/2", ["parts*?part=1/2"]),
+        ("s3://bucket/*.txt", ["s3://bucket/*.txt"]),
+        ("SELECT * FROM t", ["SELECT * FROM t"]),
+        ("[c-d].txt", ["[c-d].txt"]),
+        (" *", [" *"]),
+    ],
+)
+def test_an_entry_of_a_python_list_that_is_a_pattern_is_the_files_that_match_it(
+    folder: Path, entry: str, entries: list[str]
+) -> None:
+    """A name of a file, a URL, and what matches no file stay as they are."""
+    (folder / " blank").unlink()
+    made = FileList.of(["first", entry.format(folder=folder), "last"], folder)
+    assert made == ["first", *(each.format(folder=folder) for each in entries), "last"]
+    assert FileList.of([Path("?.txt")], folder) == ["a.txt", "b.txt"]
+
+
+@given(entries=st.lists(entry_text, min_size=1, max_size=5))
+def test_entries_without_wildcards_are_kept_as_they_are_with_a_root_too(entries: list[str]) -> None:
+    plain = [entry for entry in entries if not set(entry) & set("*?[")] or ["a"]
+    assert FileList.of(plain, "/").fingerprint() == FileList.of(plain).fingerprint()
+
+
+def test_a_pattern_in_place_of_a_list_must_match_a_file(folder: Path) -> None:
+    assert FileList.matching("?.txt", folder) == ["a.txt", "b.txt"]
+    with pytest.raises(ListError, match=rf"no file matches 'z-\*\.txt'; patterns are looked up in {folder}"):
+        FileList.matching("z-*.txt", folder)
+
+
+def test_a_pattern_in_python_that_matches_a_name_that_is_not_utf_8_is_an_error_that_names_entry_and_pattern(
+    folder: Path,
+) -> None:
+    try:
+        (folder / os.fsdecode(b"odd-\xff.txt")).touch()
+    except OSError:
+        pytest.skip("this file system has UTF-8 names only")
+    with pytest.raises(ListError, match=r"entry 1 of the file list: entries must be UTF-8, and 'odd-\*' matches"):
+        FileList.of(["a.txt", "odd-*"], folder)
+    with pytest.raises(ListError, match=r"the pattern odd-\*: entries must be UTF-8"):
+        FileList.matching("odd-*", folder)
+
+
 @pytest.mark.parametrize("wrong", ["train.list", b"a", Path("train.list")])
 def test_one_string_is_not_a_list_of_entries(wrong: object) -> None:
     with pytest.raises(OptionTypeError, match=r"several strings, got one: .*FileList\.read"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.file_list import FileList
+from pydp2.file_list import FileList, is_pattern
 from pydp2.options.values import folder_path
 from pydp2.providers import Provider
 
@@ -63,12 +63,17 @@ def resolve_source(
     home = (Path.cwd() if root is None or root == "" else Path(folder_path("root", root))).resolve()
     if not home.is_dir():
         raise OptionError(f"root must be a folder, where entries and provider are looked up, got {str(root)!r}")
-    if isinstance(files, str | os.PathLike):
-        path = Path(files)
-        listed = FileList.read(home / path if root is not None and not path.is_absolute() else path, home)
-    else:
-        listed = FileList.of(files)
+    listed = _read_or_match(files, root, home) if isinstance(files, str | os.PathLike) else FileList.of(files, home)
     return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
+
+
+def _read_or_match(files: str | os.PathLike[str], root: str | os.PathLike[str] | None, home: Path) -> FileList:
+    """Return the list that ``files`` is the path of, or the files that match it where it is a pattern."""
+    path = Path(files)
+    place = home / path if root is not None and not path.is_absolute() else path
+    if is_pattern(os.fspath(files)) and not os.path.lexists(place):
+        return FileList.matching(os.fspath(files), home)
+    return FileList.read(place, home)
 
 
 def _keywords(args: Mapping[str, Any] | None) -> dict[str, Any]:

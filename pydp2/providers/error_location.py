@@ -72,6 +72,8 @@ def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "")
     missing = error.filename if isinstance(error, OSError) and error.errno in _NO_FILE_ERRNOS else None
     if source and missing in (file_list[0], entry) and _LOOKS_LIKE_DATA.search(missing) and not _has_file(file_list):
         return f"; {source} looks like a file of data, not like a list of files: in Python its list is [{source!r}]"
+    if missing is not None and missing == entry and set("*?[") & set(entry):
+        return f"; no file matched this pattern when the list was read, in {Path.cwd()} or where root= (--root) says"
     if isinstance(error, IsADirectoryError) and isinstance(error.filename, str):
         return f"; it is a directory: write {Path(error.filename, '*')} into the list to have its files"
     if (

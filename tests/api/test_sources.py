@@ -10,7 +10,7 @@ import pytest
 
 import pydp2
 from pydp2 import Source, define_py_data_sources2
-from pydp2.errors import OptionError, OptionTypeError
+from pydp2.errors import ListError, OptionError, OptionTypeError
 
 
 def test_pd_54_one_module_object_and_args_hold_for_both_sides() -> None:
@@ -102,3 +102,33 @@ def test_what_is_given_beside_a_source_beats_it(provider_file: Callable[..., str
         ((told, values),) = data
     assert told.tolist() == [0, 0]
     assert values.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("files", ["*.txt", Path("*.txt"), ["*.txt"], ["1.txt", "[1-9].txt"]])
+def test_a_pattern_or_a_list_of_patterns_takes_the_place_of_a_list(
+    provider_file: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Any
+) -> None:
+    for value in (0, 1):
+        (tmp_path / f"{value}.txt").write_text(f"{value}\n")
+    source = Source(files, provider_file(SIDES), {"width": 2}, is_train=False)
+    expected = [0, 1] if "*.txt" in str(files) else [1, 1]
+    with pydp2.load(source, root=tmp_path, batch_size=9, workers=1) as data:
+        assert [values.tolist() for _, values in data] == [expected]
+    monkeypatch.chdir(tmp_path)
+    with pydp2.load(source, batch_size=9, workers=1) as data:
+        assert [values.tolist() for _, values in data] == [expected]
+
+
+def test_a_list_file_whose_name_looks_like_a_pattern_is_a_list(
+    provider_file: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "1.txt").write_text("1\n")
+    (tmp_path / "[0-9].txt").write_text("1.txt\n1.txt\n")
+    source = Source("[0-9].txt", provider_file(SIDES), {"width": 2}, is_train=False)
+    with pydp2.load(source, root=tmp_path, batch_size=9, workers=1) as data:
+        assert [values.tolist() for _, values in data] == [[1, 1]]
+
+
+def test_a_pattern_without_files_is_an_error_of_the_call(tmp_path: Path) -> None:
+    with pytest.raises(ListError, match=rf"no file matches 'docs-\*\.jsonl'; patterns are looked up in {tmp_path}"):
+        pydp2.load("docs-*.jsonl", "m.process", root=tmp_path, batch_size=9)

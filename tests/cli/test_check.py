@@ -305,3 +305,13 @@ def test_a_configuration_gives_a_replay_its_provider(
     (folder / "run.toml").write_text('provider = "numbers_provider.process"\n[train]\nlist = "train.list"\n')
     result = cli("check", "--replay", "bad.jsonl", "--config", "run.toml")
     assert "2 still bad, 1 now good" in result.stdout
+
+
+def test_a_pattern_in_quotes_is_the_files_that_match_it_and_without_quotes_the_error_asks_for_them(
+    folder: Path, cli: Callable[..., Result]
+) -> None:
+    result = cli("check", "?.txt", *CHECK[2:])
+    assert result.stdout.endswith("ok: 6 good samples in 2 files, 24 bytes as columns\n")
+    result = cli("check", "a.txt", "b.txt", *CHECK[2:])
+    assert result.exit_code == 2
+    assert "LIST is one path or one pattern, got 'b.txt' behind it; put a pattern into quotes" in result.stderr

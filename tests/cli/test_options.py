@@ -152,7 +152,7 @@ def test_root_is_where_list_entries_and_provider_are_looked_up(telling: Path, cl
         (["serve", "train.list", "--drop-last"], '--drop_last: write last_batch="drop" in connect() or load()'),
         (["check", "train.list", "--workers", "3"], "it belongs to pydp2 serve, launch() or load()"),
         (["serve", "train.list", "--workes", "3"], "--workers"),
-        (["check", "a", "b"], "unexpected extra argument"),
+        (["check", "a", "b"], "LIST is one path or one pattern, got 'b' behind it"),
         (["chek"], "chek"),
     ],
 )

@@ -102,3 +102,13 @@ def test_of_a_long_file_of_data_the_first_lines_are_looked_at(tmp_path: Path, mo
     lines = "".join(f"0.5 {i}\n" for i in range(10_000))
     assert "looks like a file of data" in text_of_missing(tmp_path, lines, "0.5 0")
     assert 0 < len(looked) <= 1000
+
+
+def test_an_entry_that_is_a_pattern_without_files_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        open("docs-*.jsonl").close()
+    text = str(user_error(caught.value, "docs-*.jsonl", 0, FileList.of(["docs-*.jsonl"], tmp_path)))
+    assert f"; no file matched this pattern when the list was read, in {tmp_path}" in text
