@@ -34,7 +34,7 @@ from pydp2_cli.signals import signals_call
 )  # fmt: skip
 @click.option(
     "--compress", type=click.Choice(["zstd"]),
-    help="Compress what the workers send, for a slow network; default: none. Needs pip install 'pydp2[zstd]'.",
+    help="Compress what the workers send, for a slow network; default: none. Needs pip install 'zstandard>=0.23'.",
 )  # fmt: skip
 @click.option(
     "--row_server", metavar="ADDRESS",

@@ -383,7 +383,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise OptionError("pydp2.ray needs Ray, which is not installed; pip install 'pydp2[ray]'") from None
+        raise OptionError("pydp2.ray needs Ray, which is not installed; pip install 'ray>=2.40'") from None
     return ray
 
 

@@ -240,3 +240,18 @@ def test_no_public_name_hides_a_part() -> None:
     parts = {p.stem for p in (ROOT / "pydp2").iterdir() if p.is_dir() or p.suffix == ".py"}
     public = set(pydp2.__all__) | {name for name, value in vars(pydp2).items() if callable(value)}
     assert public & parts == set()
+
+
+def test_what_an_error_says_to_install_is_what_the_extra_installs(project: dict[str, Any]) -> None:
+    """As long as no index has pydp2, `pip install 'pydp2[…]'` is an error, so hints name the packages themselves."""
+    extras = {
+        requirement for packages in project["project"]["optional-dependencies"].values() for requirement in packages
+    }
+    hints = []
+    for file in sorted(path for folder in ("pydp2", "cli", "configs", "docs") for path in (ROOT / folder).rglob("*")):
+        if file.suffix in (".py", ".md", ".toml"):
+            text = file.read_text("utf-8")
+            assert "install 'pydp2[" not in text, file
+            hints += re.findall(r"'([\w-]+>=[\d.]+)'", text) if file.suffix == ".py" else []
+    assert len(hints) > 10
+    assert set(hints) <= extras

@@ -1,6 +1,6 @@
 """Training with Paddle 3 that may be killed at any moment, and goes on.
 
-    pip install 'pydp2[paddle]'
+    pip install 'paddlepaddle>=3.0'
     python docs/examples/train_digits_paddle.py run --passes 3 --every 10
 
 Model, optimizer and the place in the data go into one file. After a kill, start the same command again: it ends with

@@ -1,6 +1,6 @@
 """Training under Ray Train, in which a trainer may be killed at any moment.
 
-    pip install 'pydp2[ray]' 'ray[train]>=2.51'
+    pip install 'ray[train]>=2.51'
     python docs/examples/train_digits_ray.py FOLDER --passes 3 --every 10
 
 Two Ray Train workers learn the digits of the sample data, each as one rank of a pydp2 service whose workers run on the

@@ -1,6 +1,6 @@
 """Training with Keras 3 that may be killed at any moment, and goes on.
 
-    pip install 'pydp2[tf]'
+    pip install 'tensorflow-cpu>=2.16' 'keras>=3.5'
     python docs/examples/train_digits_tf.py run.npz --passes 3 --every 10
 
 Model, optimizer and the place in the data go into one file. After a kill, start the same command again: it ends with

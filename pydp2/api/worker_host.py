@@ -76,7 +76,7 @@ class WorkerHost:
         maps: beginnings of entries of the list, and what they are here: ``{"/data": "/mnt/data"}``.
         patience: seconds without a service after which :meth:`run` ends.
         traffic: ``compress="zstd"`` compresses what workers send, for a slow network; the service and this host need
-            ``pip install 'pydp2[zstd]'``. Default: none.
+            ``pip install 'zstandard>=0.23'``. Default: none.
             ``row_server``: an address of this host, ``"tcp://10.0.0.7:*"``: rows stay here, and trainers fetch them
             at this address. Default: rows go through the service. See docs/hosts.md.
 

@@ -63,7 +63,7 @@ def _torch() -> Any:
         return importlib.import_module("torch")
     except ImportError as exc:
         raise ImportError(
-            "placing instances on a device needs torch, which is not installed: pip install 'pydp2[torch]', or leave "
+            "placing instances on a device needs torch, which is not installed: pip install 'torch>=2.4', or leave "
             "place out"
         ) from exc
 

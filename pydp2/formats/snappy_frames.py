@@ -1,4 +1,4 @@
-"""Read and write snappy in its two framings with cramjam (``pip install 'pydp2[snappy]'``).
+"""Read and write snappy in its two framings with cramjam (``pip install 'cramjam>=2.9'``).
 
     stream (``sNaPpY``)    FF 06 00 00 "sNaPpY", then chunks: kind u8 | length u24 LE | CRC u32 LE | data
     blocks (``snappy\\0``)  "snappy\\0", then blocks:           flag u8 | length u16 BE | CRC u32 BE | data
@@ -132,5 +132,5 @@ def _library() -> Any:
     try:
         import cramjam
     except ImportError:
-        raise OptionError("snappy needs cramjam, which is not installed: pip install 'pydp2[snappy]'") from None
+        raise OptionError("snappy needs cramjam, which is not installed: pip install 'cramjam>=2.9'") from None
     return cramjam

@@ -6,7 +6,7 @@ Needs the extra ``jax``.
 try:
     import jax as _jax
 except ImportError as exc:
-    raise ImportError("pydp2.jax needs jax, which is not installed: pip install 'pydp2[jax]'") from exc
+    raise ImportError("pydp2.jax needs jax, which is not installed: pip install 'jax>=0.10'") from exc
 
 from pydp2.jax.arrays import Padded, SparseRows
 from pydp2.jax.loading import JaxLoader, loader

@@ -40,7 +40,7 @@ class ImageRecordIter(FileProvider):
     labels (batch,), or (batch, label_width) if ``label_width`` is above 1.
 
     ``path_imgrec`` may also be a list of files. ``decode`` is new. ``"image"``: any format that Pillow reads (the extra
-    ``pydp2[images]``). ``"raw"``: the bytes are uint8 of ``data_shape``. ``"auto"``: ``"image"`` if Pillow is
+    ``images``). ``"raw"``: the bytes are uint8 of ``data_shape``. ``"auto"``: ``"image"`` if Pillow is
     installed, otherwise ``"raw"``. Or a function that takes bytes and returns uint8 (height, width, channels); several
     threads call it.
 

@@ -120,7 +120,7 @@ class Pictures:
         if len(record.image) != math.prod(self.shape):
             raise BadSample(
                 f"{record.where}: expected the {math.prod(self.shape)} bytes of {self.shape}, got {len(record.image)}; "
-                "to decode pictures, pip install 'pydp2[images]'",
+                "to decode pictures, pip install 'pillow>=10'",
                 slot="data",
                 expected=f"{math.prod(self.shape)} bytes",
                 got=f"{len(record.image)}",

@@ -1,4 +1,4 @@
-"""Pillow, and nothing else of this part knows it: decoding, warping, resizing. The extra ``pydp2[images]``.
+"""Pillow, and nothing else of this part knows it: decoding, warping, resizing. The extra ``images``.
 
 Pictures are uint8 arrays of shape (height, width, channels); channels are 1 (grey), 3 (RGB) or 4 (RGBA).
 """
@@ -65,7 +65,7 @@ def _image() -> ModuleType:
     try:
         from PIL import Image
     except ImportError as exc:
-        raise OptionError("this needs Pillow, which is not installed: pip install 'pydp2[images]'") from exc
+        raise OptionError("this needs Pillow, which is not installed: pip install 'pillow>=10'") from exc
     return Image
 
 

@@ -184,7 +184,7 @@ def _dense_dtype(dtype: DTypeLike) -> np.dtype[Any]:
             dtype = importlib.import_module("ml_dtypes").bfloat16
         except ImportError as exc:
             raise ImportError(
-                "a slot of dtype bfloat16 needs ml_dtypes, which is not installed: pip install 'pydp2[bfloat16]'"
+                "a slot of dtype bfloat16 needs ml_dtypes, which is not installed: pip install 'ml_dtypes>=0.4'"
             ) from exc
     try:
         made = np.dtype(dtype)

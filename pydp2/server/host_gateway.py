@@ -226,7 +226,7 @@ class HostGateway:
             except OptionError as lacks:
                 raise HostRefused(
                     f"a service needs zstandard to inflate what {join.name:.100} compresses, and it is not installed "
-                    "where this one runs; pip install 'pydp2[zstd]' there, or start that host without --compress"
+                    "where this one runs; pip install 'zstandard>=0.23' there, or start that host without --compress"
                 ) from lacks
 
     def _prepared(self, session: HostSession, opened: Sequence[Any]) -> None:

@@ -219,4 +219,4 @@ def require_prometheus() -> None:
         import prometheus_client  # noqa: F401
 
         return
-    raise OptionError("metrics needs prometheus-client, which is not installed; pip install 'pydp2[metrics]'")
+    raise OptionError("metrics needs prometheus-client, which is not installed; pip install 'prometheus-client>=0.20'")

@@ -3,7 +3,7 @@
 try:
     import torch as _torch  # noqa: F401 - the package of that name, not this one
 except ImportError as exc:
-    raise ImportError(f"pydp2.torch needs torch, which cannot be imported ({exc}): pip install 'pydp2[torch]'") from exc
+    raise ImportError(f"pydp2.torch needs torch, which cannot be imported ({exc}): pip install 'torch>=2.4'") from exc
 
 from pydp2.torch.tensor_dataset import Dataset as Dataset
 from pydp2.torch.tensor_dataset import dataset as dataset

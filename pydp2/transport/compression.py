@@ -1,4 +1,4 @@
-"""Compress frames for a slow connection, and inflate them at its other end, with zstd (``pip install 'pydp2[zstd]'``).
+"""Compress frames for a slow connection, and inflate them at its other end, with zstd (the extra ``zstd``).
 
 A peer says of each frame how large it was. That may be wrong, and a few bytes of zstd can say that they are terabytes:
 so the sizes are checked, that of the peer and that inside the frame, before memory is allocated. Only this module
@@ -83,5 +83,5 @@ def _library() -> Any:
     try:
         import zstandard
     except ImportError:
-        raise OptionError("zstd needs zstandard, which is not installed: pip install 'pydp2[zstd]'") from None
+        raise OptionError("zstd needs zstandard, which is not installed: pip install 'zstandard>=0.23'") from None
     return zstandard
