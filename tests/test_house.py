@@ -43,7 +43,6 @@ LIBRARIES = {  # numpy is at home everywhere
 }
 EXECUTING = {"pickle", "cPickle", "shelve", "dill", "cloudpickle", "joblib", "code", "runpy"}
 pytestmark = pytest.mark.xdist_group("house")  # in one process: each file is parsed once
-MOST_LINES = 600  # of one idea; what keeps code readable is the size of its functions
 
 
 def python_files(*tops: str) -> list[Path]:
@@ -195,13 +194,6 @@ def test_nothing_in_the_code_executes_what_it_read() -> None:
     assert wrong == []
     bad = ast.parse("import marshal; marshal.loads(x); eval(y); np.load(z, allow_pickle=1)")
     assert len(list(executing(ast.walk(bad)))) == 3
-
-
-def test_no_file_of_the_code_is_longer_than_600_lines() -> None:
-    long = {
-        str(f.relative_to(ROOT)): n for f in python_files(*CODE) if (n := len(f.read_bytes().splitlines())) > MOST_LINES
-    }
-    assert long == {}
 
 
 def test_every_module_says_what_it_answers_for() -> None:

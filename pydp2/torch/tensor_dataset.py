@@ -26,6 +26,7 @@ from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, JobTaken, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.loader import warn_of_dropped_state
 from pydp2.frameworks.shared_service import (
+    LOADER_OPTIONS,
     START_SECONDS,
     LoaderKeywords,
     SharedService,
@@ -34,7 +35,7 @@ from pydp2.frameworks.shared_service import (
     open_service,
 )
 from pydp2.frameworks.worker_passes import PassRecord, beginning_of_pass
-from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 from pydp2.torch.tensor_loader import Loader, ranks_of
 from pydp2.torch.tensors import Pad, TensorConverter, Tensors
@@ -314,7 +315,7 @@ def _runs(pid: int) -> bool:
     return True
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
 def dataset(
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -334,6 +335,7 @@ def dataset(
 
     Raises what :func:`pydp2.torch.loader` raises, options of the job when the first batch is asked for.
     """
+    check_keywords(dataset, options)
     if isinstance(files, Stream):
         raise OptionTypeError(
             "a dataset connects in each process that reads it, so it cannot take an open stream; give it the list "

@@ -12,11 +12,11 @@ from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.frameworks.loader import FrameworkLoader
-from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, chosen_ranks, open_loader
-from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, chosen_ranks, open_loader
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 from pydp2.torch.ranks import find_ranks
-from pydp2.torch.tensors import Pad, TensorConverter, Tensors
+from pydp2.torch.tensors import Pad, TensorConverter, Tensors, can_pin
 
 
 class Loader(FrameworkLoader[Tensors]):
@@ -40,6 +40,7 @@ class Loader(FrameworkLoader[Tensors]):
         if self._streams is not None:
             super().__init__(client, self._streams.convert, ahead=1, reads_ahead=reads_ahead)
         else:
+            pin_memory = pin_memory and can_pin()
             is_plain = device is None and not pin_memory
             convert = converter.convert_next if is_plain else _Copier(converter, device, pin_memory)
             context = converter.context if is_plain else None
@@ -141,7 +142,7 @@ def _is_cuda(device: Any) -> bool:
     return device is not None and (isinstance(device, int) or torch.device(device).type == "cuda")
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
 def loader(
     files: Files | Source | Stream,
     provider: str | Provider | None = None,
@@ -166,7 +167,7 @@ def loader(
             connection file of a service, or a stream: a client, a mixture, packed sequences.
         provider: the decorated function, or its address.
         device: where the tensors go. To a CUDA device they are copied on a stream of their own, a batch ahead.
-        pin_memory: put tensors for the CPU into pinned memory.
+        pin_memory: put tensors for the CPU into pinned memory. Without a GPU this warns, and has no effect.
         index_dtype: torch.int64, or torch.int32: of index slots, offsets, lengths and sparse indices.
         nested: give sequences as nested tensors with the jagged layout.
         pad: number to fill sequences up with, or a dict of slots and numbers: such slots are a :class:`PaddedTensor`.
@@ -180,6 +181,7 @@ def loader(
         OptionError, OptionTypeError: an option that cannot be, or that the slots cannot have; ranks on several machines
             without a service. Also what :func:`pydp2.load` and :func:`pydp2.connect` raise.
     """
+    check_keywords(loader, options)
     reads_ahead = options.pop("reads_ahead", 0)
     ranks = Ranks() if isinstance(files, Stream) else ranks_of(options)
 

@@ -235,6 +235,19 @@ class TensorConverter:
         return PaddedTensor(_dense(values, place), self._index(lengths, place))
 
 
+def can_pin() -> bool:
+    """Return True if there is a device to which pinned memory can be copied. Without one warn, as torch's DataLoader
+    does: a script that asks for pinned memory runs on a machine without a GPU too."""
+    accelerator = getattr(torch, "accelerator", torch.cuda)  # before torch 2.6 there is none
+    if accelerator.is_available():
+        return True
+    warnings.warn(
+        "pin_memory=True has no effect: torch finds no GPU on this machine, so the tensors stay in ordinary memory",
+        stacklevel=3,
+    )
+    return False
+
+
 def to_tensors(
     batch: Batch,
     device: Any = None,
@@ -248,13 +261,15 @@ def to_tensors(
     Args:
         batch: what a client delivered. Its dense values are not copied on the CPU.
         device: where the tensors go, default the CPU.
-        pin_memory: put them into pinned memory, from which a copy to a device can go on beside other work.
+        pin_memory: put them into pinned memory, from which a copy to a device can go on beside other work. Without a
+            GPU this warns, and has no effect.
         non_blocking: do not wait for the copy to the device.
         options: ``index_dtype, nested, pad, pad_to``, as :func:`pydp2.torch.loader` has them.
 
     Raises:
         OptionError, OptionTypeError: options that the slots cannot have. See docs/torch.md.
     """
+    pin_memory = pin_memory and can_pin()
 
     def place(tensor: torch.Tensor) -> torch.Tensor:
         if pin_memory:

@@ -113,8 +113,22 @@ def test_a_device_that_there_is_not_is_an_error_of_the_call_and_ends_the_service
 def test_options_are_those_of_load_and_unknown_ones_are_named() -> None:
     with pytest.raises(OptionTypeError, match="num_workers"):
         pydp2.torch.loader(*TRAIN, **DIGITS, num_workers=4)  # type: ignore[call-arg]
+    with pytest.raises(OptionTypeError, match="no option 'padd_to', did you mean 'pad_to'"):
+        pydp2.torch.loader(*TRAIN, **DIGITS, padd_to=3)  # type: ignore[call-arg]
+    with pytest.raises(OptionTypeError, match="no option 'indexdtype', did you mean 'index_dtype'"):
+        pydp2.torch.dataset(*TRAIN, **DIGITS, indexdtype=3)  # type: ignore[call-arg]
     with pytest.raises(OptionError, match="rank and world_size belong together"):
         pydp2.torch.loader(*TRAIN, **DIGITS, rank=1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, memory is pinned")
+def test_pinned_memory_without_a_gpu_is_a_warning_and_the_tensors_are_those_without_it() -> None:
+    with pytest.warns(UserWarning, match="pin_memory=True has no effect: torch finds no GPU"):
+        data = pydp2.torch.loader(*TRAIN, **DIGITS, pin_memory=True)
+    with data:
+        steps = [step["pixel"] for step in data]  # type: ignore[call-overload]
+    with pydp2.torch.loader(*TRAIN, **DIGITS) as data:
+        assert all(torch.equal(a, b["pixel"]) for a, b in zip(steps, data, strict=True))  # type: ignore[call-overload]
 
 
 TORCHRUN = {
