@@ -17,8 +17,8 @@ from pydp2.columns.batch import Batch, Csr, Ragged, Value
 from pydp2.errors import ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
-from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
-from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.frameworks.shared_service import LOADER_OPTIONS, Ranks, chosen_ranks, open_loader
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 
 try:
@@ -29,12 +29,14 @@ try:
         DataAdapter,
     )  # which fit() lets through: it has no other name
 except ImportError as missing:
-    raise ImportError("pydp2.keras needs Keras 3, which is not installed: pip install 'pydp2[tf]'") from missing
+    raise ImportError(
+        "pydp2.keras needs Keras 3, which is not installed: pip install 'keras>=3.5', and torch, JAX or TensorFlow"
+    ) from missing
 
 V = TypeVar("V")
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
 def loader(
     files: Files | Source | Stream,
     provider: str | Provider | None = None,
@@ -64,6 +66,7 @@ def loader(
         OptionError: see :func:`pydp2.load`; or a sequence without ``pad``, or with sparse elements; ranks on several
             machines without a service; ``keras.distribution.ModelParallel`` in several processes, without ``rank``.
     """
+    check_keywords(loader, options)
     ranks = Ranks() if isinstance(files, Stream) else chosen_ranks(rank, world_size, find_ranks)
     if rank is None and ranks.world_size > 1 and isinstance(distribution(), ModelParallel):
         raise OptionError(

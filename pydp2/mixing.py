@@ -31,7 +31,7 @@ from pydp2.options.tables import (
     SERVICE_OPTIONS,
     JobOptions,
     LoadKeywords,
-    check_options,
+    check_keywords,
     job_options,
     place_options,
     takes,
@@ -440,11 +440,11 @@ def mix(
             same stream twice, an option that several services cannot share. Also what :func:`load` and :func:`connect`
             raise.
     """
+    check_keywords(mix, options)
     pairs = _pairs(sources)
     shares = _shares([weight for _, weight in pairs])
     stopping = Choice(_STOPPING)("stopping_strategy", stopping_strategy)
     batching = Choice(_METHODS)("batching_method", batching_method)
-    check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
     job = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
     _, _, ranks = place_options("default", 0 if rank is None else rank, 1 if world_size is None else world_size)
     of_open = [each for each, _ in pairs if isinstance(each, Stream)]

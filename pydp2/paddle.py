@@ -19,16 +19,18 @@ from pydp2.columns.columns import Array
 from pydp2.errors import ClientUseError, Error, OptionError, OptionTypeError, from_wire, to_wire
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
-from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
+from pydp2.frameworks.shared_service import LOADER_OPTIONS, Ranks, chosen_ranks, open_loader
 from pydp2.frameworks.worker_passes import WorkerPasses
-from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 from pydp2.schema.input_types import DataType, Slots
 
 try:
     import paddle
 except ImportError as missing:
-    raise ImportError("pydp2.paddle needs Paddle 3, which is not installed: pip install 'pydp2[paddle]'") from missing
+    raise ImportError(
+        "pydp2.paddle needs Paddle 3, which is not installed: pip install 'paddlepaddle>=3.0'"
+    ) from missing
 
 Tensor: TypeAlias = Any
 _WIDER: dict[str, np.dtype[Any]] = {
@@ -56,7 +58,7 @@ class PaddedTensor(NamedTuple):
     lengths: Tensor
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
 def loader(
     files: Files | Source | Stream,
     provider: str | Provider | None = None,
@@ -90,6 +92,8 @@ def loader(
         OptionError: see :func:`pydp2.load`; or the ranks are on several machines and no service is given.
     """
 
+    check_keywords(loader, options)
+
     def make(client: Stream) -> FrameworkLoader[Any]:
         where = paddle.get_device() if place is None else place
         on_cpu = isinstance(where, paddle.CPUPlace) or where == "cpu"
@@ -100,7 +104,7 @@ def loader(
     return open_loader(files, provider, ranks, make, job=job, **options)
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
 def dataset(
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -125,6 +129,7 @@ def dataset(
 
     Raises what :func:`loader` raises.
     """
+    check_keywords(dataset, options)
     return StreamDataset(WorkerPasses(files, provider, _ranks(options), job=job, **options), x, y, pad, state)
 
 

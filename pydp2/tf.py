@@ -20,22 +20,24 @@ from pydp2.columns.columns import Array, aligned
 from pydp2.errors import ClientUseError, OptionError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
-from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
+from pydp2.frameworks.shared_service import LOADER_OPTIONS, Ranks, chosen_ranks, open_loader
 from pydp2.frameworks.sparse_rows import sorted_columns
-from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
 
 try:
     import tensorflow as tf
 except ImportError as missing:
-    raise ImportError("pydp2.tf needs TensorFlow, which is not installed: pip install 'pydp2[tf]'") from missing
+    raise ImportError(
+        "pydp2.tf needs TensorFlow, which is not installed: pip install 'tensorflow-cpu>=2.16' 'keras>=3.5'"
+    ) from missing
 
 Tensor: TypeAlias = Any
 _MOST = np.iinfo(np.int64).max
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
 def loader(
     files: Files | Source | Stream,
     provider: str | Provider | None = None,
@@ -66,11 +68,12 @@ def loader(
         OptionError: see :func:`pydp2.load`; or ``pad`` with a sequence of sparse elements; ranks on several machines
             without a service.
     """
+    check_keywords(loader, options)
     ranks = Ranks() if isinstance(files, Stream) else chosen_ranks(rank, world_size, find_ranks)
     return open_loader(files, provider, ranks, lambda client: TensorLoader(client, x, y, pad), **options)
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=(*LOADER_OPTIONS, "x", "y", "pad"))
 def dataset(
     files: Files | Source | Stream | TensorLoader,
     provider: str | Provider | None = None,
@@ -87,6 +90,7 @@ def dataset(
 
     Raises what :func:`loader` raises.
     """
+    check_keywords(dataset, options)
     if not isinstance(files, TensorLoader):
         return loader(files, provider, **options).dataset()
     if options or provider is not None:

@@ -22,6 +22,7 @@ from pydp2.options.tables import (
     SERVICE_OPTIONS,
     JobKeywords,
     ServiceKeywords,
+    check_keywords,
     job_options,
     place_options,
     service_options,
@@ -80,6 +81,7 @@ class ListCount:
             TypeError: the number does not follow from the counts; the message says why.
             OptionError, OptionTypeError: what was given cannot be.
         """
+        check_keywords(self.batches, options)
         _, rank, world_size = place_options("count", rank, world_size)
         length = PassLength(asdict(job_options(**options)), rank, world_size)
         weight = sum(each.weight for each in self.files)
@@ -128,6 +130,7 @@ def count(
         OptionError: the provider is not in a file, so pydp2 could not notice when it changes, or ``remember_counts`` is
             False. Also what :func:`pydp2.launch` and a pass raise; what was counted before is remembered.
     """
+    check_keywords(count, options)
     served = resolve_source(files, provider, args, is_train, root)
     if not service_options(**options).remember_counts:
         raise OptionError("count remembers what it counts, got remember_counts=False; leave it out, or make it True")

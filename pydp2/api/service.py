@@ -36,7 +36,7 @@ from pydp2.options.tables import (
     JobOptions,
     LoadKeywords,
     ServiceKeywords,
-    check_options,
+    check_keywords,
     job_options,
     place_options,
     service_options,
@@ -94,6 +94,7 @@ class Service:
     ) -> Client:
         """Return a client of this service. Take what :func:`pydp2.connect` takes but the address, and raise what it
         raises."""
+        check_keywords(self.connect, options)
         require_allowed_process()
         says_who = rank is not None or world_size is not None
         of_several = None if says_who or options.get("share") == "dynamic" else distributed_environment()
@@ -204,6 +205,7 @@ def launch(
         GuardError: called inside a worker, usually for lack of an ``if __name__ == "__main__"`` guard, or in an
             interpreter that runs without its global lock.
     """
+    check_keywords(launch, options)
     require_allowed_process()
     chosen = service_options(**options)
     served = resolve_source(files, provider, args, is_train, root)
@@ -320,6 +322,7 @@ def connect(
         ServiceUnreachable: no service answers.
         JobTaken: another trainer has this place.
     """
+    check_keywords(connect, options)
     require_allowed_process()
     place = _trainer_place(job, rank, world_size)
     of_several = distributed_environment() if rank is None and world_size is None else None
@@ -382,10 +385,10 @@ def load(
             started several of this process: each would have a service of its own, and see all samples. Pass
             ``world_size=1`` if that is what you want. Also what :func:`launch` and :func:`connect` raise.
     """
+    check_keywords(load, options)
     explicit = rank is not None or world_size is not None
     place = _trainer_place(job, rank, world_size)
     _check_single_process(place["rank"], place["world_size"], None if explicit else distributed_environment())
-    check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
     chosen = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
     rest: dict[str, Any] = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)

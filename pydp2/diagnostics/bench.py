@@ -22,7 +22,7 @@ from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
     LoadChoices,
-    check_options,
+    check_keywords,
     job_options,
     service_options,
     takes,
@@ -120,10 +120,10 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
         ProviderError, BadSample: the provider raised, or yielded what its slots do not take.
         Error: there are no samples, or none came in time.
     """
+    check_keywords(bench, options)
     require_allowed_process()
     seconds = _number("seconds", seconds, _LEAST)
     step = None if step_ms is None else _number("step_ms", step_ms, 0.001) / 1000
-    check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
     given: dict[str, Any] = {**options, "batch_size": batch_size}
     service = {name: given[name] for name in SERVICE_OPTIONS if name in given and name not in _OWN}
     job = {name: given[name] for name in JOB_OPTIONS if name in given and name not in _ONE_JOB}

@@ -130,6 +130,10 @@ class LoaderKeywords(LoadChoices, total=False):
     reads_ahead: int
 
 
+LOADER_OPTIONS = (*LoaderKeywords.__annotations__, "timeout")
+"""Names of all keywords of loaders of frameworks; ``timeout`` is for an address."""
+
+
 def open_service(
     files: Files | Source, provider: str | Provider | None, ranks: Ranks, *, job: str = "default", **options: Any
 ) -> tuple[str, SharedService | None]:

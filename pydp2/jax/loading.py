@@ -15,10 +15,10 @@ from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.loader import FrameworkLoader
-from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, check_others, is_address, open_loader
+from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, check_others, is_address, open_loader
 from pydp2.jax.arrays import ArrayMaker, Lengths, Values, lengths_by_slot
 from pydp2.jax.placement import ProcessPlacement, check_divisible, placement_of, ranks_of_run
-from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 from pydp2.schema.input_types import Slots
 
@@ -64,7 +64,7 @@ class JaxLoader(FrameworkLoader[Values]):
         yield from ()
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
 def loader(
     files: Files | Source | Stream,
     provider: str | Provider | None = None,
@@ -101,6 +101,7 @@ def loader(
         OptionError: ``batch_size`` cannot be divided among the devices, or another option that cannot be; what
             :func:`pydp2.load` and :func:`pydp2.connect` raise.
     """
+    check_keywords(loader, options)
     if isinstance(sharding, jax.Device):
         sharding = SingleDeviceSharding(sharding)
     if not isinstance(sharding, Sharding | None):

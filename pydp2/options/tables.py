@@ -340,6 +340,8 @@ JOB_OPTIONS: Mapping[str, Option] = _table(JobOptions)
 _FORMS: Mapping[str, Any] = {**ServiceKeywords.__annotations__, **JobKeywords.__annotations__}
 SERVICE_ARGUMENTS = ("list", "provider", "args", "is_train")
 """Arguments that say what a service reads; in Python and in TOML they stand outside the table of its options."""
+_NOT_OF_SERVICE = {*JOB_OPTIONS, "job", "rank", "world_size"}
+_NOT_OF_JOB = {*SERVICE_OPTIONS, *SERVICE_ARGUMENTS}
 PROVIDER_OPTIONS = (
     "input_types", "should_shuffle", "pool_size", "min_pool_size", "can_over_batch_size", "calc_batch_size", "cache",
     "check", "check_fail_continue", "init_hook",
@@ -351,6 +353,11 @@ _PASSES = "the number of passes is that of your loops over the client: for epoch
 _ORDER = "nothing samples here: the order is drawn from seed=, and shuffle=False turns it off"
 _SEED = "seed=7"
 _COLUMNS = "a batch is made of the columns that input_types declare, so leave it out; sequences have Ragged.pad()"
+_TRANSFORM = "process(settings, filename) makes the samples: call it there, before yield; the workers run it"
+_DEVICE = (
+    "batches are numpy arrays, so leave it out; pydp2.torch.loader has device=, pydp2.jax.loader sharding=, "
+    "pydp2.paddle.loader place="
+)
 ELSEWHERE: Mapping[str, tuple[str, str]] = {
     # torch.utils.data.DataLoader
     "drop_last": ("last_batch", _LAST),
@@ -365,6 +372,13 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "sampler": ("", _ORDER),
     "batch_sampler": ("", _ORDER),
     "persistent_workers": ("", "workers live as long as the service, so leave it out"),
+    "shuffle_seed": ("seed", _SEED),
+    "pin_memory_device": ("", "batches are numpy arrays, so leave it out; pydp2.torch.loader has device="),
+    "device": ("", _DEVICE),
+    "dtype": ("", 'a slot has its dtype, as dense_vector(784, dtype="uint8") in input_types'),
+    "transform": ("", _TRANSFORM),
+    "target_transform": ("", _TRANSFORM),
+    "transforms": ("", _TRANSFORM),
     "dataset": ("", "the data are a list of files and a provider, the first two arguments of load() and launch()"),
     # tf.data
     "drop_remainder": ("last_batch", _LAST),
@@ -373,7 +387,13 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "cycle_length": ("interleave", _TURNS),
     "deterministic": ("order", 'order="relaxed", in place of deterministic=False'),
     "reshuffle_each_iteration": ("", "each pass has an order of its own, drawn from seed=, so leave it out"),
+    "map": ("", _TRANSFORM),
+    "map_func": ("", _TRANSFORM),
+    "filter": ("", "leave a sample out in process, with if and no yield"),
+    "repeat": ("", _PASSES),
     # Grain
+    "transformations": ("", _TRANSFORM),
+    "operations": ("", _TRANSFORM),
     "worker_count": ("workers", _WORKERS),
     "worker_buffer_size": ("prefetch", _READY),
     "num_epochs": ("", _PASSES),
@@ -427,16 +447,17 @@ def elsewhere(name: str, allowed_here: Collection[str], homes: Mapping[str, str]
     return f": {'write ' if option else ''}{words}{' in ' if home else ''}{home.removeprefix('in ')}"
 
 
-def takes(*tables: Mapping[str, Option]) -> Callable[[_F], _F]:
+def takes(*tables: Mapping[str, Option], also: Collection[str] = ()) -> Callable[[_F], _F]:
     """Have ``inspect.signature`` and ``help`` show the options of ``tables``, with defaults, in place of ``**options``.
 
     What the decorated function takes stays the same. An option that it names itself keeps the default it has there.
+    ``also``: names that it takes in ``**options`` beside those of the tables, for :func:`check_keywords`.
     """
+    options = {name: option for table in tables for name, option in table.items()}
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
         own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        options = {name: option for table in tables for name, option in table.items()}
         shown = [
             inspect.Parameter(
                 name,
@@ -448,9 +469,27 @@ def takes(*tables: Mapping[str, Option]) -> Callable[[_F], _F]:
             if name not in signature.parameters
         ]
         function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        function._keywords = {*(each.name for each in own), *options, *also}  # type: ignore[attr-defined]
         return function
 
     return decorate
+
+
+def check_keywords(function: Callable[..., Any], given: Collection[str]) -> None:
+    """Refuse keywords in the ``**options`` of ``function``, which :func:`takes` decorates, that no option has.
+
+    The function calls this itself: a decorator that did would be one more frame for each warning about the caller.
+
+    Raises:
+        OptionTypeError: suggests the nearest of all keywords that the function takes, its own parameters included.
+    """
+    known: Collection[str] = function._keywords  # type: ignore[attr-defined]
+    if "batch_size" not in known:
+        check_options(given, known, _NOT_OF_SERVICE, "connect() or load()")
+    elif "workers" not in known:
+        check_options(given, known, _NOT_OF_JOB, "launch(), load() or serve")
+    else:
+        check_options(given, known)
 
 
 def service_options(**given: Any) -> ServiceOptions:
@@ -460,14 +499,14 @@ def service_options(**given: Any) -> ServiceOptions:
         OptionTypeError: unknown, misplaced or of a wrong type.
         OptionError: a value that cannot be.
     """
-    check_options(given, SERVICE_OPTIONS, {*JOB_OPTIONS, "job", "rank", "world_size"}, "connect() or load()")
+    check_options(given, SERVICE_OPTIONS, _NOT_OF_SERVICE, "connect() or load()")
     return ServiceOptions(**_checked(ServiceOptions, given))
 
 
 def job_options(**given: Any) -> JobOptions:
     """Return :class:`JobOptions` from what a user gave; ``batch_size`` is needed. Raises what
     :func:`service_options` raises."""
-    check_options(given, JOB_OPTIONS, {*SERVICE_OPTIONS, *SERVICE_ARGUMENTS}, "launch(), load() or serve")
+    check_options(given, JOB_OPTIONS, _NOT_OF_JOB, "launch(), load() or serve")
     if "batch_size" not in given:
         raise OptionTypeError("batch_size is needed, as in batch_size=128")
     return JobOptions(**_checked(JobOptions, given))

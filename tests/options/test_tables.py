@@ -27,10 +27,12 @@ from pydp2.options.tables import (
     JobOptions,
     ServiceKeywords,
     ServiceOptions,
+    check_keywords,
     check_options,
     job_options,
     load_config,
     service_options,
+    takes,
 )
 from pydp2.options.values import bind_address, number_of_bytes
 from pydp2.protocol.messages import INT_LIMIT
@@ -579,3 +581,39 @@ def test_the_keywords_of_a_provider_are_those_of_the_decorator() -> None:
     shown = {each.name: each.annotation for each in parameters if each.kind is not each.VAR_KEYWORD}
     declared = {name: kind.__forward_arg__ for name, kind in ProviderKeywords.__annotations__.items()}
     assert {name: kind for name, kind in declared.items() if name not in LegacyKeywords.__annotations__} == shown
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=("job",))
+def some_loader(files: str, *, pad_to: int | None = None, **options: Any) -> dict[str, Any]:
+    check_keywords(some_loader, options)
+    return {"files": files, "pad_to": pad_to, **options}
+
+
+@takes(SERVICE_OPTIONS)
+def some_launch(**options: Any) -> dict[str, Any]:
+    check_keywords(some_launch, options)
+    return options
+
+
+def test_a_function_that_takes_options_gets_them_as_they_are() -> None:
+    assert some_loader("a", pad_to=3, batch_size=9, job="b") == {"files": "a", "pad_to": 3, "batch_size": 9, "job": "b"}
+    assert list(inspect.signature(some_loader).parameters)[:3] == ["files", "pad_to", "workers"]
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (some_loader, {"padd_to": 3}, "no option 'padd_to', did you mean 'pad_to'"),
+        (some_loader, {"jobb": "x"}, "no option 'jobb', did you mean 'job'"),
+        (some_loader, {"batchsize": 3}, "no option 'batchsize', did you mean 'batch_size'"),
+        (some_loader, {"transform": len}, r"no option 'transform': process\(settings, filename\) makes the samples"),
+        (some_loader, {"pool_size": 9}, r"pool_size is not an option here: it belongs to @provider"),
+        (some_launch, {"batch_size": 9}, r"batch_size is not an option here: it belongs to connect\(\) or load\(\)"),
+        (some_launch, {"rankk": 9}, "no option 'rankk', did you mean 'rank'"),
+    ],
+)
+def test_a_keyword_that_no_option_has_suggests_what_the_function_itself_takes(
+    function: Callable[..., Any], given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionTypeError, match=message):
+        function("a", **given) if function is some_loader else function(**given)
