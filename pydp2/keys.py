@@ -176,6 +176,14 @@ def is_connection_text(content: bytes) -> bool:
         return False
 
 
+def is_connection_file(path: Path) -> bool:
+    """Return whether ``path`` is a connection file, of this release or another. Raises OSError if it cannot be read."""
+    if not path.is_file():  # a pipe is not even opened: its writer would lose its reader when this one closes
+        return False
+    with open(path, "rb") as stream:
+        return is_connection_text(stream.read(_MAX_BYTES))
+
+
 def remove_connection(path: Path, address: str) -> None:
     """Remove the connection file ``path`` if it is still the one of the service at ``address``."""
     with contextlib.suppress(OptionError, OSError):

@@ -10,8 +10,10 @@ from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.file_list import FileList, is_pattern
+from pydp2.keys import is_connection_file
 from pydp2.options.values import folder_path
 from pydp2.providers import Provider
+from pydp2.service_address import without_token
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -56,6 +58,8 @@ def resolve_source(
         args = files.args if args is None else args
         is_train = files.is_train if is_train is None else is_train
         files = files.files
+    if isinstance(files, str | os.PathLike) and (service := _service_of(os.fspath(files), provider is not None)):
+        raise OptionTypeError(service)
     if provider is None:
         raise OptionTypeError('a provider is needed, as in launch("train.list", "my_provider.process")')
     if not isinstance(is_train, bool | None):
@@ -65,6 +69,19 @@ def resolve_source(
         raise OptionError(f"root must be a folder, where entries and provider are looked up, got {str(root)!r}")
     listed = _read_or_match(files, root, home) if isinstance(files, str | os.PathLike) else FileList.of(files, home)
     return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
+
+
+def _service_of(files: str, has_provider: bool) -> str:
+    """Return what to write in place of ``files`` where it names a service that runs and no list; else ''."""
+    shown = without_token(files) if "://" in files else files
+    call = f"a list of files is needed; pydp2.connect({shown!r}, …) gives its stream, for a loop and for mix()"
+    if "://" in files and not has_provider:
+        return f"{shown} is the address of a service: {call}"
+    try:
+        is_file = is_connection_file(Path(files))
+    except (OSError, ValueError):
+        is_file = False
+    return f"{files} is the connection file of a service: {call}" if is_file else ""
 
 
 def _read_or_match(files: str | os.PathLike[str], root: str | os.PathLike[str] | None, home: Path) -> FileList:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,24 @@ def test_a_list_file_whose_name_looks_like_a_pattern_is_a_list(
 def test_a_pattern_without_files_is_an_error_of_the_call(tmp_path: Path) -> None:
     with pytest.raises(ListError, match=rf"no file matches 'docs-\*\.jsonl'; patterns are looked up in {tmp_path}"):
         pydp2.load("docs-*.jsonl", "m.process", root=tmp_path, batch_size=9)
+
+
+CONNECTION = {"pydp2": 1, "address": "tcp://localhost:7000", "keys": {"server": "x"}}
+
+
+@pytest.mark.parametrize("provider", [None, "m.process"])
+def test_a_connection_file_in_place_of_a_list_is_an_error_that_says_how_to_connect(
+    tmp_path: Path, provider: str | None
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(CONNECTION))
+    path = str(tmp_path / "run.json")
+    with pytest.raises(OptionTypeError, match=r"run\.json is the connection file of a service: .*pydp2\.connect\("):
+        pydp2.load(path, provider, batch_size=9)
+    with pytest.raises(OptionTypeError, match=r"run\.json is the connection file of a service: .*mix\(\)"):
+        pydp2.mix({path: 1}, provider, batch_size=9)
+
+
+def test_an_address_in_place_of_a_list_is_an_error_that_does_not_show_its_token() -> None:
+    with pytest.raises(OptionTypeError, match=r"^tcp://h:7000 is the address of a service") as caught:
+        pydp2.load("tcp://h:7000?token=00112233445566778899aabbccddeeff", batch_size=9)
+    assert "token" not in str(caught.value)
