@@ -318,11 +318,11 @@ def _parse_value(text: str) -> Any:
     """Return ``text`` as JSON, else as TOML, else itself. Dates of TOML stay text, because args have none."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         document = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
     value = document["value"]
     return text if len(document) != 1 or isinstance(value, date | time) else value
@@ -338,6 +338,8 @@ def _read_args_file(name: str) -> dict[str, Any]:
         value = readers[path.suffix](path.read_text("utf-8-sig"))
     except OSError as error:
         raise click.ClickException(f"--args-file {name} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise click.ClickException(f"--args-file {name}: values are nested too deep; write fewer levels") from None
     except ValueError as error:  # of JSON, TOML and UTF-8 alike
         raise click.ClickException(f"--args-file {name}: {error}") from None
     if not isinstance(value, dict):

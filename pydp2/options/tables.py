@@ -592,6 +592,8 @@ def _document(file: Path) -> dict[str, Any]:
         raise OptionError(f"{file}: not valid TOML: {error}") from None
     except UnicodeDecodeError as error:
         raise OptionError(f"{file}: a configuration must be UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise OptionError(f"{file}: tables and lists are nested too deep to be read; write fewer levels") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise OptionError(f"the configuration {file} cannot be read: {reason}") from None

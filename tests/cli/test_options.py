@@ -183,3 +183,15 @@ def test_sizes_and_seconds_are_taken_as_in_a_configuration(folder: Path, running
     assert first["address"] == f"ipc://{folder}/s"
     service.process.terminate()  # type: ignore[attr-defined]
     assert service.ended()[0] == 143  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.json", "[" * 100_000), ("a.toml", "a = " + "[" * 3000)])
+def test_arguments_that_are_nested_thousands_deep_are_an_error_of_the_command(
+    telling: Path, cli: Callable[..., Result], name: str, text: str
+) -> None:
+    (telling / name).write_text(text)
+    result = cli("check", "train.list", "--provider", "telling.process", "--args-file", name)
+    assert result.exit_code == 1
+    assert "nested too deep" in result.stderr
+    result = cli("check", "train.list", "--provider", "telling.process", "--args", f"n={text}")
+    assert "told True [('n'," in result.stdout + result.stderr

@@ -617,3 +617,13 @@ def test_a_keyword_that_no_option_has_suggests_what_the_function_itself_takes(
 ) -> None:
     with pytest.raises(OptionTypeError, match=message):
         function("a", **given) if function is some_loader else function(**given)
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "[" * 3000 + "]" * 3000, ".".join("a" * 3000) + " = 1", "x = " + "{a = " * 3000]
+)
+def test_a_configuration_that_is_nested_thousands_deep_is_an_option_error(
+    write: Callable[..., Path], text: str
+) -> None:
+    with pytest.raises((OptionError, OptionTypeError), match=r"run\.toml: "):
+        load_config(write(text))
