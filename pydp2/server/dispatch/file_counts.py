@@ -95,7 +95,7 @@ class FileCounts:
             return []
         text = (
             f"file {self._label(file)} gave {ledger.sample_count} samples, and {before} when it was counted last: the "
-            "length of the pass was wrong by that; the new count is remembered"
+            "length of the pass was wrong by that; from now on this service uses the new count"
         )
         return [Log(text, kind="count")]
 
