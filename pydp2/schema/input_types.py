@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import dropwhile
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -137,6 +138,17 @@ class InputType:
         """Shape of one dense element."""
         return self.shape if self.shape is not None else (self.dim,)
 
+    def fits_shape(self, shape: tuple[int, ...]) -> bool:
+        """Return True if an array of ``shape`` with :attr:`dim` elements has them in the order of a dense element.
+
+        An array of one dimension has, and one of the declared shape; leading sides of 1 do not count. If the slot
+        declares no shape of several sides, each array has.
+        """
+        if self.shape is None or len(self.shape) < 2 or shape == self.shape:
+            return True
+        inner = inner_sides(shape)
+        return len(inner) < 2 or inner == inner_sides(self.shape)
+
     @property
     def stored_dtype(self) -> np.dtype[Any]:
         """dtype in which elements are stored and sent: that of the batch, or uint16 for bfloat16, which is no dtype of
@@ -178,6 +190,11 @@ class InputType:
         return f"InputType({text})"
 
 
+def inner_sides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``shape`` without its leading sides of 1."""
+    return tuple(dropwhile((1).__eq__, shape))
+
+
 def _dense_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     if isinstance(dtype, str) and dtype == "bfloat16":
         try:
@@ -193,6 +210,16 @@ def _dense_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return made if is_bfloat16(made) else made.newbyteorder("=")  # so that float32 in any order is the default
 
 
+def _checked_sides(shape: Sequence[SupportsIndex]) -> tuple[int, ...]:
+    try:
+        sides = tuple(operator.index(side) for side in shape)
+    except TypeError as exc:
+        raise OptionTypeError(f"a dense slot's shape must be a tuple of ints, got {shape!r}") from exc
+    if any(side < 1 for side in sides):
+        raise OptionError(f"every side of a dense slot's shape must be at least 1, got {sides}")
+    return sides
+
+
 def _input_type(
     dim: SupportsIndex,
     seq_type: int,
@@ -201,13 +228,11 @@ def _input_type(
     shape: Sequence[SupportsIndex] | None = None,
 ) -> InputType:
     if isinstance(dim, bool) or not hasattr(dim, "__index__"):
-        raise OptionTypeError(f"the width or range of a slot must be an int, got {dim!r}")
+        hint = "; only dense slots have a shape" if isinstance(dim, tuple | list) else ""
+        raise OptionTypeError(f"the width or range of a slot must be an int, got {dim!r}{hint}")
     made = None if dtype is None else _dense_dtype(dtype)
     width = operator.index(dim)
-    try:
-        sides = None if shape is None else tuple(operator.index(s) for s in shape)
-    except TypeError as exc:
-        raise OptionTypeError(f"a dense slot's shape must be a tuple of ints, got {shape!r}") from exc
+    sides = None if shape is None else _checked_sides(shape)
     try:
         level = SequenceType(seq_type)
     except ValueError:
@@ -223,31 +248,44 @@ def _input_type(
 
 
 def dense_vector(
-    dim: SupportsIndex,
+    dim: SupportsIndex | Sequence[SupportsIndex],
     seq_type: int = SequenceType.NO_SEQUENCE,
     *,
     dtype: DTypeLike | None = None,
     shape: Sequence[SupportsIndex] | None = None,
 ) -> InputType:
-    """Declare ``dim`` numbers: a list or tuple of floats, or a numpy array of any real dtype and
-    any shape with dim elements.
+    """Declare ``dim`` numbers: a list or tuple of floats, or an array of any real dtype with dim elements.
 
+    ``shape``: an array of several dimensions must have it, apart from leading sides of 1; without it, any shape is
+    right. A tuple or list in the place of ``dim`` is the shape: ``dense_vector((3, 32, 32))`` declares what
+    ``dense_vector(3072, shape=(3, 32, 32))`` does.
     ``dtype``: bool, an integer type, float16 to float64, or ``"bfloat16"``, which needs the package ml_dtypes.
     In a batch: ``(rows, dim)`` float32, or the declared ``dtype`` and ``(rows, *shape)``. Raises :class:`OptionError`,
     :class:`OptionTypeError`, and ImportError, with the remedy, if ml_dtypes is not installed. See docs/semantics.md.
     """
-    return _input_type(dim, seq_type, DataType.Dense, dtype, shape)
+    if isinstance(dim, tuple | list):
+        if shape is not None:
+            raise OptionTypeError(f"a dense slot has one shape, got {dim!r} and shape={shape!r}; leave out one of them")
+        sides = _checked_sides(dim)
+        return _input_type(math.prod(sides), seq_type, DataType.Dense, dtype, sides)
+    return _input_type(dim, seq_type, DataType.Dense, dtype, shape)  # type: ignore[arg-type]  # it may be anything
 
 
 def dense_vector_sequence(
-    dim: SupportsIndex, *, dtype: DTypeLike | None = None, shape: Sequence[SupportsIndex] | None = None
+    dim: SupportsIndex | Sequence[SupportsIndex],
+    *,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[SupportsIndex] | None = None,
 ) -> InputType:
     """Declare a list of dense elements per sample, or one array ``(steps, dim)``. See docs/semantics.md."""
     return dense_vector(dim, SequenceType.SEQUENCE, dtype=dtype, shape=shape)
 
 
 def dense_vector_sub_sequence(
-    dim: SupportsIndex, *, dtype: DTypeLike | None = None, shape: Sequence[SupportsIndex] | None = None
+    dim: SupportsIndex | Sequence[SupportsIndex],
+    *,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[SupportsIndex] | None = None,
 ) -> InputType:
     """Declare a list of lists of dense elements per sample. See docs/semantics.md."""
     return dense_vector(dim, SequenceType.SUB_SEQUENCE, dtype=dtype, shape=shape)

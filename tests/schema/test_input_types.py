@@ -17,6 +17,7 @@ from pydp2.schema.input_types import (
     Slots,
     dense_vector,
     dense_vector_sequence,
+    dense_vector_sub_sequence,
     integer_value,
     integer_value_sequence,
     scalar,
@@ -96,6 +97,58 @@ def test_a_slot_that_no_value_fits_is_refused_when_it_is_declared():
         integer_value(0)
     with pytest.raises(OptionError, match="the width of a dense slot must be at least 1, got 0: no value"):
         dense_vector_sequence(0)
+
+
+@pytest.mark.parametrize("made", [dense_vector, dense_vector_sequence, dense_vector_sub_sequence])
+def test_a_shape_may_stand_in_the_place_of_the_size(made):
+    shaped = made(3072, shape=(3, 32, 32), dtype="uint8")
+    assert made((3, 32, 32), dtype="uint8") == made([3, np.int64(32), 32], dtype="uint8") == shaped
+    assert made((3072,)) == made(3072)
+    assert made(()) == made(1, shape=())
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (
+            lambda: dense_vector((3, 4), shape=(3, 4)),
+            TypeError,
+            r"one shape, got \(3, 4\) and shape=\(3, 4\); leave out",
+        ),
+        (lambda: dense_vector((3, 2.5)), TypeError, r"must be a tuple of ints, got \(3, 2.5\)"),
+        (
+            lambda: dense_vector((-3, 4)),
+            ValueError,
+            r"every side of a dense slot's shape must be at least 1, got \(-3, 4\)",
+        ),
+        (
+            lambda: dense_vector((3, 0)),
+            ValueError,
+            r"every side of a dense slot's shape must be at least 1, got \(3, 0\)",
+        ),
+        (lambda: dense_vector((2**21, 2**21)), ValueError, "larger than a TiB"),
+        (lambda: integer_value((3, 4)), TypeError, "must be an int, got .*; only dense slots have a shape"),
+        (lambda: sparse_binary_vector([3]), TypeError, "must be an int, got .*; only dense slots have a shape"),
+    ],
+)
+def test_a_shape_in_the_place_of_the_size_is_checked(call, kind, words):
+    with pytest.raises(kind, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("declared", "good", "bad"),
+    [
+        ((3, 4, 5), [(3, 4, 5), (60,), (1, 3, 4, 5), (1, 60), ()], [(4, 5, 3), (12, 5), (3, 4, 5, 1), (60, 1)]),
+        ((1, 4, 5), [(1, 4, 5), (4, 5), (1, 1, 4, 5), (20,)], [(5, 4), (4, 5, 1), (4, 1, 5)]),
+        ((60,), [(3, 4, 5), (60,), (60, 1)], []),
+        ((), [(), (1,), (1, 1)], []),
+    ],
+)
+def test_which_shapes_fit_a_slot(declared, good, bad):
+    slot = dense_vector(declared)
+    assert [shape for shape in good if not slot.fits_shape(shape)] == []
+    assert [shape for shape in bad if slot.fits_shape(shape)] == []
 
 
 def test_a_scalar_is_a_dense_element_without_a_shape():

@@ -32,6 +32,7 @@ def legacy(settings: Any, filename: str) -> list[int]:
 
 assert_type(named, pydp2.Provider)
 assert_type(dense_vector(3), pydp2.InputType)
+assert_type(dense_vector((3, 32, 32)), pydp2.InputType)
 
 for sample in named.samples("part-00.txt", args={"a": 1}, is_train=False):
     assert_type(sample, list[Any])
