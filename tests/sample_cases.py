@@ -143,7 +143,9 @@ SCALARS = st.one_of(
 ARRAYS = st.builds(
     lambda dtype, shape, fill: np.full(shape, fill).astype(dtype),
     st.sampled_from(["f2", "f4", "f8", "i1", "i4", "i8", "u1", "u8", ">f4", ">i8", "?", "c8", "O", "M8[D]"]),
-    st.sampled_from([(), (0,), (1,), (2,), (3,), (4,), (2, 2), (2, 3), (0, 3), (2, 2, 2), (6,)]),
+    st.sampled_from(
+        [(), (0,), (1,), (2,), (3,), (4,), (2, 2), (2, 3), (3, 2), (1, 1, 2, 2), (2, 2, 1), (0, 3), (2, 2, 2), (6,)]
+    ),
     st.sampled_from([0, 1, 2]),
 )
 OTHERS = st.sampled_from([range(2), {1, 2}, {1: 2.0}, object(), iter([1]), (i for i in range(2)), slice(1)])
@@ -215,6 +217,15 @@ def _is_number(value: Any, dtype: np.dtype[Any], strict: bool) -> bool:
         return False
 
 
+def _lies_as(declared: InputType, shape: tuple[int, ...]) -> bool:
+    """Whether an array of ``shape``, with as many elements, has them as the slot declares them."""
+    if declared.shape is None or len(declared.shape) < 2:
+        return True
+    width = max(len(shape), len(declared.shape))
+    given, need = ((1,) * (width - len(sides)) + sides for sides in (shape, declared.shape))
+    return given == need or sum(given[:-1]) == width - 1
+
+
 def _fits_element(declared: InputType, value: Any, strict: bool) -> bool:
     if declared.type == DataType.Index:
         return _is_id(value, declared.dim)
@@ -227,7 +238,7 @@ def _fits_element(declared: InputType, value: Any, strict: bool) -> bool:
     if declared.type == DataType.Dense and isinstance(value, np.ndarray):
         if is_bfloat16(value.dtype):
             value = value.astype(np.float32)
-        if value.dtype.kind not in "fiub" or value.size != declared.dim:
+        if value.dtype.kind not in "fiub" or value.size != declared.dim or not _lies_as(declared, value.shape):
             return False
         return all(_is_number(v, dtype, strict=False) for v in value.ravel().tolist())
     if declared.is_scalar:

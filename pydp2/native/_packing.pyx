@@ -27,7 +27,7 @@ from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_CheckExact, PyUnicode_GET_LENGTH
 from libc.math cimport isinf
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 import numpy as np
 
@@ -201,6 +201,8 @@ cdef class NativeSlotWriter:
     cdef Py_ssize_t _width
     cdef int64_t _dim, _least, _most
     cdef bint _strict, _wide, _as_bits
+    cdef Py_ssize_t _sides[64]
+    cdef int _inner_sides
     cdef ByteBuffer _values, _second
     cdef ByteBuffer _counts0, _counts1, _counts2
     cdef Py_ssize_t _rows, _rows_in_python
@@ -223,6 +225,7 @@ cdef class NativeSlotWriter:
         self._width = slot_type.dim if self._kind == DENSE else 1
         if slot_type.is_scalar:
             self._kind = SCALAR
+        self._set_sides(slot_type.shape)
         self._dim = slot_type.dim
         self._wide = self._size == 8
         self._strict = strict
@@ -238,6 +241,31 @@ cdef class NativeSlotWriter:
     def __dealloc__(self):
         PyMem_Free(self._seen)
         PyMem_Free(self._stamps)
+
+    cdef int _set_sides(self, shape) except -1:
+        """Keep the sides of a dense element without leading ones, if arrays of several dimensions must have these."""
+        self._inner_sides = -1
+        if shape is None or len(shape) < 2:
+            return 0
+        self._inner_sides = 0
+        for side in shape:
+            if side != 1 or self._inner_sides:
+                self._sides[self._inner_sides] = side
+                self._inner_sides += 1
+        return 0
+
+    cdef inline bint _fits_shape(self, Py_buffer* view, int skipped) noexcept:
+        """Return True if an array, without its first ``skipped`` dimensions, has an element in the declared order."""
+        cdef int ndim = view.ndim
+        if self._inner_sides < 0:
+            return True
+        while skipped < ndim and view.shape[skipped] == 1:
+            skipped += 1
+        if ndim - skipped < 2:
+            return True
+        return ndim - skipped == self._inner_sides and not memcmp(
+            view.shape + skipped, self._sides, self._inner_sides * sizeof(Py_ssize_t)
+        )
 
     # -- taking ----------------------------------------------------------------------------------------------------
     cdef Py_ssize_t try_write(self, object value) except -2:
@@ -467,7 +495,7 @@ cdef class NativeSlotWriter:
         cdef char* at
         cdef PyObject** items
         if type(value) is _ndarray:
-            return self._array(value, width)
+            return self._array(value, width, 0)
         if not _is_list_or_tuple(value) or PySequence_Fast_GET_SIZE(value) != width:
             return UNSURE
         at = self._values.reserve(width * self._size)
@@ -559,14 +587,14 @@ cdef class NativeSlotWriter:
         """Take one number by itself."""
         cdef PyObject* item = <PyObject*>value
         if type(value) is _ndarray:
-            return self._array(value, 1)
+            return self._array(value, 1, 0)
         return self._size if self._scalars(&item, 1) == 0 else UNSURE
 
     cdef Py_ssize_t _numbers(self, object value, Py_ssize_t* counted) except -2:
         """Take a sequence of numbers."""
         if type(value) is _ndarray:
             counted[0] = len(value) if value.ndim else 0
-            return self._array(value, counted[0]) if value.ndim else UNSURE
+            return self._array(value, counted[0], 0) if value.ndim else UNSURE
         if not _is_list_or_tuple(value):
             return UNSURE
         counted[0] = PySequence_Fast_GET_SIZE(value)
@@ -578,16 +606,16 @@ cdef class NativeSlotWriter:
         if value.ndim < 2:
             return UNSURE
         count[0] = len(value)
-        size = self._array(value, count[0] * self._width)
+        size = self._array(value, count[0] * self._width, 1)
         return size
 
-    cdef inline Py_ssize_t _array(self, object value, Py_ssize_t width) except -2:
-        """Take ``width`` numbers in an array."""
+    cdef inline Py_ssize_t _array(self, object value, Py_ssize_t width, int skipped) except -2:
+        """Take ``width`` numbers in an array, whose first ``skipped`` dimensions are steps."""
         if not self._as_bits:
-            return self._buffer(value, width)
-        return self._buffer(value.view(_uint16), width) if value.dtype == self._dtype else UNSURE
+            return self._buffer(value, width, skipped)
+        return self._buffer(value.view(_uint16), width, skipped) if value.dtype == self._dtype else UNSURE
 
-    cdef Py_ssize_t _buffer(self, object value, Py_ssize_t width) except -2:
+    cdef Py_ssize_t _buffer(self, object value, Py_ssize_t width, int skipped) except -2:
         cdef Py_buffer view
         cdef Py_ssize_t i
         cdef char* at
@@ -598,6 +626,8 @@ cdef class NativeSlotWriter:
             return UNSURE
         try:
             if view.format[0] == 0 or view.format[1] != 0 or view.len != width * view.itemsize:
+                return UNSURE
+            if not self._fits_shape(&view, skipped):
                 return UNSURE
             if view.format[0] == self._code and view.itemsize == self._size:
                 at = self._values.reserve(view.len)

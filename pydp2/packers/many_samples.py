@@ -15,9 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pydp2.columns.array_likes import as_array
 from pydp2.columns.batch import BinaryArray, Csr, Ragged, StringArray
 from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.errors import OptionError, OptionTypeError, count_text
+from pydp2.packers.hints import tensor_hint
 from pydp2.packers.normalise import MAX_STRING_BYTES, REAL_KINDS, integer_limits
 from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16, is_float
 
@@ -28,11 +30,11 @@ Arrays = tuple[Array, ...]
 def rows(*values: Any, **named: Any) -> ManySamples:
     """Return many samples for one ``yield`` of ``process``: by the names of the slots, or all in their order.
 
-    Each value holds one entry per sample: an array whose first axis is samples, a :class:`Ragged`, :class:`Csr`,
-    :class:`StringArray` or :class:`BinaryArray` as a batch has them, or a list or tuple. Sample i is what ``{"pixel":
-    X[i], "label": y[i]}`` would be, with the same checks and messages; entry i of a Csr is the list of its indices, or
-    of its (index, value) pairs. Nothing is copied before a sample is sent, so the values must not change until
-    ``process`` is asked for what comes after them.
+    Each value holds one entry per sample: an array whose first axis is samples, also of another library, a
+    :class:`Ragged`, :class:`Csr`, :class:`StringArray` or :class:`BinaryArray` as a batch has them, or a list or tuple.
+    Sample i is what ``{"pixel": X[i], "label": y[i]}`` would be, with the same checks and messages; entry i of a Csr is
+    the list of its indices, or of its (index, value) pairs. Nothing is copied before a sample is sent, so the values
+    must not change until ``process`` is asked for what comes after them.
 
     Raises OptionTypeError or OptionError for values that are something else, or whose numbers of samples differ.
     """
@@ -121,20 +123,23 @@ def _slot_values(label: str, value: Any) -> _SlotValues:
         return _CsrValues(label, value)
     if isinstance(value, BinaryArray | StringArray):
         return _StringValues(label, value)
-    if isinstance(value, np.ndarray) and value.ndim:
-        return _ArrayValues(_without_memmap(value))
     if isinstance(value, list | tuple):
         return _ListValues(value)
-    what = "an array without dimensions" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    array = _plain_array(value)
+    if array is not None and array.ndim:
+        return _ArrayValues(array)
+    what = f"a {type(value).__name__}{tensor_hint(value, 'numpy')}" if array is None else "an array without dimensions"
     raise OptionTypeError(
-        "rows() takes numpy arrays with one entry per sample, Ragged, Csr, StringArray, BinaryArray, lists and tuples; "
+        "rows() takes arrays with one entry per sample, Ragged, Csr, StringArray, BinaryArray, lists and tuples; "
         f"{label} is {what}"
     )
 
 
-def _without_memmap(values: Any) -> Any:
-    """Return a plain array over a mapped file, anything else as it is: rows of a plain array are packed much faster."""
-    return np.asarray(values) if type(values) is np.memmap else values
+def _plain_array(value: Any) -> Array | None:
+    """Return an array, also one over a mapped file or of another library, as a plain array, whose rows are packed much
+    faster; None for anything else."""
+    array = as_array(value)
+    return np.asarray(array) if type(array) is np.memmap else array
 
 
 class _ListValues:
@@ -192,6 +197,7 @@ def _element_array(slot_type: InputType, values: Array) -> Arrays | None:
     if _are_numbers(slot_type, values) and values.itemsize > 8:  # alone, a long double goes by way of float64
         return None
     fits = (keeps_bits or values.dtype.kind in REAL_KINDS) and values.size == len(values) * slot_type.dim
+    fits = fits and slot_type.fits_shape(values.shape[1:])
     return (values,) if fits and (values.ndim > 1 or slot_type.is_scalar) else None
 
 
@@ -308,7 +314,8 @@ class _RaggedValues:
         self._inner = _slot_values(label, value.values)
         steps = len(self._inner)
         self._starts = _checked_offsets(label, "sequence_start_positions", value.sequence_start_positions, steps)
-        self._values = _without_memmap(value.values)
+        array = _plain_array(value.values)
+        self._values = value.values if array is None else array
         self._sub_starts: Ints | None = None
         if value.sub_sequence_start_positions is not None:
             self._sub_starts = _checked_offsets(

@@ -16,9 +16,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pydp2.columns.array_likes import as_array
 from pydp2.columns.masks import UNMASK_HINT
 from pydp2.errors import BadSample, count_text
+from pydp2.packers.hints import (
+    MISSING_HINT,
+    dtype_hint,
+    element_hint,
+    is_missing,
+    list_hint,
+    number_hint,
+    shape_hint,
+    tensor_hint,
+)
 from pydp2.schema.input_types import (
     INT32_RANGE,
     STRING_TYPES,
@@ -48,10 +60,12 @@ _repr.maxlevel = 3
 def describe(value: object) -> str:
     """Return ``value`` as messages show it: a shortened repr with its type, the shape of an
     array, the length of a list."""
-    if isinstance(value, np.ndarray) and value.ndim:
-        masked = "masked " if isinstance(value, np.ma.MaskedArray) else ""
-        return f"a {masked}numpy array of shape {value.shape} and dtype {value.dtype}"
     name = type(value).__name__
+    array = as_array(value)
+    if array is not None and array.ndim:
+        masked = "masked " if isinstance(array, np.ma.MaskedArray) else ""
+        kind = f"a {masked}numpy array" if array is value else f"an array ({name})"
+        return f"{kind} of shape {array.shape} and dtype {array.dtype}"
     try:
         text = _repr.repr(value[:_MAX_REPR] if isinstance(value, bytes | bytearray) else value)
     except Exception:  # a user's __repr__ may raise: the type still helps
@@ -70,7 +84,8 @@ def bad_sample(label: str, expected: str, value: object, path: ValuePath = ()) -
     got = describe(value)
     if path:
         got += f" at {''.join(f'[{i}]' for i in path)}"
-    return BadSample(f"{label}: expected {expected}, got {got}", slot=label, expected=expected, got=got)
+    remedy = MISSING_HINT if is_missing(value) else ""
+    return BadSample(f"{label}: expected {expected}, got {got}{remedy}", slot=label, expected=expected, got=got)
 
 
 def expected_id(dim: int) -> str:
@@ -78,28 +93,10 @@ def expected_id(dim: int) -> str:
     return f"an int in [0, {dim})"
 
 
-def _list_hint(value: object, kind: type[int] | type[float]) -> str:
-    """Return the hint for one number where a list of one is needed; '' for anything else."""
-    kinds: tuple[type, ...] = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
-    if not isinstance(value, kinds) or isinstance(value, np.timedelta64):  # numpy counts timedelta64 among the integers
-        return ""
-    number: Any = value.item() if isinstance(value, np.generic) else value  # a float16 cannot be compared with 2**53
-    return f" (write [{kind(number)!r}])" if abs(number) < 1 << 53 else ""
-
-
-def tensor_hint(value: object, *methods: str) -> str:
-    """Return the hint for a tensor of torch or another library: which of ``methods``, those that its class has, give
-    what can be packed; '' for anything else."""
-    if isinstance(value, np.ndarray | np.generic):
-        return ""
-    calls = [f"x.{name}()" for name in methods if callable(getattr(type(value), name, None))]
-    return f" (write {' or '.join(calls)})" if calls else ""
-
-
-def _number_hint(value: object) -> str:
-    """Return the hint for a tensor that holds one number."""
-    hint = tensor_hint(value, "item") or tensor_hint(value, "numpy")
-    return hint if hint and getattr(value, "ndim", None) == 0 else ""
+def shape_words(slot_type: InputType, array: NDArray[Any], value: object) -> str:
+    """Return the words for a dense element, where ``value`` was yielded, which is ``array`` of another shape."""
+    name = "x" if array is value else "np.asarray(x)"
+    return f"an array of shape {slot_type.shape}{shape_hint(slot_type, array, name)}"
 
 
 def integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
@@ -129,6 +126,46 @@ def normalise(slots: Slots, slot: int, value: object, strict: bool) -> Any:
     first thing that has a wrong type or length.
     """
     return _Normaliser(slots.types[slot], slots.label(slot), strict).slot_value(value)
+
+
+def _items(value: object) -> Sequence[Any] | None:
+    """Return the items of a list, tuple, array or other sequence; None for anything else, texts and bytes among it."""
+    if isinstance(value, list | tuple):
+        return value
+    array = as_array(value)
+    if array is not None:
+        return list(array) if array.ndim and not isinstance(array, np.ma.MaskedArray) else None
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return list(value)
+    return None
+
+
+def _sequence_hint(value: object) -> str:
+    """Return the hint for what has no items."""
+    if isinstance(as_array(value), np.ma.MaskedArray):
+        return UNMASK_HINT
+    if isinstance(value, Iterator):
+        return " (an iterator cannot be packed: make it a list)"
+    if isinstance(value, Mapping | str | bytes | bytearray | memoryview):
+        return ""
+    return tensor_hint(value, "numpy", "tolist") or (" (make it a list)" if isinstance(value, Iterable) else "")
+
+
+def _number_of(value: object) -> object:
+    """Return the number in an array without dimensions; a bfloat16 as a float32, anything else as it is."""
+    array = as_array(value)
+    if array is not None and not array.ndim and array.dtype.kind in REAL_KINDS:
+        return array[()]
+    return np.float32(value) if isinstance(value, np.generic) and is_bfloat16(value.dtype) else value
+
+
+def _scalar_text(declared: InputType) -> str:
+    """Return how a slot of single numbers is declared, for one of vectors of one number."""
+    arguments = [] if declared.dtype is None else [repr(declared.dtype.name)]
+    if declared.seq_type == SequenceType.SUB_SEQUENCE:
+        arguments.append("seq_type=SequenceType.SUB_SEQUENCE")
+    name = "scalar_sequence" if declared.seq_type == SequenceType.SEQUENCE else "scalar"
+    return f"{name}({', '.join(arguments)})"
 
 
 class _Normaliser:
@@ -169,27 +206,18 @@ class _Normaliser:
 
     def sequence_items(self, value: object, expected: str, path: ValuePath) -> Sequence[Any]:
         """Return ``value`` as an object with a length that can be iterated over. Raises BadSample if it is not one."""
-        if isinstance(value, list | tuple):
-            return value
-        if isinstance(value, np.ndarray):
-            if isinstance(value, np.ma.MaskedArray):
-                expected += UNMASK_HINT
-            elif value.ndim:
-                return list(value)
-        elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
-            return list(value)
-        elif isinstance(value, Iterator):
-            expected += " (an iterator cannot be packed: make it a list)"
-        elif isinstance(value, Iterable) and not isinstance(value, Mapping | str | bytes | bytearray | memoryview):
-            expected += tensor_hint(value, "numpy", "tolist") or " (make it a list)"
-        raise bad_sample(self.label, expected, value, path)
+        items = _items(value)
+        if items is None:
+            raise bad_sample(self.label, expected + _sequence_hint(value), value, path)
+        return items
 
     def sequence(self, value: object, path: ValuePath) -> Any:
         """Return one sequence of elements."""
         if self.declared.type == DataType.Index:
             return self.ids(value, "a list, tuple or numpy array of ints", path)
-        if self.declared.is_scalar and type(value) is np.ndarray and value.ndim == 1 and self.takes_as_is(value.dtype):
-            return np.ascontiguousarray(value)
+        array = as_array(value) if self.declared.is_scalar else None
+        if type(array) is np.ndarray and array.ndim == 1 and self.takes_as_is(array.dtype):
+            return np.ascontiguousarray(array)
         steps = self.sequence_items(value, self.expected_kind(SequenceType.SEQUENCE), path)
         return [self.element(step, (*path, i)) for i, step in enumerate(steps)]
 
@@ -200,8 +228,10 @@ class _Normaliser:
     def element(self, value: object, path: ValuePath) -> Any:
         """Return one element of any type but an id."""
         if self.declared.type == DataType.Dense:
-            scalar = self.declared.is_scalar and not isinstance(value, np.ndarray)
-            return self.number(value, path) if scalar else self.dense(value, path)
+            array = as_array(value)
+            if array is not None:
+                return self.dense_array(array, value, path)
+            return self.number(value, path) if self.declared.is_scalar else self.dense(value, path)
         if self.declared.type in STRING_TYPES:
             return self.string(value, path)
         words = self.expected_kind(SequenceType.NO_SEQUENCE)
@@ -212,9 +242,10 @@ class _Normaliser:
         return np.array([self.pair(p, (*path, i)) for i, p in enumerate(pairs)], PAIR_DTYPE) if quick is None else quick
 
     def ids(self, value: object, expected: str, path: ValuePath) -> Any:
-        if type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "iub":
-            return np.ascontiguousarray(value)
-        expected += _list_hint(value, int)
+        array = as_array(value)
+        if type(array) is np.ndarray and array.ndim == 1 and array.dtype.kind in "iub":
+            return np.ascontiguousarray(array)
+        expected += list_hint(value, int)
         return [self.id(v, (*path, i)) for i, v in enumerate(self.sequence_items(value, expected, path))]
 
     def id(self, value: object, path: ValuePath) -> int:
@@ -224,9 +255,12 @@ class _Normaliser:
         try:
             index = operator.index(value)  # type: ignore[arg-type]  # what has no __index__ is what we look for
         except TypeError:
-            if isinstance(value, float | np.floating):
+            array = as_array(value)
+            if array is not None and array is not value and not array.ndim:
+                return self.id(array[()], path)
+            if isinstance(value, float | np.floating) and not math.isnan(value):
                 expected += " (write int(x))"
-            raise bad_sample(self.label, expected, value, path) from None
+            raise bad_sample(self.label, expected + number_hint(value, int), value, path) from None
         least, most = integer_limits(self.declared.element_dtype)
         if not least <= index <= most:
             raise bad_sample(self.label, expected, index, path)
@@ -248,8 +282,9 @@ class _Normaliser:
     def pair(self, value: object, path: ValuePath) -> tuple[int, float]:
         if isinstance(value, np.void) and value.dtype.names:
             value = tuple(value)  # type: ignore[arg-type]  # a record can be walked, which its stub does not say
-        if isinstance(value, np.ndarray) and value.ndim == 1:
-            value = list(value)
+        array = as_array(value)
+        if array is not None and array.ndim == 1:
+            value = list(array)
         if not isinstance(value, list | tuple) or len(value) != 2:
             raise bad_sample(self.label, "an (index, value) pair", value, path)
         return self.id(value[0], (*path, 0)), self.floating(value[1], (*path, 1))
@@ -275,15 +310,16 @@ class _Normaliser:
         return string
 
     def raw_bytes(self, value: object, path: ValuePath) -> bytes:
-        if isinstance(value, bytes | bytearray):
-            return bytes(value)
-        if isinstance(value, memoryview) or (type(value) is np.ndarray and value.dtype == np.uint8 and value.ndim == 1):
-            return value.tobytes()
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value) if not isinstance(value, memoryview) else value.tobytes()
+        array = as_array(value)
+        if type(array) is np.ndarray and array.dtype == np.uint8 and array.ndim == 1:
+            return array.tobytes()
         words = self.expected_kind(SequenceType.NO_SEQUENCE)
         if isinstance(value, str):
             words += " (write x.encode())"
-        elif isinstance(value, np.ndarray):
-            words += " (write x.tobytes())"
+        elif array is not None:
+            words += f" (write {'x' if array is value else 'np.asarray(x)'}.tobytes())"
         raise bad_sample(self.label, words, value, path)
 
     def number(self, value: object, path: ValuePath) -> Any:
@@ -297,27 +333,38 @@ class _Normaliser:
             return self.floating(value, path)
         return np.array([self.integer(value, path)], self.declared.element_dtype)
 
+    def dense_array(self, array: NDArray[Any], value: object, path: ValuePath) -> Any:
+        """Return a dense element of ``array``, which was yielded as ``value``."""
+        declared, words = self.declared, self.expected_kind(SequenceType.NO_SEQUENCE)
+        if isinstance(array, np.ma.MaskedArray):
+            raise bad_sample(self.label, words + UNMASK_HINT, value, path)
+        if is_bfloat16(array.dtype) and not self.takes_as_is(array.dtype):
+            array = array.astype(np.float32)
+        name = "x" if array is value else "np.asarray(x)"
+        if not self.takes_as_is(array.dtype):
+            words = f"{count_text(declared.dim, 'number')}, an array of a real dtype{dtype_hint(array.dtype, name)}"
+            raise bad_sample(self.label, words, value, path)
+        if not declared.fits_shape(array.shape):
+            raise bad_sample(self.label, shape_words(declared, array, value), value, path)
+        if array.size != declared.dim:
+            raise bad_sample(self.label, words, value, path)
+        return np.ascontiguousarray(array)
+
     def dense(self, value: object, path: ValuePath) -> Any:
+        """Return a dense element of anything but an array."""
         dim = self.declared.dim
         words = self.expected_kind(SequenceType.NO_SEQUENCE)
-        if isinstance(value, np.ndarray):
-            if isinstance(value, np.ma.MaskedArray):
-                raise bad_sample(self.label, words + UNMASK_HINT, value, path)
-            if is_bfloat16(value.dtype) and not self.takes_as_is(value.dtype):
-                value = value.astype(np.float32)
-            if not self.takes_as_is(value.dtype):
-                raise bad_sample(self.label, f"{count_text(dim, 'number')}, an array of a real dtype", value, path)
-            if value.size != dim:
-                raise bad_sample(self.label, words, value, path)
-            return np.ascontiguousarray(value)
-        if dim == 1:
-            words += _list_hint(value, float)
-        entries = self.sequence_items(value, words, path)
-        if len(entries) != dim:
-            raise bad_sample(self.label, words, value, path)
+        entries = _items(value)
+        if entries is None or len(entries) != dim:
+            if dim == 1:
+                words += list_hint(value, float, f", or declare {_scalar_text(self.declared)}")
+            hint = element_hint(self.declared, value) or (_sequence_hint(value) if entries is None else "")
+            raise bad_sample(self.label, words + hint, value, path)
         kinds = set(map(type, entries))
         if kinds == {float}:
             return list(entries)
+        if not kinds.isdisjoint((list, tuple)) and (hint := element_hint(self.declared, value)):
+            raise bad_sample(self.label, words + hint, value, path)
         if is_float(self.declared.element_dtype):
             if kinds <= (_FLOAT_TYPES if self.strict else _FLOAT_TYPES | _INT_TYPES):
                 with contextlib.suppress(OverflowError):  # the long way finds which one it was
@@ -329,10 +376,7 @@ class _Normaliser:
 
     def floating(self, value: object, path: ValuePath) -> float:
         """Return a number for a float slot as a float64."""
-        if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
-            value = value[()]
-        if isinstance(value, np.generic) and is_bfloat16(value.dtype):
-            value = np.float32(value)
+        value = _number_of(value)
         if isinstance(value, float | np.floating):
             number = float(value)
             if math.isinf(number) and np.isfinite(value):  # a long double may be wider than float64
@@ -341,7 +385,7 @@ class _Normaliser:
         is_real = isinstance(value, numbers.Real | np.bool_) and not isinstance(value, np.timedelta64)
         if self.strict or not is_real:
             words = "a float" if self.strict else "a number"
-            hint = " (write float(x))" if is_real else _number_hint(value)
+            hint = " (write float(x))" if is_real else number_hint(value, float)
             raise bad_sample(self.label, words + hint, value, path)
         try:
             return float(value)  # type: ignore[arg-type]
@@ -351,12 +395,9 @@ class _Normaliser:
     def integer(self, value: object, path: ValuePath) -> int:
         """Return a number for a slot of an integer dtype, which takes ints and whole floats alike."""
         words = expected_value(self.declared)
-        if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
-            value = value[()]
-        if isinstance(value, np.generic) and is_bfloat16(value.dtype):
-            value = np.float32(value)
+        value = _number_of(value)
         if isinstance(value, np.timedelta64) or not isinstance(value, numbers.Real | np.bool_ | np.floating):
-            raise bad_sample(self.label, words + _number_hint(value), value, path)
+            raise bad_sample(self.label, words + number_hint(value, int), value, path)
         try:
             number = int(value)  # type: ignore[arg-type]  # every real number has __int__
         except (OverflowError, ValueError):  # inf and NaN

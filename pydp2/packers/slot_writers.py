@@ -13,6 +13,7 @@ alone. Nothing is ever unmarshalled.
 from __future__ import annotations
 
 import marshal
+import math
 import struct
 from array import array
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from pydp2.native import _packing
 from pydp2.packers import normalise
-from pydp2.schema.input_types import STRING_TYPES, DataType, Slots, is_bfloat16
+from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, Slots, is_bfloat16
 
 # Version 2 of the format has a fixed size for each type and no references between equal values.
 _MARSHAL_VERSION = 2
@@ -205,6 +206,8 @@ class DenseWriter:
     __slots__ = (
         "_accepts_ints",
         "_bfloat16",
+        "_declared",
+        "_fitting_shape",
         "_float_marks",
         "_int_marks",
         "buffer",
@@ -212,7 +215,10 @@ class DenseWriter:
         "value_bytes",
     )
 
-    def __init__(self, width: int, dtype: np.dtype[Any], strict: bool) -> None:
+    def __init__(self, declared: InputType, strict: bool) -> None:
+        width, dtype = declared.dim, declared.element_dtype
+        self._declared = declared
+        self._fitting_shape: tuple[int, ...] | None = None  # of the last array that was right: the next has the same
         self.buffer = TypedBuffer(MARSHALLED_FLOATS)
         self._bfloat16 = dtype if is_bfloat16(dtype) else None
         self.entries_per_value = width
@@ -239,7 +245,7 @@ class DenseWriter:
             if runs.dtype is not key:
                 runs.switch_dtype(key)
             runs.open_bytes += data[_MARSHAL_HEAD:]
-        elif kind is _ndarray and value.size == self.entries_per_value:
+        elif kind is _ndarray and (value.shape == self._fitting_shape or self._fits(value.shape)):
             self._extend(value)
         else:
             raise NotCertain
@@ -248,7 +254,7 @@ class DenseWriter:
     def write_many(self, values: Any) -> int:
         if type(values) is _ndarray:
             count = len(values)
-            if values.ndim < 2 or values.size != count * self.entries_per_value:
+            if values.ndim < 2 or (values.shape[1:] != self._fitting_shape and not self._fits(values.shape[1:])):
                 raise NotCertain
             self._extend(values)
             return count
@@ -258,6 +264,13 @@ class DenseWriter:
         for value in values:
             one(value)
         return len(values)
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        """Return True if an array of ``shape`` is an element, and remember the shape."""
+        if math.prod(shape) != self.entries_per_value or not self._declared.fits_shape(shape):
+            return False
+        self._fitting_shape = shape
+        return True
 
     def _extend(self, values: NDArray[Any]) -> None:
         runs, dtype = self.buffer, values.dtype
@@ -273,8 +286,9 @@ class ScalarWriter(DenseWriter):
 
     __slots__ = ("_int_dtype", "_pack_int")
 
-    def __init__(self, dim: int, dtype: np.dtype[Any], strict: bool) -> None:
-        super().__init__(dim, dtype, strict)
+    def __init__(self, declared: InputType, strict: bool) -> None:
+        super().__init__(declared, strict)
+        dtype = declared.element_dtype
         # To a float, an int goes by way of float64, which holds every int32 as it is.
         self._int_dtype = _INT64 if dtype.kind in "iu" else _INT32
         self._pack_int = struct.Struct(self._int_dtype.char).pack
@@ -351,7 +365,7 @@ class PythonSlotWriter:
         self._leaf_writer: LeafWriter
         if declared.type == DataType.Dense:
             writer = ScalarWriter if declared.is_scalar else DenseWriter
-            self._leaf_writer = writer(declared.dim, declared.element_dtype, strict)
+            self._leaf_writer = writer(declared, strict)
         elif declared.type in STRING_TYPES:
             self._leaf_writer = StringWriter(declared.element_dtype, declared.type == DataType.Text)
         elif declared.type == DataType.SparseValue:

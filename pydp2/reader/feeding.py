@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.columns.array_likes import as_array
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
 from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
-from pydp2.packers.normalise import describe, tensor_hint
+from pydp2.packers.hints import tensor_hint
+from pydp2.packers.normalise import describe, shape_words
 from pydp2.packers.packer import Packer
 from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots, is_float
 
@@ -128,7 +130,10 @@ def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[i
     array = _as_array(label, value)
     if not array.ndim:
         raise _bad(label, "a vector", f"{value!r:.80} ({type(value).__name__})")
-    if array.ndim > _MOST_DIMENSIONS:
+    fits = array.size == declared.dim and declared.fits_shape(array.shape)
+    if array.size == declared.dim and not fits:
+        raise _bad(label, shape_words(declared, array, value), describe(array))
+    if array.ndim > _MOST_DIMENSIONS and (declared.shape is None or not fits):
         raise _bad(label, f"at most {_MOST_DIMENSIONS} dimensions", f"{array.ndim}, of shape {array.shape}")
     if array.ndim == 1 and len(array) != declared.dim:
         raise _bad(label, count_text(declared.dim, "number"), f"{len(array)}")
@@ -143,6 +148,9 @@ def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[i
 
 
 def _as_array(label: str, value: Any) -> np.ndarray[Any, Any]:
+    array = as_array(value)
+    if array is not None:
+        return array
     try:
         return np.asarray(value)
     except MemoryError:

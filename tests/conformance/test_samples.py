@@ -241,7 +241,7 @@ BAD = [
     ("5, [8], [0.0] * 3", "bits", r"an int in \[0, 8\), got 8 \(int\) at \[0\]"),
     ("5, [1, -2], [0.0] * 3", "bits", r"an int in \[0, 8\), got -2 \(int\) at \[1\]"),
     ("3.7, [1], [0.0] * 3", "label", r"an int in \[0, 10\) \(write int\(x\)\), got 3.7"),
-    ("'7', [1], [0.0] * 3", "label", r"an int in \[0, 10\), got '7'"),
+    ("'7', [1], [0.0] * 3", "label", r"an int in \[0, 10\) \(write int\(x\)\), got '7'"),
     ("None, [1], [0.0] * 3", "label", r"an int in \[0, 10\), got None"),
     ("5, 1, [0.0] * 3", "bits", r"a list, tuple or numpy array of indices \(write \[1\]\), got 1"),
     ("5, [1], [0.0, 1e39, 0.0]", "vector", r"a number within the range of float32, got 1e\+39 \(float\) at \[1\]"),

@@ -41,6 +41,7 @@ def form(request):
         yield
 
 
+MISSING = "; leave the sample out, or give a default"
 data = st.data()
 both = pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
 
@@ -191,14 +192,14 @@ def test_none_names_the_slot(strict):
     with pytest.raises(BadSample) as caught:
         Packer(slots, strict).add([1, None])
     assert (caught.value.slot, caught.value.got) == ("pixel", "None")
-    assert str(caught.value) == "pixel: expected 2 numbers in a list, tuple or numpy array, got None"
+    assert str(caught.value) == "pixel: expected 2 numbers in a list, tuple or numpy array, got None" + MISSING
     for declared in (
         integer_value(3),
         integer_value_sequence(3),
         integer_value_sub_sequence(3),
         sparse_float_vector(3),
     ):
-        assert said(declared, None, strict).endswith("got None")
+        assert said(declared, None, strict).endswith(f"got None{MISSING}")
 
 
 @both
@@ -225,9 +226,7 @@ def test_every_float_type_is_a_float(kind, strict):
 
 
 @both
-@pytest.mark.parametrize(
-    "value", ["1.5", b"1.5", np.str_("1.5"), 1j, np.complex128(1), None, [1.0], np.timedelta64(1, "s")]
-)
+@pytest.mark.parametrize("value", ["1.5", b"1.5", np.str_("1.5"), 1j, np.complex128(1), [1.0], np.timedelta64(1, "s")])
 def test_what_is_no_real_number_is_never_parsed(value, strict):
     assert said(dense_vector(2), [0.5, value], strict).endswith(" at [1]")
     assert said(integer_value(9), value, strict)
@@ -237,7 +236,7 @@ def test_what_is_no_real_number_is_never_parsed(value, strict):
 
 
 @both
-@pytest.mark.parametrize("value", [3.7, 3.0, np.float32(3), np.float64(3), math.nan])
+@pytest.mark.parametrize("value", [3.7, 3.0, np.float32(3), np.float64(3)])
 def test_a_float_is_no_id(value, strict):
     assert "(write int(x))" in said(integer_value(9), value, strict)
     assert "[1]" in said(integer_value_sequence(9), [1, value], strict)
@@ -493,7 +492,7 @@ def test_a_tensor_is_refused_with_the_call_that_makes_numbers_of_it(strict):
 
 @both
 def test_what_is_no_single_number_is_told_without_a_range(strict):
-    assert said(scalar(), None, strict) == "x: expected a number, got None"
+    assert said(scalar(), None, strict) == f"x: expected a number, got None{MISSING}"
     assert said(scalar(), np.array([1.0, 2.0]), strict).startswith(
         "x: expected a number, got a numpy array of shape (2,)"
     )

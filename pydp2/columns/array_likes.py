@@ -1,0 +1,51 @@
+"""Take arrays of other libraries as numpy arrays: tensors of torch on the CPU, and whatever else exports its numbers.
+
+An object exports numbers by one of numpy's protocols (``__array__``, ``__array_interface__``, ``__array_struct__``), by
+DLPack, or as a buffer. No library is imported for that. Bytes are no numbers here: a bytes object, a bytearray, a
+memoryview or a mapped file belongs to a slot of bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
+_NO_ARRAYS = (list, tuple, str, bytes, bytearray, memoryview, mmap.mmap, np.generic, type)
+_PLAIN = frozenset({list, tuple, dict, set, frozenset, str, bytes, int, float, bool, complex, type(None)})
+_NUMBERS = "fiub"
+
+
+def as_array(value: object) -> NDArray[Any] | None:
+    """Return ``value`` as an array, without a copy where that is possible; None if it is no array, or cannot be read.
+
+    Arrays of numpy are returned as they are. Scalars of numpy are no arrays.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if type(value) in _PLAIN or isinstance(value, _NO_ARRAYS):
+        return None
+    try:
+        return _exported(value)
+    except MemoryError:
+        raise
+    except Exception:  # a tensor that has gradients, or lies on a device
+        return None
+
+
+def _exported(value: Any) -> NDArray[Any] | None:
+    if _has_any(value, _PROTOCOLS):
+        array = np.asanyarray(value)  # a mask stays, and is refused
+        return array if array.ndim or array.dtype.kind != "O" else None
+    if _has_any(value, ("__dlpack__",)):
+        return np.from_dlpack(value)
+    array = np.asarray(memoryview(value))
+    return array if array.dtype.kind in _NUMBERS else None
+
+
+def _has_any(value: object, names: tuple[str, ...]) -> bool:
+    own = getattr(value, "__dict__", ())
+    return any(hasattr(type(value), name) or name in own for name in names)
