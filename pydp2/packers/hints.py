@@ -69,12 +69,13 @@ def number_hint(value: object, kind: type[int] | type[float]) -> str:
     """Return the hint for what is no number, but of which one can be made: a text, a date, a Decimal, a tensor."""
     if is_missing(value):
         return ""
-    if isinstance(value, decimal.Decimal | numbers.Rational) or (
-        isinstance(value, str | bytes) and _reads(value, kind)
-    ):
-        return f" (write {kind.__name__}(x))"
     if time := _time_text(value):
-        return f" (write {time})"
+        is_float = kind is int and not isinstance(value, np.datetime64) and type(value) is not datetime.date
+        return f" (write int({time}))" if is_float else f" (write {time})"
+    if isinstance(value, str | bytes):
+        return f" (write {kind.__name__}(x))" if _reads(value, kind) else ""
+    if isinstance(value, decimal.Decimal | numbers.Rational):
+        return f" (write {kind.__name__}(x))"
     hint = tensor_hint(value, "item") or tensor_hint(value, "numpy")
     return hint if hint and getattr(value, "ndim", None) == 0 else ""
 
