@@ -2,7 +2,8 @@
 
 An object exports numbers by one of numpy's protocols (``__array__``, ``__array_interface__``, ``__array_struct__``), by
 DLPack, or as a buffer. No library is imported for that. Bytes are no numbers here: a bytes object, a bytearray, a
-memoryview or a mapped file belongs to a slot of bytes.
+memoryview or a mapped file belongs to a slot of bytes. What cannot be read, as a tensor on a device, is no array;
+:func:`tensor_hint` says what to write for it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,28 @@ def as_array(value: object) -> NDArray[Any] | None:
         raise
     except Exception:  # a tensor that has gradients, or lies on a device
         return None
+
+
+def tensor_hint(value: object, *methods: str) -> str:
+    """Return the hint for a tensor that cannot be read as an array: how it can, or which of ``methods``, those that its
+    class has, give what can be packed."""
+    if isinstance(value, np.ndarray | np.generic) or as_array(value) is not None:
+        return ""
+    if _has_method(value, "detach") and _has_method(value, "cpu"):
+        return f" (write {_readable_tensor(value)})"
+    calls = [f"x.{name}()" for name in methods if _has_method(value, name)]
+    return f" (write {' or '.join(calls)})" if calls else ""
+
+
+def _readable_tensor(tensor: Any) -> str:
+    """Return the expression that numpy can read, for a tensor of torch that it cannot."""
+    if getattr(tensor, "requires_grad", False) or str(getattr(tensor, "device", "cpu")) != "cpu":
+        return "x.detach().cpu()"
+    return "x.float()" if str(getattr(tensor, "layout", "torch.strided")) == "torch.strided" else "x.to_dense()"
+
+
+def _has_method(value: object, name: str) -> bool:
+    return callable(getattr(type(value), name, None))
 
 
 def _exported(value: Any) -> NDArray[Any] | None:

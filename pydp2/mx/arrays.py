@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pydp2.columns.array_likes import as_array, tensor_hint
 from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.mx.epochs import EpochProvider
@@ -189,14 +190,15 @@ def _named(what: str, source: Source, name: str) -> list[tuple[str, Array]]:
         pairs = [source]
     elif isinstance(source, list | tuple):
         pairs = source
-    elif hasattr(source, "__array__"):
+    elif isinstance(source, np.generic) or as_array(source) is not None:
         pairs = [(name, source)]
     else:
         pairs = [None]
     if not all(_is_pair(pair) for pair in pairs):
         raise OptionTypeError(
             f"{what} must be an array, (name, array), a list or tuple of these, or a dict of arrays; got "
-            f"{type(source).__name__} (a list of numbers: numpy.array(...) makes it an array)"
+            f"{type(source).__name__}"
+            + (tensor_hint(source, "numpy") or " (a list of numbers: numpy.array(...) makes it an array)")
         )
     return [(key, _copied(key, array)) for key, array in pairs]
 
@@ -214,6 +216,10 @@ def _padding(name: str, value: float) -> float:
 
 
 def _copied(name: str, array: Any) -> Array:
+    if hint := tensor_hint(array, "numpy"):
+        raise OptionTypeError(f"{name!r} must be an array{hint}, got {type(array).__name__}")
+    exported = as_array(array)
+    array = array if exported is None else exported
     if has_mask(array):
         raise OptionTypeError(f"{name!r} must be an array{UNMASK_HINT}, got {masked_text(array)}")
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.columns.array_likes import as_array
+from pydp2.columns.array_likes import tensor_hint
 from pydp2.schema.input_types import InputType, inner_sides
 
 MISSING_HINT = "; leave the sample out, or give a default"
@@ -41,28 +41,6 @@ def list_hint(value: object, kind: type[int] | type[float], instead: str = "") -
         return ""
     number: Any = value.item() if isinstance(value, np.generic) else value  # a float16 cannot be compared with 2**53
     return f" (write [{kind(number)!r}]{instead})" if abs(number) < 1 << 53 else ""
-
-
-def tensor_hint(value: object, *methods: str) -> str:
-    """Return the hint for a tensor that cannot be read as an array: how it can, or which of ``methods``, those that its
-    class has, give what can be packed."""
-    if isinstance(value, np.ndarray | np.generic) or as_array(value) is not None:
-        return ""
-    if _has_method(value, "detach") and _has_method(value, "cpu"):
-        return f" (write {_readable_tensor(value)})"
-    calls = [f"x.{name}()" for name in methods if _has_method(value, name)]
-    return f" (write {' or '.join(calls)})" if calls else ""
-
-
-def _readable_tensor(tensor: Any) -> str:
-    """Return the expression that numpy can read, for a tensor of torch that it cannot."""
-    if getattr(tensor, "requires_grad", False) or str(getattr(tensor, "device", "cpu")) != "cpu":
-        return "x.detach().cpu()"
-    return "x.float()" if str(getattr(tensor, "layout", "torch.strided")) == "torch.strided" else "x.to_dense()"
-
-
-def _has_method(value: object, name: str) -> bool:
-    return callable(getattr(type(value), name, None))
 
 
 def number_hint(value: object, kind: type[int] | type[float]) -> str:

@@ -15,11 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pydp2.columns.array_likes import as_array
+from pydp2.columns.array_likes import as_array, tensor_hint
 from pydp2.columns.batch import BinaryArray, Csr, Ragged, StringArray
 from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.errors import OptionError, OptionTypeError, count_text
-from pydp2.packers.hints import tensor_hint
 from pydp2.packers.normalise import MAX_STRING_BYTES, REAL_KINDS, integer_limits
 from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16, is_float
 

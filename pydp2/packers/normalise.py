@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.columns.array_likes import as_array
+from pydp2.columns.array_likes import as_array, tensor_hint
 from pydp2.columns.masks import UNMASK_HINT
 from pydp2.errors import BadSample, count_text
 from pydp2.packers.hints import (
@@ -29,7 +29,6 @@ from pydp2.packers.hints import (
     list_hint,
     number_hint,
     shape_hint,
-    tensor_hint,
 )
 from pydp2.schema.input_types import (
     INT32_RANGE,

@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
+from pydp2.columns.array_likes import as_array
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio
 from pydp2.reader.contract import Reader
@@ -27,7 +28,8 @@ def np_array(x: Any) -> Reader:
 
     An array without dimensions is one entry. Rows are views of an array, not copies. See docs/readers.md (RD-32).
     """
-    array = np.asarray(x)
+    given = as_array(x)
+    array = np.asarray(x) if given is None else given
 
     def reader() -> Iterator[Any]:
         if array.ndim:

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.columns.array_likes import as_array
+from pydp2.columns.array_likes import as_array, tensor_hint
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
 from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
-from pydp2.packers.hints import tensor_hint
 from pydp2.packers.normalise import describe, shape_words
 from pydp2.packers.packer import Packer
 from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots, is_float

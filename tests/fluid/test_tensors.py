@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import pydp2
 from pydp2.errors import BadSample, OptionError, OptionTypeError
 from pydp2.fluid import LoDTensor, check_lod, from_ragged, from_reader, to_ragged
-from pydp2.fluid.tensors import concat
+from pydp2.fluid.tensors import concat, instance_of
+from tests.array_likes import KINDS, Unreadable
 
 LENGTHS = st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=6)
 
@@ -205,3 +206,14 @@ def test_a_mask_is_refused_and_not_dropped(value: Any) -> None:
         with pytest.raises(OptionTypeError, match=r"a reader must give .* slot [01] without a mask \(write x\.filled"):
             for _ in from_reader(source):
                 pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_exports_its_numbers_is_a_tensor(kind: Any) -> None:
+    (tensor,) = instance_of([kind(np.arange(3.0))], "process")
+    assert np.asarray(tensor).tolist() == [0, 1, 2]
+
+
+def test_an_array_that_cannot_be_read_is_told_what_to_call() -> None:
+    with pytest.raises(OptionTypeError, match=r"process must give numbers for slot 0 \(write x.numpy\(\)\), got"):
+        instance_of([Unreadable([1.0])], "process")

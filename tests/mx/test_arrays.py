@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.mx import ArrayDataProvider, NDArrayIter
+from tests.array_likes import KINDS, Unreadable
 
 
 def rows(batches: Any, array: int = 0) -> list[list[float]]:
@@ -104,6 +105,19 @@ def test_mx_6_any_other_form_is_refused(form: Any) -> None:
 def test_numbers_that_float32_cannot_hold_are_refused(wrong: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         ArrayDataProvider(("x", wrong))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_exports_its_numbers_is_an_array(kind: Any) -> None:
+    for source in (kind(A), ("x", kind(A)), {"x": kind(A)}):
+        (batch,) = ArrayDataProvider(source, batch_size=len(A))
+        assert batch.data[0].tolist() == A.tolist()
+
+
+def test_an_array_that_cannot_be_read_is_told_what_to_call() -> None:
+    for source in (Unreadable(A), ("x", Unreadable(A))):
+        with pytest.raises(TypeError, match=r"must be an array.*\(write x.numpy\(\)\)"):
+            ArrayDataProvider(source)
 
 
 def test_numbers_that_are_none_stay_so() -> None:

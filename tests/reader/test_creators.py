@@ -20,6 +20,7 @@ from pydp2.errors import FormatError, OptionError, OptionTypeError, ReaderError
 from pydp2.formats import paddle_recordio
 from pydp2.reader import Fake, PipeReader, np_array, recordio, text_file
 from pydp2.reader.pipe import _PIECE
+from tests.array_likes import KINDS
 
 Numbers = Callable[..., Callable[[], Iterator[int]]]
 TEXT = "first line\n\nthird: ä€😀\n" + "x" * 300 + "\nlast"
@@ -43,6 +44,11 @@ def test_rd_29_fake_gives_the_first_entry_in_ten_rounds_and_reads_once() -> None
 
 
 # -- arrays and text ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+def test_np_array_takes_what_exports_its_numbers(kind: Any) -> None:
+    assert [row.tolist() for row in np_array(kind(np.arange(4.0).reshape(2, 2)))()] == [[0, 1], [2, 3]]
+
+
 def test_rd_32_np_array_gives_rows_numbers_and_one_entry_of_an_array_without_dimensions() -> None:
     matrix = np.arange(6).reshape(3, 2)
     assert [row.tolist() for row in np_array(matrix)()] == [[0, 1], [2, 3], [4, 5]]
