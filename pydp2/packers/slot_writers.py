@@ -206,8 +206,6 @@ class DenseWriter:
     __slots__ = (
         "_accepts_ints",
         "_bfloat16",
-        "_declared",
-        "_fitting_shape",
         "_float_marks",
         "_int_marks",
         "buffer",
@@ -217,8 +215,6 @@ class DenseWriter:
 
     def __init__(self, declared: InputType, strict: bool) -> None:
         width, dtype = declared.dim, declared.element_dtype
-        self._declared = declared
-        self._fitting_shape: tuple[int, ...] | None = None  # of the last array that was right: the next has the same
         self.buffer = TypedBuffer(MARSHALLED_FLOATS)
         self._bfloat16 = dtype if is_bfloat16(dtype) else None
         self.entries_per_value = width
@@ -245,7 +241,7 @@ class DenseWriter:
             if runs.dtype is not key:
                 runs.switch_dtype(key)
             runs.open_bytes += data[_MARSHAL_HEAD:]
-        elif kind is _ndarray and (value.shape == self._fitting_shape or self._fits(value.shape)):
+        elif kind is _ndarray and value.size == self.entries_per_value:
             self._extend(value)
         else:
             raise NotCertain
@@ -254,7 +250,7 @@ class DenseWriter:
     def write_many(self, values: Any) -> int:
         if type(values) is _ndarray:
             count = len(values)
-            if values.ndim < 2 or (values.shape[1:] != self._fitting_shape and not self._fits(values.shape[1:])):
+            if values.ndim < 2 or values.size != count * self.entries_per_value:
                 raise NotCertain
             self._extend(values)
             return count
@@ -265,13 +261,6 @@ class DenseWriter:
             one(value)
         return len(values)
 
-    def _fits(self, shape: tuple[int, ...]) -> bool:
-        """Return True if an array of ``shape`` is an element, and remember the shape."""
-        if math.prod(shape) != self.entries_per_value or not self._declared.fits_shape(shape):
-            return False
-        self._fitting_shape = shape
-        return True
-
     def _extend(self, values: NDArray[Any]) -> None:
         runs, dtype = self.buffer, values.dtype
         if dtype is not runs.dtype:
@@ -279,6 +268,41 @@ class DenseWriter:
                 raise NotCertain
             runs.switch_dtype(dtype)
         runs.open_bytes.extend(values if self._bfloat16 is None or dtype.kind != "V" else values.view(_UINT16))
+
+
+class ShapedWriter(DenseWriter):
+    """Writer of dense elements with a shape of several sides. ``_fitting_shape``: that of the last array that was
+    right; the next one has the same."""
+
+    __slots__ = ("_declared", "_fitting_shape")
+
+    def __init__(self, declared: InputType, strict: bool) -> None:
+        super().__init__(declared, strict)
+        self._declared = declared
+        self._fitting_shape: tuple[int, ...] | None = None
+
+    def write_one(self, value: Any) -> int:
+        if type(value) is not _ndarray:
+            return super().write_one(value)
+        if value.shape != self._fitting_shape:
+            self._check_shape(value.shape)
+        self._extend(value)
+        return self.value_bytes
+
+    def write_many(self, values: Any) -> int:
+        if type(values) is not _ndarray:
+            return super().write_many(values)
+        shape = values.shape
+        if shape[1:] != self._fitting_shape:
+            self._check_shape(shape[1:])
+        self._extend(values)
+        return len(values)
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        """Remember ``shape`` if it is right. Raises NotCertain."""
+        if not shape or math.prod(shape) != self.entries_per_value or not self._declared.fits_shape(shape):
+            raise NotCertain  # also an array of numbers, which are no elements
+        self._fitting_shape = shape
 
 
 class ScalarWriter(DenseWriter):
@@ -364,8 +388,8 @@ class PythonSlotWriter:
         self._slots, self._slot, self._strict = slots, slot, strict
         self._leaf_writer: LeafWriter
         if declared.type == DataType.Dense:
-            writer = ScalarWriter if declared.is_scalar else DenseWriter
-            self._leaf_writer = writer(declared, strict)
+            shaped = ShapedWriter if declared.shape else DenseWriter
+            self._leaf_writer = (ScalarWriter if declared.is_scalar else shaped)(declared, strict)
         elif declared.type in STRING_TYPES:
             self._leaf_writer = StringWriter(declared.element_dtype, declared.type == DataType.Text)
         elif declared.type == DataType.SparseValue:
