@@ -195,11 +195,12 @@ class FileRun:
         try:
             self._at[0] = 0
             stop = None if limit is None else min(limit, sys.maxsize)  # islice takes no more
-            for sample in itertools.islice(opened.located(NOT_THEIRS), stop):
-                self._take(sample, y)
-                self._at[0] = self.length = y = y + 1
-                if len(self._rows) >= _ROWS or self._packer.nbytes >= _BYTES:
-                    self._judge()
+            with opened.user_code():
+                for sample in itertools.islice(opened.located(NOT_THEIRS), stop):
+                    self._take(sample, y)
+                    self._at[0] = self.length = y = y + 1
+                    if len(self._rows) >= _ROWS or self._packer.nbytes >= _BYTES:
+                        self._judge()
         except Error as error:
             self._raised(error, y)
         finally:

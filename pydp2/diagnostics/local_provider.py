@@ -13,6 +13,7 @@ from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.file_list import FileList
 from pydp2.protocol import plain_data
 from pydp2.providers import Provider, StartedProvider, resolve
+from pydp2.providers.global_random import prepared_random, running
 from pydp2.worker.gil import require_gil
 
 NOT_THEIRS = (KeyboardInterrupt, GeneratorExit, BdbQuit)
@@ -43,10 +44,11 @@ def foreground(
         home = str(served.root)
         sys.path[:] = [home, *(entry for entry in path if entry != home)]
         try:
-            found = served.provider if isinstance(served.provider, Provider) else resolve(served.provider)
-            running = found.start(
+            with running(prepared_random()):  # as in a worker
+                found = served.provider if isinstance(served.provider, Provider) else resolve(served.provider)
+            started = found.start(
                 args=keywords, is_train=served.is_train, input_order=input_order, file_list=served.files
             )
-            yield served.files, running
+            yield served.files, started
         finally:
             sys.path[:] = path

@@ -200,7 +200,9 @@ class _LocalFiles:
                     self._seen.empty_files += not y
                     return
                 try:
-                    yield self._run(name, y, sample)
+                    with opened.user_code():
+                        run = self._run(name, y, sample)
+                    yield run
                 except BadSample as error:
                     if not running.schema.check_fail_continue:
                         yield FileFailure(with_location(error, name, y))

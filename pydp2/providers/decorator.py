@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from pydp2.errors import BadSample, OptionTypeError, ProviderError
@@ -29,7 +29,7 @@ from pydp2.providers.options import (
     check_pool_weight,
     normalise_shuffle,
 )
-from pydp2.providers.started_provider import StartedProvider, start_provider
+from pydp2.providers.started_provider import OpenFile, StartedProvider, start_provider
 
 _PACKED_LIMIT = 1 << 20  # samples() packs only to check: it throws the packed samples away at about this many bytes
 _MAX_LOGGED_DROPS = 10
@@ -160,9 +160,22 @@ class Provider:
 def _checked_samples(
     started: StartedProvider, filename: str, seed: int, pass_id: int, file_index: int = 0
 ) -> Iterator[list[Any]]:
+    opened = started.open_file(filename, file_index=file_index, seed=seed, pass_id=pass_id)
+    checked = _check_samples(started, opened, filename)
+    try:
+        while True:
+            with opened.user_code():  # what checks a sample may run the user's code too
+                values = next(checked, None)
+            if values is None:
+                return
+            yield values
+    finally:
+        checked.close()
+
+
+def _check_samples(started: StartedProvider, opened: OpenFile, filename: str) -> Generator[list[Any]]:
     schema = started.schema
     packer = Packer(schema.slots, schema.check)
-    opened = started.open_file(filename, file_index=file_index, seed=seed, pass_id=pass_id)
     y = dropped = 0
     logger = started.settings.logger
     started.slot_order.on_unknown = lambda text: logger.warning("file %s, sample %d: %s", filename, y, text)

@@ -12,6 +12,7 @@ from typing import Any
 from pydp2.errors import Error, from_user
 from pydp2.providers.address import resolve
 from pydp2.providers.error_location import count_own_frames
+from pydp2.providers.global_random import prepared_random, running
 from pydp2.providers.started_provider import StartedProvider
 
 
@@ -30,9 +31,9 @@ def start_by_address(
     Raises an error of ours, whatever went wrong: as :func:`resolve` and :meth:`Provider.start` do, or ProviderError.
     """
     try:
-        return resolve(address).start(
-            args=args, is_train=is_train, input_order=list(input_order) or None, file_list=file_list
-        )
+        with running(prepared_random()):  # what the module draws is the same in all workers
+            found = resolve(address)
+        return found.start(args=args, is_train=is_train, input_order=list(input_order) or None, file_list=file_list)
     except Error:
         raise
     except BaseException as error:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.providers.global_random import file_random
 from pydp2.providers.options import CacheType, InputTypes, ProviderOptions
 
 
@@ -30,12 +31,14 @@ class GeneratorContext:
         pass_id: passes count from 0.
         rng: a :class:`numpy.random.Generator` over Philox, seeded by job seed, pass and file alone, so that a worker
             that runs the file again draws the same. (NumPy does not promise one stream for all its versions.)
+        global_random: its states of the global random generators, seeded likewise.
     """
 
     def __init__(self, filename: str, *, file_index: int, seed: int, pass_id: int) -> None:
         self.filename = filename
         self.pass_id = pass_id
         self._seed_parts = (seed, pass_id, file_index)
+        self.global_random = file_random(*self._seed_parts)
 
     @cached_property
     def rng(self) -> np.random.Generator:

@@ -28,6 +28,7 @@ from pydp2.errors import (
 from pydp2.packers.many_samples import ManySamples
 from pydp2.packers.slot_order import SlotOrder
 from pydp2.providers.error_location import count_own_frames, remedy, user_error
+from pydp2.providers.global_random import prepared_random, running, switch_to
 from pydp2.providers.options import (
     InputTypes,
     ProviderOptions,
@@ -49,7 +50,7 @@ _HOOK_ARGUMENTS = ("file_list", "is_train", "input_order")
 
 class OpenFile(Iterator[Any]):
     """Run of ``process`` over one file. ``next`` gives the next sample, raw, also of :func:`pydp2.rows` one by one;
-    what ``process`` raises passes untouched.
+    what ``process`` raises passes untouched. Between two samples the global random generators are the caller's.
 
     Attributes:
         context: what settings show while it runs. A loop that draws many samples in a row from one file may call
@@ -68,13 +69,22 @@ class OpenFile(Iterator[Any]):
 
     def __next__(self) -> Any:
         show_context(self._settings, self.context)
-        while True:
-            for sample in self._pending:
-                return sample
-            drawn = next(self.iterator)
-            if type(drawn) is not ManySamples:
-                return drawn
-            self._pending = drawn.samples(self._is_single_slot)
+        before = switch_to(self.context.global_random)
+        try:
+            while True:
+                for sample in self._pending:
+                    return sample
+                drawn = next(self.iterator)
+                if type(drawn) is not ManySamples:
+                    return drawn
+                self._pending = drawn.samples(self._is_single_slot)
+        finally:
+            switch_to(before)
+
+    def user_code(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the global random generators are those of this file: for what runs code of the
+        user beside ``next``, and for several samples in a row."""
+        return running(self.context.global_random)
 
     def located(self, passed: tuple[type[BaseException], ...] = (KeyboardInterrupt, GeneratorExit)) -> Iterator[Any]:
         """Yield the samples. What the generator raises is raised as an Error that names file and sample, but for
@@ -97,9 +107,11 @@ class OpenFile(Iterator[Any]):
         try:
             close = getattr(self.iterator, "close", None)
             if close is not None:
-                close()
+                with self.user_code():
+                    close()
         finally:  # the collector may close it while another one runs
             show_context(self._settings, before or self.context)
+            self.context.global_random.close()
 
 
 class StartedProvider:
@@ -165,8 +177,10 @@ class StartedProvider:
         )
 
     def show_context(self, context: GeneratorContext) -> None:
-        """Let the settings show ``context`` to this thread, until another generator runs in it."""
+        """Let the settings show ``context`` to this thread, and the global random generators give its numbers, until
+        another generator runs."""
         show_context(self.settings, context)
+        switch_to(context.global_random)
 
 
 def _iterate_result(generator: Callable[..., Iterable[Any]], settings: Settings, filename: str) -> Iterator[Any]:
@@ -237,7 +251,8 @@ def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, 
     except ValueError:
         pass  # a builtin without a signature: calling it reports the error
     try:
-        hook(settings, **given)
+        with running(prepared_random()):  # its tables must be the same in all workers, and in later runs
+            hook(settings, **given)
     except (Exception, SystemExit) as error:
         what = f"the init_hook of {name} raised {type(error).__name__}{remedy(error, settings.file_list)}"
         raise from_user(what, error, count_own_frames(error)) from None

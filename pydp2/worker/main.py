@@ -10,7 +10,6 @@ import faulthandler
 import gc
 import hashlib
 import os
-import random
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -18,8 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pydp2.errors import Error, LocalProtocolError, from_user, provider_error, sendable, shorten, to_wire
 from pydp2.file_list import FileList
@@ -86,7 +83,6 @@ def prepare(spec: WorkerSpec, worker: int | None) -> ReadyWorker:
     faulthandler.enable(all_threads=False)
     faulthandler.register(spec.dump_signal, all_threads=True)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # forked: it is the interpreter's own stream
-    _seed_random()
     try:
         set_up_process(spec.root, spec.path)
         home = str(Path.cwd())
@@ -99,12 +95,6 @@ def prepare(spec: WorkerSpec, worker: int | None) -> ReadyWorker:
     return ReadyWorker(
         partial(_run_worker, spec, _PreparedProvider(running, declared, home, os.getpid())), is_usable=True
     )
-
-
-def _seed_random() -> None:
-    random.seed()
-    if "numpy.random" in sys.modules:  # else it draws its own seed when it is imported
-        np.random.seed(int.from_bytes(os.urandom(4), "little"))
 
 
 def _start_provider(spec: WorkerSpec) -> tuple[StartedProvider, m.Declared]:
@@ -139,8 +129,6 @@ def _report_broken(spec: WorkerSpec, error: dict[str, Any], worker: int, row: me
 def _run_worker(spec: WorkerSpec, prepared: _PreparedProvider, worker: int, row: memoryview, output: int) -> None:
     """Run worker number ``worker`` until the server ends it."""
     os.environ[IN_WORKER] = str(worker)
-    if os.getpid() != prepared.pid:
-        _seed_random()  # workers forked from one process must not all draw the same
     process_state = ProcessState(worker, row, output, prepared.working_directory)
     speaker = _ServerLink(spec, worker)
     speaker.send(prepared.message)
