@@ -258,24 +258,6 @@ def test_args_arrive_as_the_plain_data_that_they_are(provider_file: Callable[[st
     assert given["array"].tolist() == [[1, 2], [3, 4]]  # type: ignore[attr-defined]
 
 
-def test_global_random_numbers_differ_between_workers(provider_file: Callable[[str], str]) -> None:
-    """They are seeded in each, so that no two draw the same; nothing else is promised of them."""
-    code = """
-    import os, random, time
-    import numpy as np
-
-    @provider(input_types=[integer_value(1 << 31), integer_value(1 << 31)])
-    def process(settings, filename):
-        time.sleep(0.02)
-        yield random.getrandbits(31), int(np.random.randint(1 << 31))
-    """
-    drawn: list[tuple[int, int]] = []
-    with pydp2.load([str(n) for n in range(12)], provider_file(code), batch_size=1, workers=3) as data:
-        for batch in data:
-            drawn.append((int(batch[0][0]), int(batch[1][0])))
-    assert len({one for one, _ in drawn}) == len({other for _, other in drawn}) == 12
-
-
 def test_a_generator_may_start_programs_of_its_own(provider_file: Callable[[str], str], tmp_path: Path) -> None:
     """A pipeline through another program is an ordinary way to read a file."""
     code = """
