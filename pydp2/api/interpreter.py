@@ -11,6 +11,9 @@ from pathlib import Path
 
 from pydp2.api.rundir import is_open, move_above_standard_streams
 
+# The order of a set of texts depends on their hashes, and Python draws these anew for each interpreter. A provider that
+# goes through a set would yield something else in each run, and on each host.
+_HASHES = {"PYTHONHASHSEED": "0"}
 # It forks, so it must have one thread: numpy's BLAS would start more. What it forks shares the cores anyway.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -28,7 +31,7 @@ def start_interpreter(
 
     It runs in a session of its own: Ctrl-C reaches this program, which ends it. ``passed``: other descriptors that it
     inherits. ``prints``: its stdout leads to stderr, else it is discarded. ``environment``: variables that it gets
-    beside ours.
+    beside ours. Hashes of texts are the same in all of these processes, unless the program has a ``PYTHONHASHSEED``.
     """
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours, theirs = (socket.socket(fileno=move_above_standard_streams(end.detach())) for end in pair)
@@ -46,7 +49,7 @@ def start_interpreter(
             stdout=stderr if prints else subprocess.DEVNULL,
             stderr=stderr,
             start_new_session=True,
-            env=os.environ | _ONE_THREAD | dict(environment or {}),
+            env=_HASHES | os.environ | _ONE_THREAD | dict(environment or {}),
         )
     except BaseException:
         ours.close()

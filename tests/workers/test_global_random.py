@@ -13,6 +13,8 @@ import pytest
 import pydp2
 from pydp2.providers import resolve
 
+from ..runs import one_pass
+
 # Each file takes long enough to be open together with others, and its length is drawn too.
 CODE = """
 import random, time
@@ -202,3 +204,23 @@ def test_what_module_and_hook_draw_is_the_same_in_all_workers(provider_file: Cal
         with pydp2.load(FILES, provider_file(source), workers=3, batch_size=8, start=start) as data:  # type: ignore[arg-type]
             tables |= {row for rows in rows_of(data).values() for row in rows}
     assert len(tables) == 1
+
+
+@pytest.mark.real_starts
+def test_a_set_has_one_order_in_all_runs(provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python draws another one for each interpreter; a program that chooses one has that in its workers."""
+    address = provider_file("""
+    @provider(input_types=[integer_value(100)])
+    def process(settings, filename):
+        yield from map(int, {str(number) for number in range(100)})
+    """)
+
+    def order() -> list[int]:
+        return one_pass(["a"], address, workers=1).samples
+
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    first = order()
+    assert order() == first
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    chosen = order()
+    assert order() == chosen != first
