@@ -40,6 +40,9 @@ _MAX_NAME_LENGTH = 60  # characters of a file's name that are shown
     type=click.Path(path_type=str),
     help="In place of LIST: run the files that this quarantine file of a service names, and report what is still bad.",
 )
+@click.option(
+    "--repeat/--no_repeat", default=True, help="Run one file twice, in two processes, and compare; default: --repeat."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with all files.")
 @click.pass_context
 def command(
@@ -48,12 +51,14 @@ def command(
     limit: int | None,
     max_errors: int,
     replay: str | None,
+    repeat: bool,
     as_json: bool,
 ) -> None:
     """Read the files of LIST once, and report their values and all errors.
 
     It runs the provider in this process, without a service, so breakpoint() works. It continues after a bad sample,
-    and after a file whose generator raises. The exit code is 1 if there is any error.
+    and after a file whose generator raises. Then it runs one file twice, each time in a process of its own, and shows
+    the first sample that differs. The exit code is 1 if there is any error, or a difference.
 
     \b
     pydp2 check train.list --provider my_provider.process
@@ -62,7 +67,7 @@ def command(
     """
     import pydp2
 
-    for name in ("limit", "max_errors") if replay is not None else ():
+    for name in ("limit", "max_errors", "repeat") if replay is not None else ():
         if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError(
                 f"--{name} does not go with --replay, which looks at every line of the quarantine", ctx
@@ -84,6 +89,7 @@ def command(
                 input_order=source_args.service.get("input_order"),
                 limit=limit,
                 max_errors=max_errors,
+                repeat=repeat,
                 progress=sign.progress,
             )
     sign.clear()
@@ -124,6 +130,7 @@ class _ProgressLine:
 
 def _show(console: Console, report: Any) -> None:
     console.print(_table(report))
+    _show_repeat(console, report)
     for finding in report.findings:
         console.print(f"[red]✗[/red] {_escaped(finding.text)}", soft_wrap=True)
     if report.found > len(report.findings):
@@ -139,6 +146,17 @@ def _show(console: Console, report: Any) -> None:
         console.print(f"[green]ok[/green]: {seen}, {size_text(total)} as columns")
     else:
         console.print(f"[red]{report.found:,} found[/red], beside {seen}")
+
+
+def _show_repeat(console: Console, report: Any) -> None:
+    repeat = report.repeat
+    if repeat is None or repeat.difference is not None:
+        return
+    if repeat.skipped:
+        console.print(f"[yellow]not run twice[/yellow]: {_escaped(repeat.skipped)}", soft_wrap=True)
+    else:
+        what = f"{count_text(repeat.samples, 'sample')} of {_escaped(_shortened(repeat.file))}"
+        console.print(f"{what}: the same in two processes", soft_wrap=True)
 
 
 _MARKS = {"still bad": "[red]✗[/red]", "file missing": "[red]✗[/red]", "now good": "[green]✓[/green]"}

@@ -10,15 +10,19 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pydp2.api.sources import Files, Source
+from pydp2.api.service import search_path
+from pydp2.api.sources import Files, ResolvedSource, Source
 from pydp2.diagnostics.local_provider import NOT_THEIRS, foreground
+from pydp2.diagnostics.provider_bench import ProviderSpec
+from pydp2.diagnostics.repeat_check import Difference, RepeatCheck, check_repeats
 from pydp2.diagnostics.slot_figures import SlotFigures, merge_figures
-from pydp2.errors import BadSample, Error, OptionError, ProviderError, builtin_name_of_mixed
+from pydp2.errors import AddressError, BadSample, Error, OptionError, ProviderError, builtin_name_of_mixed
 from pydp2.packers.packer import Packer
-from pydp2.providers import Provider, StartedProvider, user_error, with_location
+from pydp2.protocol import plain_data
+from pydp2.providers import Provider, StartedProvider, address_of, user_error, with_location
 
 _ROWS, _BYTES = 1024, 1 << 20  # judged at once
 _SHOW = 10
@@ -63,13 +67,15 @@ class FileReport:
 @dataclass
 class Report:
     """Result of :func:`check`. ``findings``: the first bad samples, and the first files whose generator raised;
-    ``found``: how many there are of both."""
+    ``found``: how many there are of both. ``repeat``: of the file that ran twice; None if none was to. A difference is
+    one more finding, with the values of both runs as ``expected`` and ``got``."""
 
     provider: str
     files: list[FileReport] = field(default_factory=list)
     slots: list[SlotFigures] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     found: int = 0
+    repeat: RepeatCheck | None = None
 
     @property
     def ok(self) -> bool:
@@ -89,6 +95,7 @@ class Report:
             "samples": self.samples,
             "found": self.found,
             "findings": [vars(finding) for finding in self.findings],
+            "repeat": None if self.repeat is None else asdict(self.repeat),
             "slots": [slot.plain() for slot in self.slots],
             "files": [vars(file) | {"slots": [slot.plain() for slot in file.slots]} for file in self.files],
         }
@@ -104,9 +111,11 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
     input_order: Sequence[str] | None = None,
     limit: int | None = None,
     max_errors: int = _SHOW,
+    repeat: bool = True,
     progress: Callable[[str, int], None] | None = None,
 ) -> Report:
-    """Run ``process`` over every file of a list in this process, and report values and errors.
+    """Run ``process`` over every file of a list in this process, and report values and errors. Then run the beginning
+    of one file twice, in two other processes, and report the first sample that differs.
 
     ``files``, ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
     While it runs, ``root`` is the working directory.
@@ -114,6 +123,7 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
     Args:
         limit: look at the first samples of each file only.
         max_errors: bad samples, and files whose generator raised, that are kept as findings; the others are counted.
+        repeat: whether a file runs twice. It is the first one with good samples, and at most 1,000 of them.
         progress: called now and then with the file and its samples so far.
 
     Raises:
@@ -123,20 +133,63 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
     for name, value, least in (("limit", limit, 1), ("max_errors", max_errors, 0)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise OptionError(f"{name} must be a whole number from {least}, got {value!r:.80}")
+    began = time.perf_counter()
     with foreground(files, provider, args=args, is_train=is_train, root=root, input_order=input_order) as (
-        listed,
+        source,
         running,
     ):
+        started = time.perf_counter() - began
         generator = running.settings.generator
         report = Report(f"{generator.__module__}.{generator.__qualname__}")
-        for number, name in enumerate(listed):
+        for number, name in enumerate(source.files):
             one = FileRun(running, name, number, max_errors, progress)
             one.run(limit)
             report.files.append(one.report)
             report.findings = _first(report.findings + one.findings, max_errors)
             report.found += one.found
         report.slots = merge_figures(running.schema.slots, [file.slots for file in report.files])
+    if repeat:
+        report.repeat = _run_twice(report, source, input_order, limit, started)
+        if (difference := report.repeat.difference) is not None:
+            report.findings.append(_finding(difference))
+            report.found += 1
     return report
+
+
+def _run_twice(
+    report: Report, source: ResolvedSource, input_order: Sequence[str] | None, limit: int | None, started: float
+) -> RepeatCheck:
+    """Run the first file that has good samples twice, in two processes."""
+    number = next((i for i, file in enumerate(report.files) if file.samples), None)
+    if number is None:
+        return RepeatCheck(skipped="no file has a good sample")
+    try:
+        address = address_of(source.provider)
+    except AddressError as error:
+        return RepeatCheck(report.files[number].file, skipped=str(error))
+    spec = ProviderSpec(
+        provider=address,
+        args=plain_data.encode_plain(source.args),
+        is_train=source.is_train,
+        input_order=tuple(input_order or ()),
+        root=str(source.root),
+        path=tuple(search_path()),
+    )
+    seconds = started + report.files[number].seconds
+    names = [slot.slot for slot in report.slots]
+    return check_repeats(spec, source.files, number, limit=limit, seconds=seconds, slots=names)
+
+
+def _finding(difference: Difference) -> Finding:
+    return Finding(
+        difference.file,
+        difference.sample,
+        False,
+        difference.slot,
+        difference.first,
+        difference.second,
+        difference.text,
+    )
 
 
 def _first(findings: list[Finding], most: int) -> list[Finding]:

@@ -9,8 +9,7 @@ from bdb import BdbQuit
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydp2.api.sources import Files, Source, resolve_source
-from pydp2.file_list import FileList
+from pydp2.api.sources import Files, ResolvedSource, Source, resolve_source
 from pydp2.protocol import plain_data
 from pydp2.providers import Provider, StartedProvider, resolve
 from pydp2.providers.global_random import prepared_random, running
@@ -29,9 +28,9 @@ def foreground(
     is_train: bool | None,
     root: str | os.PathLike[str] | None,
     input_order: Sequence[str] | None,
-) -> Iterator[tuple[FileList, StartedProvider]]:
-    """Give the list, and the provider after its hook. Inside the context, working directory and ``sys.path`` are those
-    of a worker.
+) -> Iterator[tuple[ResolvedSource, StartedProvider]]:
+    """Give the source, and the provider after its hook. Inside the context, working directory and ``sys.path`` are
+    those of a worker.
 
     Raises what ``launch`` raises for a list, a provider or args that cannot be.
     """
@@ -49,6 +48,6 @@ def foreground(
             started = found.start(
                 args=keywords, is_train=served.is_train, input_order=input_order, file_list=served.files
             )
-            yield served.files, started
+            yield served, started
         finally:
             sys.path[:] = path

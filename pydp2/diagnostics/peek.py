@@ -85,17 +85,17 @@ def peek(
         raise OptionError(f"samples must be a whole number from 0, got {samples!r:.80}")
     batch_size = job_options(batch_size=batch_size).batch_size
     with foreground(files, provider, args=args, is_train=is_train, root=root, input_order=input_order) as (
-        listed,
+        source,
         running,
     ):
         schema = running.schema
         slots = schema.slots
         seen = Peek([(slots.label(i), type_text(slot)) for i, slot in enumerate(slots.types)], schema.shuffle)
-        reading = _LocalFiles(listed, running, seen, samples)
+        reading = _LocalFiles(source.files, running, seen, samples)
         plan = PassPlan(
             seed=0,
             pass_id=0,
-            files=len(listed),
+            files=len(source.files),
             batch_size=batch_size,
             shuffle=False,
             can_over_batch_size=schema.can_over_batch_size,

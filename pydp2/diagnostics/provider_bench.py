@@ -201,7 +201,7 @@ def _unit(
     try:
         for descriptor in others:
             os.close(descriptor)
-        running = _loaded(spec, files)
+        running = load_provider(spec, files)
         if unit == 0 and len(areas) > 1:
             if thread_count() == 1:
                 for other in range(1, len(areas)):
@@ -229,7 +229,7 @@ def _unit(
         os._exit(0)
 
 
-def _loaded(spec: dict[str, Any], files: FileList) -> StartedProvider:
+def load_provider(spec: dict[str, Any], files: FileList) -> StartedProvider:
     """Load the provider as a worker does."""
     set_up_process(spec["root"], spec["path"])
     return start_by_address(

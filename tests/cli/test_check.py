@@ -29,6 +29,7 @@ def test_what_is_in_the_files_is_told_file_by_file_and_together(folder: Path, cl
         ["a.txt", "3", "-", "n", "int", "1", "…", "3", "-"],
         ["b.txt", "3", "-", "n", "int", "4", "…", "6", "-"],
         ["all", "files", "6", "-", "n", "int", "1", "…", "6", "-"],
+        ["3", "samples", "of", "a.txt:", "the", "same", "in", "two", "processes"],
         ["ok:", "6", "good", "samples", "in", "2", "files,", "24", "bytes", "as", "columns"],
     ]
 

@@ -1,0 +1,302 @@
+"""Run a file twice, in two processes, and find the first sample that differs.
+
+A service runs a file again when a worker dies, and when a job goes on in another process: then it must yield the same.
+Each process is a fresh interpreter that starts the provider as a worker does. The first one reads the file alone. The
+second one has read the beginning of another file before, which stays open: so what one file leaves to the next makes a
+difference too. Both run at the same time and send checksums of what they have packed; the program compares these, and
+asks both for the values of the first sample that differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from pydp2.api.interpreter import start_interpreter
+from pydp2.columns.checksum import crc32
+from pydp2.columns.columns import Array
+from pydp2.diagnostics.provider_bench import ProviderSpec, load_provider
+from pydp2.errors import BadSample
+from pydp2.file_list import FileList
+from pydp2.packers.packer import Packer
+from pydp2.providers import StartedProvider
+from pydp2.server.spec import receive_block, receive_plain, send_blocks, send_plain
+from pydp2.worker import IN_WORKER
+
+_MOST_SAMPLES = 1000
+_MOST_BYTES = 1 << 26
+_MOST_SECONDS = 5.0  # of drawing
+_BEFORE = 16  # samples of another file that the second process reads before
+_PATIENCE = 60.0  # seconds, beside those that the caller knows of
+_WEIGHT = "calc_batch_size"
+_ENDED = "the end of the file"
+_COUNTS = ("subs", "steps", "nnz", "nbytes")  # kinds of arrays that hold lengths
+_SHOWN = 60  # bytes of a text around the first difference
+
+
+@dataclass(frozen=True)
+class Difference:
+    """First sample of ``file`` that differs between two runs, and its slot, or '' where one run has no sample there;
+    what the one and the other process had."""
+
+    file: str
+    sample: int
+    slot: str
+    first: str
+    second: str
+
+    @property
+    def text(self) -> str:
+        """Whole message."""
+        place = f"file {self.file}, sample {self.sample}{f', slot {self.slot}' if self.slot else ''}"
+        return (
+            f"{place}: process() must yield the same whenever it runs, but gave {self.first} in one process and "
+            f"{self.second} in another; pydp2 seeds settings.rng and the global generators of random, numpy and torch, "
+            "but not an own default_rng() without a seed, os.urandom, the clock, or the generator of a C library: seed "
+            "these from settings.rng when the file begins, and let no file change what another one yields"
+        )
+
+
+@dataclass(frozen=True)
+class RepeatCheck:
+    """Result of a comparison. ``file``: which one ran twice; ``samples``: how many samples were compared;
+    ``difference``: the first one that was found; ``skipped``: why nothing was compared, or ''."""
+
+    file: str = ""
+    samples: int = 0
+    difference: Difference | None = None
+    skipped: str = ""
+
+
+# -- in the program ----------------------------------------------------------------------------------------------------
+def check_repeats(
+    spec: ProviderSpec, files: FileList, number: int, *, limit: int | None, seconds: float, slots: Sequence[str]
+) -> RepeatCheck:
+    """Run file ``number`` of ``files`` twice and compare its first samples, at most ``limit``.
+
+    ``seconds``: how long provider and file took here. ``slots``: the names of the slots.
+    """
+    other = (number + 1) % len(files)
+    most = _MOST_SAMPLES if limit is None else min(limit, _MOST_SAMPLES)
+    deadline = time.monotonic() + _PATIENCE + 10 * seconds
+    name = files[number]
+    with contextlib.ExitStack() as runs:
+        first, second = (
+            runs.enter_context(_Run(spec, files, {"number": number, "before": before, "most": most}, deadline))
+            for before in (-1, other)
+        )
+        try:
+            one, two = first.answer(), second.answer()
+            for y in range(max(len(one["checks"]), len(two["checks"]))):
+                left, right = _checks_at(one, y), _checks_at(two, y)
+                if left is None or right is None:  # that run was cut there
+                    return RepeatCheck(name, y)
+                if left == right:
+                    continue
+                slot = next((s for s, pair in enumerate(zip(left, right, strict=False)) if pair[0] != pair[1]), 0)
+                place = [*slots, _WEIGHT][slot] if len(left) == len(right) > 1 else ""
+                values = _difference(first.ask(y, slot), second.ask(y, slot))
+                return RepeatCheck(name, y, Difference(name, y, place, *values))
+        except _NoAnswerError as error:
+            return RepeatCheck(name, skipped=str(error))
+    return RepeatCheck(name, len(one["checks"]))
+
+
+def _checks_at(run: dict[str, Any], y: int) -> list[int] | None:
+    """Return the checksums of sample ``y``; None where the run was cut before."""
+    checks: list[list[int]] = run["checks"]
+    if y < len(checks):
+        return checks[y]
+    return [] if run["is_whole"] else None
+
+
+def _difference(first: dict[str, Any], second: dict[str, Any]) -> tuple[str, str]:
+    """Return what both have where they differ first."""
+    if "text" in first or "text" in second:
+        return _as_text(first), _as_text(second)
+    for kind, dtype, one, two in zip(first["kinds"], first["dtypes"], first["arrays"], second["arrays"], strict=True):
+        if len(one) != len(two):
+            size = np.dtype(dtype).itemsize
+            return f"{len(one) // size} {kind}", f"{len(two) // size} {kind}"
+        if one != two:
+            at = int(np.flatnonzero(np.frombuffer(one, np.uint8) != np.frombuffer(two, np.uint8))[0])
+            if kind == "bytes":
+                lo = max(0, at - _SHOWN // 3)
+                return repr(one[lo : lo + _SHOWN]), repr(two[lo : lo + _SHOWN])
+            index = at // np.dtype(dtype).itemsize
+            left, right = (np.frombuffer(data, dtype)[index].item() for data in (one, two))
+            if kind in _COUNTS:
+                return f"{left} {kind}", f"{right} {kind}"
+            where = f"{kind}[{index}] = " if len(one) > np.dtype(dtype).itemsize else ""
+            return f"{where}{left!r}", f"{where}{right!r}"
+    return "-", "-"
+
+
+def _as_text(answer: dict[str, Any]) -> str:
+    return str(answer.get("text", "another sample"))
+
+
+class _NoAnswerError(Exception):
+    """A process gave no result."""
+
+
+class _Run:
+    """Process that runs the file, within a context; it is killed at the end."""
+
+    def __init__(self, spec: ProviderSpec, files: FileList, what: dict[str, Any], deadline: float) -> None:
+        self._deadline = deadline
+        self._process, self._channel = start_interpreter(
+            "pydp2.diagnostics.repeat_check", "run_again", environment={IN_WORKER: "check"}
+        )
+        with contextlib.suppress(OSError):  # it ended: then there is no answer either
+            blob, offsets = files.to_buffers()
+            send_plain(self._channel, asdict(spec) | what | {"source": files.source})
+            send_blocks(self._channel, blob, offsets)
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
+        self._process.wait()
+        self._channel.close()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for what the process sends."""
+        patience = max(0.0, self._deadline - time.monotonic())
+        if not select.select([self._channel], [], [], patience)[0]:
+            raise _NoAnswerError("a process that ran it again did not come to an end")
+        try:
+            answer = receive_plain(self._channel)
+        except (EOFError, OSError):
+            raise _NoAnswerError("a process that ran it again ended without a result") from None
+        if "error" in answer:
+            raise _NoAnswerError(answer["error"])
+        return answer
+
+    def ask(self, sample: int, slot: int) -> dict[str, Any]:
+        """Return what the process had in that slot of that sample."""
+        send_plain(self._channel, {"sample": sample, "slot": slot})
+        return self.answer()
+
+
+# -- in the processes --------------------------------------------------------------------------------------------------
+def run_again(descriptor: int) -> int:
+    """Run the file that the program names, and answer its questions until it ends the connection."""
+    channel = socket.socket(fileno=descriptor)
+    spec = receive_plain(channel)
+    files = FileList.from_buffers(receive_block(channel), receive_block(channel), spec["source"])
+    with open(os.devnull, "w") as nowhere:  # the program has shown once what the provider prints
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        running = load_provider(spec, files)
+        before = _read_before(running, files, spec["before"])
+        file = _DrawnFile(running, files[spec["number"]], spec["number"])
+        file.draw(spec["most"])
+        del before
+    except BaseException as error:
+        send_plain(channel, {"error": f"it raised {type(error).__name__} in a process of its own: {error}"[:500]})
+        return 1
+    send_plain(channel, {"checks": file.checks, "is_whole": file.is_whole})
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            asked = receive_plain(channel)
+            send_plain(channel, file.told(asked["sample"], asked["slot"]))
+    return 0
+
+
+def _read_before(running: StartedProvider, files: FileList, number: int) -> Iterator[Any] | None:
+    """Read the beginning of file ``number``, and return the generator, which is open. What it raises does not
+    matter here."""
+    if number < 0:
+        return None
+    opened = running.open_file(files[number], file_index=number, seed=0, pass_id=1)
+    with contextlib.suppress(Exception):
+        for _ in islice(opened, _BEFORE):
+            pass
+    return opened
+
+
+class _DrawnFile:
+    """First samples of a file: their checksums by slot, and what they were packed to."""
+
+    def __init__(self, running: StartedProvider, name: str, number: int) -> None:
+        self._running = running
+        self._opened = running.open_file(name, file_index=number, seed=0, pass_id=0)
+        self._packer = Packer(running.schema.slots, running.schema.check)
+        self._packed: list[Sequence[Sequence[Array]] | str] = []  # or what was wrong
+        self._weights: list[int] = []
+        self.checks: list[list[int]] = []
+        self.is_whole = False
+
+    def draw(self, most: int) -> None:
+        """Draw at most ``most`` samples, and no more than there are memory and time for."""
+        until, nbytes = time.perf_counter() + _MOST_SECONDS, 0
+        with self._opened.user_code():
+            while len(self.checks) < most and nbytes < _MOST_BYTES and time.perf_counter() < until:
+                try:
+                    sample = next(self._opened)
+                except StopIteration:
+                    self.is_whole = True
+                    return
+                except Exception as error:
+                    self._add_wrong(f"{type(error).__name__}")
+                    self.is_whole = True
+                    return
+                try:
+                    nbytes += self._add(sample)
+                except Exception as error:
+                    self._add_wrong(error.got if isinstance(error, BadSample) else type(error).__name__)
+
+    def _add(self, sample: Any) -> int:
+        values = self._running.arrange(sample)
+        self._packer.add(values)
+        cut = self._packer.finish()
+        if cut.bad:
+            raise cut.bad[0][1]
+        weight = self._running.weight_of(values)
+        arrays = cut.columns.arrays
+        self._packed.append(arrays)
+        self._weights.append(weight)
+        self.checks.append([*(_checksum(slot) for slot in arrays), weight])
+        return cut.columns.nbytes
+
+    def _add_wrong(self, what: str) -> None:
+        self._packed.append(what)
+        self._weights.append(0)
+        self.checks.append([crc32(what.encode(errors="surrogatepass"))])
+
+    def told(self, y: int, slot: int) -> dict[str, Any]:
+        """Return what slot number ``slot`` of sample ``y`` is made of; a number above the last is its weight."""
+        if y >= len(self._packed):
+            return {"text": _ENDED}
+        packed = self._packed[y]
+        if isinstance(packed, str):
+            return {"text": packed}
+        if slot >= len(packed):
+            return {"text": f"weight {self._weights[y]}"}
+        fields = self._running.schema.slots.fields[slot]
+        return {
+            "kinds": [field.kind for field in fields],
+            "dtypes": [array.dtype.str for array in packed[slot]],
+            "arrays": [array.tobytes() for array in packed[slot]],
+        }
+
+
+def _checksum(arrays: Sequence[Array]) -> int:
+    value = 0
+    for array in arrays:
+        value = crc32(array.tobytes(), crc32(len(array).to_bytes(8, "little"), value))
+    return value
