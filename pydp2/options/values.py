@@ -25,6 +25,7 @@ _UNITS = {"": 1, "B": 1} | {
 _LARGEST = (1 << 62) - 1  # messages between processes hold no larger number
 _MAX_BOUNDS = 1000  # they travel with each batch
 _MOST_SECONDS = 1e9  # 31 years: what the clock of the system adds up with it stays a time
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,45}")
 
 
@@ -222,7 +223,7 @@ def number_of_bytes(name: str, value: Any) -> int:
         OptionError: no such unit, less than one byte, or more than messages hold; ``name`` stands in the message.
     """
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        match = _SIZE.fullmatch(value.strip())
         unit = _UNITS.get(match[2].upper()) if match else None
         if match is None or unit is None:
             raise OptionError(f'{name} must be a size like "512MiB", "2GiB" or "1.5GB", or bytes, got {value!r}')

@@ -34,7 +34,8 @@ _VALUES = {
 _OLD_TEXTS = {"STRING", "BINSTRING", "SHORT_BINSTRING"}
 _TABLE = {step.code.encode("latin-1"): step for step in pickletools.opcodes}
 _COPIED = (bytes, bytearray, str, list, tuple, set)
-_QUOTED = re.compile(rb"""(['"])(?:[^\\]|\\(?:[\\'"abfnrtv]|x[0-9a-fA-F]{2}|[0-3]?[0-7]{1,2}))*['"]""", re.DOTALL)
+# one way to match each text: of an octal escape only the first digit, because the others match as any sign does
+_QUOTED = re.compile(rb"""['"](?:[^\\]|\\(?:[\\'"abfnrtv0-7]|x[0-9a-fA-F]{2}))*['"]""", re.DOTALL)
 _REFUSED = {"INST", "PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4"}
 _COLLECTIONS = (list, tuple, dict, set, frozenset)
 _NOTHING_TO_DO = {"PROTO", "FRAME", "READONLY_BUFFER"}

@@ -63,3 +63,13 @@ def test_a_line_without_end_is_refused_before_it_is_in_memory(monkeypatch: pytes
 def test_compressed_text_has_no_parts() -> None:
     with pytest.raises(OptionError, match="is gzip, which cannot be read in parts: name it whole, or decompress it"):
         read(gzip.compress(b"a\nb\n"), FilePart(0, 2))
+
+
+@given(st.text("0123456789.e+-infaty", max_size=12))
+def test_a_number_is_what_float_accepts(word: str) -> None:
+    try:
+        float(word)
+    except ValueError:
+        assert not text.NUMBER.fullmatch(word.encode())
+    else:
+        assert text.NUMBER.fullmatch(word.encode())
