@@ -7,7 +7,8 @@ names. :mod:`.lines` reads the lines. The module is called ``comma`` because Pyt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pydp2.errors import FormatError, OptionError, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
-from pydp2.formats.lines import BLOCK, NUMBER, blocks, each, open_text, shown, wrong
+from pydp2.formats.lines import BLOCK, NUMBER, TextReader, each, good_only, lines, shown
 from pydp2.formats.serving import flag, label_slot, labels, text, whole
-from pydp2.formats.source import ByteSource, PathOrFile, create_file
+from pydp2.formats.source import PathOrFile, create_file
 from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
 from pydp2.schema.input_types import dense_vector
@@ -26,6 +27,7 @@ Array = NDArray[Any]
 
 _FLOATS, _INTS = ("f4", "f8"), ("i4", "i8")
 _TOGETHER = 1 << 12  # numbers that are converted to text at a time
+_SEPARATORS = (",", ";", "\t", "|", " ")  # that an error suggests
 _INT = re.compile(rb"[+-]?\d{1,19}")
 
 
@@ -54,25 +56,35 @@ def read(
         OptionError: another dtype or separator, or a part of a compressed file.
         OSError: the file cannot be read.
     """
+    return good_only(read_or_errors(path, part=part, dtype=dtype, columns=columns, header=header, separator=separator))
+
+
+def read_or_errors(
+    path: PathOrFile,
+    *,
+    part: FilePart = WHOLE_FILE,
+    dtype: DTypeLike = np.float32,
+    columns: int | None = None,
+    header: bool = False,
+    separator: str = ",",
+) -> Generator[Array | FormatError]:
+    """Yield what :func:`read` does, and in place of a row that is wrong its error. The rows after it follow."""
     kind = _checked(np.dtype(dtype), separator)
-    with open_text(path, part) as source:
-        names = _first_line(source) if header else None
-        for begin, block in blocks(source, part):
+    names = _first_line(path) if header else None
+    with TextReader(path, part) as text:
+        table = _Table(text, kind, separator, header, columns)
+        for begin, block in text.blocks():
             rows = [row for row in each(begin, block) if row[0] != names]
             if rows:
-                array = _parsed(source, rows, kind, separator, columns)
-                columns = array.shape[1]
-                yield array
+                yield from table.parsed(rows)
 
 
 def count_columns(path: PathOrFile, *, separator: str = ",", header: bool = False) -> int:
     """Return the number of columns in the first row of a file; 0 for one without rows."""
-    with open_text(path, WHOLE_FILE) as source:
-        for begin, block in blocks(source):
-            for _, line in each(begin, block):
-                if not header:
-                    return line.count(separator.encode()) + 1
-                header = False
+    for _, _, line in lines(path):
+        if not header:
+            return line.count(separator.encode()) + 1
+        header = False
     return 0
 
 
@@ -121,36 +133,102 @@ def _check_separator(separator: str) -> None:
         raise OptionError(f"separator must be one sign that no number holds, got {separator!r}")
 
 
-def _parsed(
-    source: ByteSource, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
-) -> Array:
-    """Return ``rows``, pairs of offset and line, as an array."""
-    try:
-        if len(rows[0][1]) > BLOCK:
-            wide = kind.type if kind.kind == "f" else np.int64
-            pieces = [_numbers([piece], separator, wide) for piece in _pieces(rows[0][1].decode("ascii"), separator)]
-            first, rest = np.concatenate(pieces, axis=1), rows[1:]
-            parsed = np.concatenate([first, _numbers(_texts(rest), separator, wide)]) if rest else first
-        else:
-            parsed = _numbers(_texts(rows), separator, np.float64 if kind.kind == "f" else np.int64)
-    except ValueError as error:
-        raise _found(source, rows, kind, separator, columns) or source.error(str(error), rows[0][0]) from None
-    with np.errstate(over="ignore"):
-        array = parsed.astype(kind, copy=False)
-    changed = np.isinf(array) if kind.kind == "f" else array != parsed
-    if (columns is not None and array.shape[1] != columns) or changed.any():
+@dataclass
+class _Table:
+    """Table that is being read from ``text``: numbers of ``dtype`` between separators, in ``columns`` columns."""
+
+    text: TextReader
+    dtype: np.dtype[Any]
+    separator: str
+    header: bool
+    columns: int | None
+
+    def parsed(self, rows: list[tuple[int, bytes]]) -> Iterator[Array | FormatError]:
+        """Yield ``rows``, pairs of offset and line, as arrays; in place of a wrong one its error."""
+        array = self._array(rows)
+        if array is not None:
+            yield array
+            return
+        good: list[tuple[int, bytes]] = []
+        for row in rows:
+            wrong = self._error_of(*row)
+            if wrong is None:
+                good.append(row)
+                continue
+            if good:
+                yield self._certain(good)
+            good = []
+            yield wrong
+        if good:
+            yield self._certain(good)
+
+    def _certain(self, rows: list[tuple[int, bytes]]) -> Array:
+        """Return ``rows``, none of which is wrong, as an array."""
+        array = self._array(rows, checked=True)
+        if array is None:  # numpy does not read what looks like numbers here
+            raise self.text.error(rows[0][0], f"expected numbers of {self.dtype.name}, got {shown(rows[0][1])}")
+        return array
+
+    def _array(self, rows: list[tuple[int, bytes]], checked: bool = False) -> Array | None:
+        """Return ``rows`` as an array; None if one of them may be wrong, and none was ``checked``."""
+        kind, separator = self.dtype, self.separator
+        try:
+            if len(rows[0][1]) > BLOCK:
+                wide = kind.type if kind.kind == "f" else np.int64
+                pieces = [
+                    _numbers([piece], separator, wide) for piece in _pieces(rows[0][1].decode("ascii"), separator)
+                ]
+                first, rest = np.concatenate(pieces, axis=1), rows[1:]
+                parsed = np.concatenate([first, _numbers(_texts(rest), separator, wide)]) if rest else first
+            else:
+                parsed = _numbers(_texts(rows), separator, np.float64 if kind.kind == "f" else np.int64)
+        except ValueError:
+            return None
+        with np.errstate(over="ignore"):
+            array = parsed.astype(kind, copy=False)
+        changed = np.isinf(array) if kind.kind == "f" else array != parsed
         # the text itself may have inf, so the slow search looks whether there is an error
-        error_found = _found(source, rows, kind, separator, columns)
-        if error_found is not None:
-            raise error_found
-    return array
+        if not checked and ((self.columns is not None and array.shape[1] != self.columns) or changed.any()):
+            return None
+        self.columns = array.shape[1]
+        return array
+
+    def _error_of(self, offset: int, line: bytes) -> FormatError | None:
+        """Return the error of a row, None if it is right. The first right row decides the number of columns."""
+        at, count, sign = 0, 0, self.separator.encode()
+        while at <= len(line):
+            end = line.find(sign, at)
+            end = len(line) if end < 0 else end
+            field = line[at:end]
+            if len(field) > BLOCK:
+                return self.text.error(offset, f"column {count} must have at most {BLOCK} characters")
+            if not _is_number(field, self.dtype):
+                what = f"column {count} must be a number of {self.dtype.name}, got {shown(field)}"
+                return self.text.error(offset, what + self._hint(offset, field))
+            at, count = end + 1, count + 1
+        self.columns = self.columns or count
+        if count != self.columns:
+            return self.text.error(offset, f"expected {count_text(self.columns, 'column')}, got {count}")
+        return None
+
+    def _hint(self, offset: int, field: bytes) -> str:
+        """Return what may help where ``field`` of a line is not a number."""
+        if not field.strip():
+            return "; write nan for a number that is missing"
+        if field.strip()[:1] in (b'"', b"'"):
+            return "; quotes are not read here: write the numbers without them"
+        for sign in _SEPARATORS:
+            parts = field.strip().split(sign.encode())
+            if len(parts) > 1 and all(_is_number(part, self.dtype) for part in parts):
+                return f"; separator={sign!r} says what stands between two numbers"
+        if not self.header and self.text.is_first(offset):
+            return "; header=true says that the first line has names"
+        return ""
 
 
-def _first_line(source: ByteSource) -> int | None:
+def _first_line(path: PathOrFile) -> int | None:
     """Return the offset of the first line of the whole file, in any part."""
-    found = next((offset for begin, block in blocks(source) for offset, _ in each(begin, block)), None)
-    source.seek(0)
-    return found
+    return next((offset for _, offset, _ in lines(path)), None)
 
 
 def _texts(rows: list[tuple[int, bytes]]) -> list[str]:
@@ -171,25 +249,6 @@ def _pieces(line: str, separator: str) -> Iterator[str]:
         yield line[begin:cut]
         begin = cut + 1
     yield line[begin:]
-
-
-def _found(
-    source: ByteSource, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
-) -> FormatError | None:
-    """Return the error of the first bad row of ``rows``."""
-    for offset, line in rows:
-        at, count, sign = 0, 0, separator.encode()
-        while at <= len(line):
-            end = line.find(sign, at)
-            end = len(line) if end < 0 else end
-            field = line[at:end]
-            if not _is_number(field, kind):
-                return wrong(source, offset, f"column {count} must be a number of {kind.name}, got {shown(field)}")
-            at, count = end + 1, count + 1
-        columns = columns or count
-        if count != columns:
-            return wrong(source, offset, f"expected {count_text(columns, 'column')}, got {count}")
-    return None
 
 
 def _is_number(field: bytes, kind: np.dtype[Any]) -> bool:

@@ -140,7 +140,7 @@ def _piece(source: ByteSource) -> tuple[int, bytes]:
     begin = source.offset
     magic, word = _HEAD.unpack(source.read(8, "the header of a record"))
     if magic != MAGIC:
-        raise source.error(f"expected the magic {MAGIC.hex()} (0xced7230a) of a record, got {magic.hex()}", begin)
+        raise source.unexpected(f"the magic {MAGIC.hex()} (0xced7230a) of a record", magic, begin)
     length = word & _LENGTH
     padding = -length % 4
     source.check_available(length + padding, "a record")

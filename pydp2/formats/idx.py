@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
+from pydp2.formats.first_bytes import CUT_SHORT
 from pydp2.formats.serving import BLOCK
 from pydp2.formats.source import LIMIT, ByteSource, Closable, PathOrFile, create_file, open_source
 from pydp2.packers.many_samples import ManySamples, rows
@@ -65,7 +66,7 @@ class Reader(Closable):
         code, sides = head[2], head[3]
         if head[:2] != b"\0\0" or code not in DTYPES:
             known = ", ".join(f"0000{code:02x}" for code in DTYPES)
-            raise source.error(f"expected an idx file, which begins with one of {known}; got {head[:3].hex()}", 0)
+            raise source.unexpected(f"an idx file, which begins with one of {known}", head[:3], 0)
         if not 1 <= sides <= _MOST_SIDES:
             raise source.error(f"expected 1 to {_MOST_SIDES} sides, got {sides}", 3)
         self.shape = tuple(int(side) for side in np.frombuffer(source.read(4 * sides, "the sides"), ">u4"))
@@ -77,9 +78,10 @@ class Reader(Closable):
         if math.prod(side or 1 for side in self.shape) > 1 << 48:
             raise source.error(f"the shape {self.shape} is impossible", 4)
         if source.size is not None and total != source.size - self._begin:
+            have = source.size - self._begin
             raise source.error(
-                f"{self.shape} {self.dtype.name} needs {total} bytes of values, "
-                f"the file has {source.size - self._begin}"
+                f"{self.shape} {self.dtype.name} needs {total} bytes of values, the file has {have}"
+                f"{CUT_SHORT if have < total else ''}"
             )
         if source.size is None and total > limit:
             raise source.error(f"{total} bytes would be decompressed, more than limit={limit} allows")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from pydp2.columns.batch import Csr
 from pydp2.errors import FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
-from pydp2.formats.lines import NUMBER, lines, shown, too_large, wrong
+from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
 from pydp2.formats.serving import flag, label_slot, labels
-from pydp2.formats.source import ByteSource, PathOrFile, create_file
+from pydp2.formats.source import PathOrFile, create_file
 from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
 from pydp2.schema.input_types import sparse_binary_vector, sparse_float_vector
@@ -52,11 +52,20 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, base: int = 0) -> Ite
         OptionError: ``part`` is a part of a compressed file, or ``base`` is another number.
         OSError: the file cannot be read.
     """
+    return good_only(read_or_errors(path, part=part, base=base))
+
+
+def read_or_errors(path: PathOrFile, *, part: FilePart = WHOLE_FILE, base: int = 0) -> Generator[Row | FormatError]:
+    """Yield what :func:`read` does, and in place of a row that is wrong its error. The rows after it follow."""
     _check_base(base)
-    for source, offset, line in lines(path, part):
+    for reader, offset, line in lines(path, part):
         text = line.partition(b"#")[0].rstrip()
         if text:
-            yield _row(source, offset, text, base)
+            try:
+                row: Row | FormatError = _row(text, base)
+            except ValueError as error:
+                row = reader.error(offset, str(error))
+            yield row
 
 
 def write(path: PathOrFile, rows: Iterable[Row], *, base: int = 0) -> None:
@@ -114,33 +123,34 @@ def _twice(indices: NDArray[np.int64]) -> int | None:
     return int(ordered[same.argmax()]) if same.any() else None
 
 
-def _row(source: ByteSource, offset: int, text: bytes, base: int) -> Row:
+def _row(text: bytes, base: int) -> Row:
+    """Return the row of a line. Raises ValueError that says what is wrong with it."""
     found = _LABEL.match(text)
     if found is None:
-        raise wrong(source, offset, f"expected a label, got {shown(text)}")
+        raise ValueError(f"expected a label, got {shown(text.lstrip())}")
     label, at = float(found[1]), found.end()
     if too_large(found[1], label):
-        raise wrong(source, offset, f"expected a label that float64 can hold, got {shown(found[1])}")
+        raise ValueError(f"expected a label that float64 can hold, got {shown(found[1])}")
     indices, values = array("q"), array("d")
     while (found := _ENTRY.match(text, at)) is not None:
         indices.append(int(found[1]))
         values.append(float(found[2]))
         at = found.end()
     if at != len(text):
-        raise wrong(source, offset, f"expected index:value, got {shown(text[at:])}")
+        raise ValueError(f"expected index:value, got {shown(text[at:].lstrip())}")
     places = np.array(indices, np.int64)
     del indices  # a line may have millions of them
     places -= base
     if len(places) and places.min() < 0:
-        raise wrong(source, offset, f"expected indices from {base}, got {int(places.min()) + base}")
+        raise ValueError("expected indices from 1, got 0; base=0 says that columns count from 0")
     if (double := _twice(places)) is not None:
-        raise wrong(source, offset, f"expected each index once, got {double + base} twice")
+        raise ValueError(f"expected each index once, got {double + base} twice")
     with np.errstate(over="ignore"):
         numbers = np.array(values, np.float64).astype(np.float32)
     if np.isinf(numbers).any():  # an error, unless the text itself has inf
         for entry, number in zip(text.split()[1:], numbers.tolist(), strict=True):
             if too_large(value := entry.partition(b":")[2], number):
-                raise wrong(source, offset, f"expected values that float32 can hold, got {shown(value)}")
+                raise ValueError(f"expected values that float32 can hold, got {shown(value)}")
     return Row(label, places, numbers)
 
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.errors import OptionError, count_text
+from pydp2.errors import FormatError, OptionError, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
-from pydp2.formats.lines import NUMBER, lines, shown, too_large, wrong
+from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
 from pydp2.formats.serving import BYTES, IDS, as_steps, label, label_slot, text
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.providers import provider
 from pydp2.schema.input_types import integer_value
 
 _ID = re.compile(rb"\d{1,18}")
+_BLANKS = b" "
 
 
 class Entry(NamedTuple):
-    """Entry of a list: the number of the image, from 0; at least one label; the path, without tabs and line breaks."""
+    """Entry of a list: the number of the image, from 0; at least one label; the path, without
+    tabs, line breaks and blanks around it."""
 
     id: int
     labels: tuple[float, ...]
@@ -29,31 +31,47 @@ class Entry(NamedTuple):
 
 
 def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Iterator[Entry]:
-    """Yield the entries of a list.
+    """Yield the entries of a list. Blanks around a field are left out, as MXNet's own tool does.
 
     Raises:
         FormatError: a line has fewer than three fields, an id or a label that is not a number, or a path that is empty
             or not UTF-8. The text names the line.
         OSError: the file cannot be read.
     """
-    for source, offset, line in lines(path, part):
-        fields = line.split(b"\t")
-        if len(fields) < 3 or not fields[-1]:
-            raise wrong(
-                source, offset, f"expected id, label and path between tabs, got {count_text(len(fields), 'field')}"
-            )
-        if not _ID.fullmatch(fields[0]):
-            raise wrong(source, offset, f"expected an id, a whole number from 0, got {shown(fields[0])}")
-        for field in fields[1:-1]:
-            if not NUMBER.fullmatch(field):
-                raise wrong(source, offset, f"expected a label, a number, got {shown(field)}")
-            if too_large(field, float(field)):
-                raise wrong(source, offset, f"expected a label that float64 can hold, got {shown(field)}")
+    return good_only(read_or_errors(path, part=part))
+
+
+def read_or_errors(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Generator[Entry | FormatError]:
+    """Yield what :func:`read` does, and in place of a line that is wrong its error. The entries after it follow."""
+    for reader, offset, line in lines(path, part):
         try:
-            name = fields[-1].decode()
-        except UnicodeDecodeError:
-            raise wrong(source, offset, f"the path must be UTF-8, got {shown(fields[-1])}") from None
-        yield Entry(int(fields[0]), tuple(map(float, fields[1:-1])), name)
+            entry: Entry | FormatError = _entry(line)
+        except ValueError as error:
+            entry = reader.error(offset, str(error))
+        yield entry
+
+
+def _entry(line: bytes) -> Entry:
+    """Return the entry of a line. Raises ValueError that says what is wrong with it."""
+    fields = [field.strip(_BLANKS) for field in line.split(b"\t")]
+    if len(fields) < 3 or not fields[-1]:
+        blanks = "; there are blanks where tabs belong" if len(fields) < 3 and b" " in line.strip() else ""
+        raise ValueError(
+            f"expected id, label and path between tabs, got {count_text(len(fields), 'field')}: {shown(line)}{blanks}"
+        )
+    number, *labels, path = fields
+    if not _ID.fullmatch(number):
+        raise ValueError(f"expected an id, a whole number from 0, got {shown(number)}")
+    for field in labels:
+        if not NUMBER.fullmatch(field):
+            raise ValueError(f"expected a label, a number, got {shown(field)}")
+        if too_large(field, float(field)):
+            raise ValueError(f"expected a label that float64 can hold, got {shown(field)}")
+    try:
+        name = path.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"the path must be UTF-8, got {shown(path)}") from None
+    return Entry(int(number), tuple(map(float, labels)), name)
 
 
 def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
@@ -61,7 +79,8 @@ def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
 
     Raises:
         OptionError: an entry has an id that is not a whole number from 0 of at most 18 digits, no label, or a path that
-            is empty, is not UTF-8, or has a tab or a line break. The entries before it are in the file.
+            is empty, is not UTF-8, or has a tab, a line break or a blank around it. The entries before it are in the
+            file.
     """
     file, ours = create_file(path, gzipped=True)
     try:
@@ -74,8 +93,10 @@ def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
 
 def _line(number: Any, labels: tuple[float, ...], name: str) -> bytes:
     """Return a line of a list. Raises OptionError: :func:`read` would not accept it."""
-    if not labels or not name or any(sign in name for sign in "\t\r\n"):
-        raise OptionError(f"an entry needs a label and a path without tabs and line ends, got {name!r}")
+    if not labels or not name or name != name.strip(" ") or any(sign in name for sign in "\t\r\n"):
+        raise OptionError(
+            f"an entry needs a label and a path without tabs, line ends and blanks around it, got {name!r}"
+        )
     if isinstance(number, str) or not _ID.fullmatch(str(number).encode()):
         raise OptionError(f"an id must be a whole number from 0 of at most 18 digits, got {number!r:.80}")
     try:

@@ -23,6 +23,7 @@ from pydp2.columns.checksum import crc32
 from pydp2.errors import OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats import snappy_frames
+from pydp2.formats.first_bytes import CUT_SHORT
 from pydp2.formats.serving import BYTES, as_steps
 from pydp2.formats.source import LIMIT, ByteSource, Closable, PathOrFile, as_bytes, create_file, open_source
 from pydp2.providers import provider
@@ -171,7 +172,7 @@ class Reader(Closable):
                         self._kept = chunk.offset, stored
                         return layout
                 raise source.error(
-                    "the file ends within the chunk, or its checksum does not match, in either layout", at
+                    f"the file ends within the chunk, or its checksum does not match, in either layout{CUT_SHORT}", at
                 )
             at += _HEAD.size
         return "go" if at else None  # empty chunks are the same in both layouts
@@ -190,9 +191,10 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -
 def _words(source: ByteSource) -> tuple[int, ...]:
     """Return the words of the header that begins here."""
     begin = source.offset
-    words = _HEAD.unpack(source.read(_HEAD.size, "the header of a chunk"))
+    header = source.read(_HEAD.size, "the header of a chunk")
+    words: tuple[int, ...] = _HEAD.unpack(header)
     if words[0] != MAGIC:
-        raise source.error(f"expected the magic {MAGIC:08x} of a chunk, got {words[0]:08x}", begin)
+        raise source.unexpected(f"the magic {_LENGTH.pack(MAGIC).hex()} (0x{MAGIC:08x}) of a chunk", header[:4], begin)
     return words
 
 

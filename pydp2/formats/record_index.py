@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import OptionError
+from pydp2.errors import FormatError, OptionError
 from pydp2.formats import dmlc_recordio
-from pydp2.formats.lines import lines, shown, wrong
+from pydp2.formats.lines import TextReader, shown
 from pydp2.formats.source import Closable, PathOrFile, create_file
 
 _MOST = 10**18
@@ -61,17 +61,16 @@ def read(path: PathOrFile) -> Index:
         OSError: the file cannot be read.
     """
     keys, offsets = array("q"), array("q")
-    source = None
-    for source, offset, line in lines(path):  # named in the error below
-        found = _LINE.fullmatch(line)
-        if found is None:
-            raise wrong(source, offset, f"expected key, tab and offset, got {shown(line)}")
-        keys.append(int(found[1]))
-        offsets.append(int(found[2]))
+    with TextReader(path) as reader:
+        for offset, line in reader.lines():
+            found = _LINE.fullmatch(line)
+            if found is None:
+                raise reader.error(offset, f"expected key, tab and offset, got {shown(line)}")
+            keys.append(int(found[1]))
+            offsets.append(int(found[2]))
     index = Index(np.array(keys, np.int64), np.array(offsets, np.int64))
     if (twice := index.duplicate_key()) is not None:
-        assert source is not None
-        raise source.error(f"the key {twice} is there twice", 0)
+        raise FormatError(f"{reader.name}, byte 0: the key {twice} is there twice", file=reader.name, offset=0)
     return index
 
 

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
 from pydp2.errors import FormatError, OptionError, OptionTypeError
+from pydp2.formats.first_bytes import COUNT, CUT_SHORT, described, looks_like
 
 PathOrFile = str | os.PathLike[str] | BinaryIO
 """File to read: a path, or an open binary file that is seekable. An open file stays open."""
@@ -94,7 +95,7 @@ class ByteSource(Closable):
         self.offset = 0
         self.compressed = size is None
         self._file, self._owned = file, owned
-        self._locks: dict[int, threading.Lock] = {}
+        self._locks: dict[int, threading.RLock] = {}
 
     def at(self, offset: int) -> AbstractContextManager[ByteSource]:
         """Return a context manager that gives a source which continues at ``offset``, for the ``with`` block.
@@ -113,7 +114,7 @@ class ByteSource(Closable):
     @contextmanager
     def _alone_at(self, offset: int) -> Iterator[ByteSource]:
         # a lock for each process: at a fork, another thread may have held that of the parent
-        with self._locks.setdefault(os.getpid(), threading.Lock()):
+        with self._locks.setdefault(os.getpid(), threading.RLock()):
             self.seek(offset)
             yield self
 
@@ -127,7 +128,7 @@ class ByteSource(Closable):
         self.check_available(count, what)
         data = self.read_some(count) if self.size is not None or count <= _PIECE else self._pieces(count)
         if len(data) < count:
-            raise self.error(f"{what} needs {count} bytes, the file ends after {len(data)} of them", begin)
+            raise self._too_short(f"{what} needs {count} bytes, the file ends after {len(data)} of them", begin)
         return data
 
     def read_some(self, count: int) -> bytes:
@@ -140,7 +141,7 @@ class ByteSource(Closable):
         """Raise FormatError if fewer than ``count`` bytes are left; for a compressed file do nothing."""
         if self.size is not None and count > self.size - self.offset:
             left = max(0, self.size - self.offset)
-            raise self.error(f"{what} needs {count} bytes, {left} are left in the file")
+            raise self._too_short(f"{what} needs {count} bytes, {left} are left in the file", self.offset)
 
     def seek(self, offset: int) -> None:
         """Continue at ``offset``. In a compressed file this reads all bytes up to there."""
@@ -159,6 +160,24 @@ class ByteSource(Closable):
         """Return a FormatError that names the file and the byte: ``offset``, or the current one."""
         at = self.offset if offset is None else offset
         return FormatError(f"{self.name}, byte {at}: {what}", file=self.name, offset=at)
+
+    def unexpected(self, what: str, got: bytes, offset: int) -> FormatError:
+        """Return a FormatError for ``got``, the bytes at ``offset`` that are not ``what``. At the beginning of the file
+        the text says what the file looks like."""
+        return self.error(f"expected {what}, got {got.hex() if offset else described(self.head(), len(got))}", offset)
+
+    def head(self) -> bytes:
+        """Return the first bytes of the file, as :func:`.first_bytes.looks_like` needs them; the offset stays."""
+        before = self.offset
+        with self.at(0) as source:
+            data = source.read_some(COUNT)
+            if source is self:
+                self.seek(before)
+        return data
+
+    def _too_short(self, what: str, offset: int) -> FormatError:
+        known = "" if offset else looks_like(self.head())
+        return self.error(f"{what}; the file looks like {known}" if known else f"{what}{CUT_SHORT}", offset)
 
     def close(self) -> None:
         """Close the files that :func:`open_source` has opened."""
@@ -181,7 +200,7 @@ class ByteSource(Closable):
         return bytes(data)
 
     def _damaged(self, error: Exception) -> FormatError:
-        return self.error(f"damaged gzip: {error}")
+        return self.error(f"damaged gzip: {error}{CUT_SHORT if isinstance(error, EOFError) else ''}")
 
 
 def open_source(path: PathOrFile, *, gzipped: bool = False) -> ByteSource:

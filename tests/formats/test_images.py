@@ -18,7 +18,11 @@ from pydp2.formats.irheader import IRHeader, pack, unpack
 
 FLOATS = st.floats(width=32, allow_nan=False)
 IDS = st.integers(0, 2**64 - 1)
-NAMES = st.text(st.characters(exclude_characters="\t\r\n", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+NAMES = (
+    st.text(st.characters(exclude_characters="\t\r\n", exclude_categories=["Cs"]), min_size=1)
+    .map(lambda name: name.strip(" "))
+    .filter(str.strip)
+)
 ENTRIES = st.lists(
     st.builds(
         lst.Entry,
@@ -188,7 +192,13 @@ def test_a_list_of_images_comes_back(entries: list[lst.Entry]) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"7\ta.jpg", "expected id, label and path between tabs, got 2 fields"),
+        (b"7\ta.jpg", r"expected id, label and path between tabs, got 2 fields: '7\\ta.jpg'$"),
+        (
+            b"7 1 a.jpg",
+            "expected id, label and path between tabs, got 1 field: '7 1 a.jpg'; there are blanks where tabs belong",
+        ),
+        (b"7\t1 2\ta.jpg", "expected a label, a number, got '1 2'"),
+        (b"7\t1\t ", "expected id, label and path"),
         (b"7\t1\t", "expected id, label and path"),
         (b"-7\t1\ta.jpg", "expected an id, a whole number from 0, got '-7'"),
         (b"7\tcat\ta.jpg", "expected a label, a number, got 'cat'"),
@@ -202,8 +212,14 @@ def test_what_is_no_entry_is_told_with_its_line(line: bytes, words: str) -> None
         list(lst.read(io.BytesIO(b"0\t1\ta.jpg\n" + line + b"\n")))
 
 
+def test_blanks_around_the_fields_of_a_list_do_not_count() -> None:
+    assert list(lst.read(io.BytesIO(b" 7 \t 1\t2.5  \t a b.jpg \r\n"))) == [lst.Entry(7, (1.0, 2.5), "a b.jpg")]
+
+
 def test_an_entry_that_no_list_can_hold_is_refused() -> None:
-    for entry in (lst.Entry(0, (), "a"), lst.Entry(0, (1.0,), ""), lst.Entry(0, (1.0,), "a\tb")):
+    for entry in (
+        lst.Entry(0, (), "a"), lst.Entry(0, (1.0,), ""), lst.Entry(0, (1.0,), "a\tb"), lst.Entry(0, (1.0,), " a"),
+    ):  # fmt: skip
         with pytest.raises(OptionError, match="a label and a path without tabs"):
             lst.write(io.BytesIO(), [entry])
 

@@ -47,16 +47,23 @@ def test_each_line_is_in_exactly_one_part_in_order(data: bytes, count: int, mark
 
 @given(TEXTS.map(lambda data: data + b"bad"))
 def test_a_wrong_line_is_told_by_its_number(data: bytes) -> None:
-    source = text.open_text(io.BytesIO(data), WHOLE_FILE)
     offset = read(data)[-1][0]
     number = len(re.split(rb"\r\n|\r|\n", data))
-    assert str(text.wrong(source, offset, "it is bad")) == f"the file, byte {offset}: line {number}: it is bad"
+    for count in (1, 2, 3, 7):
+        found = []
+        for part in range(count):
+            for reader, at, _ in text.lines(io.BytesIO(data), FilePart(part, count)):
+                if at == offset:
+                    found.append(str(reader.error(offset, "it is bad")))
+        assert found == [f"the file, byte {offset}: line {number}: it is bad"]
 
 
 def test_a_line_without_end_is_refused_before_it_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "MOST", 100_000)
     packed = gzip.compress(b"ok\n" + bytes(10_000_000))
-    with pytest.raises(FormatError, match="byte 3: expected the end of a line within 100000 bytes: is this text"):
+    with pytest.raises(
+        FormatError, match="byte 3: line 2: expected the end of a line within 100000 bytes: is this text"
+    ):
         read(packed)
 
 

@@ -112,7 +112,7 @@ def test_a_file_that_ends_within_a_chunk_is_an_error(layout: recordio.Layout, pa
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"\4\3\2\0" + bytes(16), "byte 0: expected the magic 01020304 of a chunk, got 00020304"),
+        (b"\4\3\2\0" + bytes(16), r"byte 0: expected the magic 04030201 \(0x01020304\) of a chunk, got 04030200"),
         (b"\4\3\2\1" + bytes(8), "byte 0: the header of a chunk needs 20 bytes, 12 are left"),
         (chunk(b"\1\0\0\0A", 1, crc=7), "byte 0: the file ends within the chunk, or its checksum does not match"),
         (chunk(b"\1\0\0\0A", 1) + chunk(b"\1\0\0\0A", 1, crc=7), "byte 25: the checksum of the chunk does not match"),
