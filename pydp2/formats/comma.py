@@ -7,17 +7,17 @@ names. :mod:`.lines` reads the lines. The module is called ``comma`` because Pyt
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pydp2.errors import FormatError, OptionError, count_text
+from pydp2.errors import BadSample, FormatError, OptionError, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import BLOCK, NUMBER, TextReader, each, good_only, lines, shown
-from pydp2.formats.serving import flag, label_slot, labels, text, whole
+from pydp2.formats.serving import LabelSlot, bad_record, flag, in_pieces, text, whole
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
@@ -269,7 +269,7 @@ def _hook(  # noqa: PLR0913 - the arguments of the provider
     is_train: bool,
     input_order: Any,
     label: int | None = None,
-    classes: int | None = None,
+    classes: int | Sequence[int] | None = None,
     header: bool = False,
     separator: str = ",",
     dtype: str = "float32",
@@ -279,13 +279,13 @@ def _hook(  # noqa: PLR0913 - the arguments of the provider
     place = 0 if label is None else whole("label", label)
     columns = _columns(file_list, separator, header) or max(1, place + 1, -place)  # without rows any label is allowed
     if not -columns <= place < columns:
-        raise OptionError(f"label must be one of {count_text(columns, 'column')}, from 0, got {label}")
+        raise OptionError(f"label must be one of {count_text(columns, 'column')}, from 0, got {label}; -1 is the last")
     settings.options = {"header": header, "separator": separator, "dtype": dtype, "columns": columns}
     settings.label = None if label is None else label % columns
-    settings.classes = classes
+    settings.slot = LabelSlot(classes, dtype=dtype)
     width = columns - (label is not None)
     settings.input_types = ({} if not width else {"data": dense_vector(width, dtype=dtype)}) | (
-        {} if label is None else {"label": label_slot(classes, dtype=dtype)}
+        {} if label is None else {"label": settings.slot.type}
     )
 
 
@@ -310,23 +310,33 @@ def _columns(file_list: Any, separator: str, header: bool) -> int:
 
 
 @provider(init_hook=_hook)
-def process(settings: Any, filename: str) -> Iterator[ManySamples]:
+def process(settings: Any, filename: str) -> Iterator[ManySamples | BadSample]:
     """Serve the rows of CSV files.
 
     Slots: ``data``, all columns of a row except that of the label; with ``label`` also ``label``.
 
     Arguments of the hook:
         label: the column of the label, from 0; -1 is the last one.
-        classes: range of the label, which is then an integer; without it the label is a dense vector of width 1 and of
-            ``dtype``.
+        classes: range of the label, which is then an integer, or a list of the labels such as ``[-1, 1]``, of which the
+            integer is the position; without it the label is a dense vector of width 1 and of ``dtype``.
         header, separator, dtype: as in :func:`read`.
     """
     name, part = split_entry(filename)
-    for block in read(name, part=part, **settings.options):
-        if settings.label is None:
-            yield rows(data=block)
-            continue
-        named = {"label": labels(block[:, settings.label], settings.classes)}
-        if block.shape[1] > 1:
-            named["data"] = np.delete(block, settings.label, axis=1)
-        yield rows(**named)
+    for block in read_or_errors(name, part=part, **settings.options):
+        if isinstance(block, FormatError):
+            yield bad_record(block)
+        else:
+            yield from _labelled(block, settings.label, settings.slot)
+
+
+def _labelled(block: Array, column: int | None, slot: LabelSlot) -> Iterator[ManySamples | BadSample]:
+    """Yield the samples of ``block``, whose labels stand in ``column``."""
+    if column is None:
+        yield rows(data=block)
+        return
+    labels, errors = slot.values(block[:, column])
+    data = np.delete(block, column, axis=1)
+    named = {"label": labels} | ({"data": data} if data.shape[1] else {})
+    yield from in_pieces(
+        len(block), errors, lambda lo, hi: rows(**{name: values[lo:hi] for name, values in named.items()})
+    )

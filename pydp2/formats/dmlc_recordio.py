@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
-from pydp2.errors import FormatError, OptionError
+from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.irheader import unpack
-from pydp2.formats.serving import BYTES, IDS, as_steps, flag, label, label_slot
+from pydp2.formats.serving import BYTES, IDS, LabelSlot, as_steps, bad_record, bad_value, flag
 from pydp2.formats.source import ByteSource, Closable, PathOrFile, as_bytes, create_file, open_source
 from pydp2.providers import provider
 from pydp2.schema.input_types import integer_value
@@ -55,6 +56,15 @@ class Reader(Closable):
 
     def with_offsets(self) -> Iterator[tuple[int, bytes]]:
         """Yield (offset of the first header, record) of each record. Meanwhile records may be read by offset."""
+        with closing(self.records_or_errors()) as items:
+            for offset, record in items:
+                if isinstance(record, FormatError):
+                    raise record
+                yield offset, record
+
+    def records_or_errors(self) -> Generator[tuple[int, bytes | FormatError]]:
+        """Yield what :meth:`with_offsets` does, and in place of a damaged record its error. The next record is the
+        first whose header is behind the damage."""
         at, last = self.bounds()
         source = self._source
         small = True
@@ -67,13 +77,22 @@ class Reader(Closable):
                     yield begin + start, record
                     at = begin + end
             if at == begin:  # the next record is long, is in pieces, or is damaged
-                with source.at(begin) as here:
-                    record = _record(here)
-                    at = here.offset
-                small = len(record) < _BLOCK // 4
-                if at > last:
-                    raise source.error(f"the record reaches beyond byte {last}, where another one begins", begin)
-                yield begin, record
+                item, at = self._long_or_damaged(begin, last)
+                small = not isinstance(item, bytes) or len(item) < _BLOCK // 4
+                yield begin, item
+
+    def _long_or_damaged(self, begin: int, last: int) -> tuple[bytes | FormatError, int]:
+        """Return the record at ``begin``, or its error, and where to go on. That is never before the place of the
+        error, so that a damaged file is read once."""
+        with self._source.at(begin) as here:
+            try:
+                record = _record(here)
+            except FormatError as error:
+                at = max(begin + 4, error.offset or 0)
+                return error, min(last, self._next_record(at + -at % 4))
+            if here.offset > last:
+                return here.error(f"the record reaches beyond byte {last}, where another one begins", begin), last
+            return record, here.offset
 
     def bounds(self) -> tuple[int, int]:
         """Return begin and end of the part in bytes: each is the beginning of a record, or the end of the file."""
@@ -240,17 +259,15 @@ def _hook(
     input_order: Any,
     header: bool = True,
     label_width: int = 1,
-    classes: int | None = None,
+    classes: int | Sequence[int] | None = None,
 ) -> None:
-    settings.header, settings.label_width, settings.classes = flag("header", header), label_width, classes
-    if classes is not None and label_width != 1:
-        raise OptionError("classes is for one label, label_width for several: give one of them")
-    told = {"label": label_slot(classes, label_width), "id": integer_value(IDS)}
+    settings.header, settings.slot = flag("header", header), LabelSlot(classes, label_width)
+    told = {"label": settings.slot.type, "id": integer_value(IDS)}
     settings.input_types = {"data": BYTES} | (told if header else {})
 
 
 @provider(init_hook=_hook)
-def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
+def process(settings: Any, filename: str) -> Iterator[dict[str, Any] | BadSample]:
     """Serve the records of RecordIO files.
 
     Slots: ``data``, the bytes of a record as a sequence. With ``header``, ``data`` are the bytes after the IRHeader,
@@ -259,17 +276,31 @@ def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
     Arguments of the hook:
         header: True if each record begins with an IRHeader.
         label_width: number of labels of each record.
-        classes: range of the label, which is then an integer; without it the label is a dense vector.
+        classes: range of the label, which is then an integer, or a list of the labels such as ``[-1, 1]``, of which the
+            integer is the position; without it the label is a dense vector.
     """
     name, part = split_entry(filename)
     with Reader(name, part=part) as reader:
-        for offset, record in reader.with_offsets():
-            if not settings.header:
+        for offset, record in reader.records_or_errors():
+            if isinstance(record, FormatError):
+                yield bad_record(record)
+            elif not settings.header:
                 yield {"data": as_steps(record)}
-                continue
-            try:
-                header, payload = unpack(record)
-            except FormatError as error:
-                raise FormatError(f"{name}, record at byte {offset}: {error}", file=name, offset=offset) from None
-            found = np.atleast_1d(np.asarray(header.label, np.float32))
-            yield {"data": as_steps(payload), "label": label(found, settings.classes), "id": header.id}
+            else:
+                try:
+                    yield _sample(record, settings)
+                except FormatError as error:
+                    yield BadSample(f"record at byte {offset}: {error}", slot="all slots")
+                except BadSample as error:
+                    yield error
+
+
+def _sample(record: bytes, settings: Any) -> dict[str, Any]:
+    """Return the sample of a record with an IRHeader. Raises FormatError or BadSample: something in it is wrong."""
+    header, payload = unpack(record)
+    labels = np.atleast_1d(np.asarray(header.label, np.float32))
+    hint = "" if payload else "the record has no picture, as the first one of a face data set, which describes the rest"
+    label = settings.slot.value(labels, hint)
+    if header.id >= IDS:
+        raise bad_value("id", f"a number below {IDS}", str(header.id))
+    return {"data": as_steps(payload), "label": label, "id": header.id}

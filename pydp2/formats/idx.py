@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pydp2.errors import FormatError, OptionError, OptionTypeError
+from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.first_bytes import CUT_SHORT
-from pydp2.formats.serving import BLOCK
+from pydp2.formats.serving import BLOCK, LabelSlot, in_pieces, whole
 from pydp2.formats.source import LIMIT, ByteSource, Closable, PathOrFile, create_file, open_source
 from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
-from pydp2.schema.input_types import dense_vector, integer_value
+from pydp2.schema.input_types import dense_vector
 
 Array = NDArray[Any]
 
@@ -253,7 +253,8 @@ def _hook(
     is_train: bool,
     input_order: Any,
     labels: str | Sequence[str] | None = None,
-    classes: int = 256,
+    label_column: int | None = None,
+    classes: int | Sequence[int] = 256,
     scale: float | None = None,
 ) -> None:
     if labels is not None and not isinstance(labels, str) and not _is_replacement(labels):
@@ -262,18 +263,19 @@ def _hook(
         )
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
         raise OptionTypeError(f"scale must be a number, got {scale!r:.80}")
-    settings.labels, settings.scale = labels, scale
+    settings.labels, settings.scale, settings.slot = labels, scale, LabelSlot(classes)
+    settings.label_column = None if label_column is None else whole("label_column", label_column)
     sides: tuple[int, ...] = ()
     dtype = np.dtype(np.uint8)
     if len(file_list):
         with Reader(split_entry(file_list[0])[0]) as first:
             sides, dtype = first.shape[1:], first.dtype
     data = dense_vector(math.prod(sides), dtype=np.float32 if scale is not None else dtype, shape=sides or None)
-    settings.input_types = {"data": data} | ({} if labels is None else {"label": integer_value(classes)})
+    settings.input_types = {"data": data} | ({} if labels is None else {"label": settings.slot.type})
 
 
 @provider(init_hook=_hook)
-def process(settings: Any, filename: str) -> Iterator[ManySamples]:
+def process(settings: Any, filename: str) -> Iterator[ManySamples | BadSample]:
     """Serve the samples of idx files.
 
     Slots: ``data``, with the dtype and shape of a sample of the first file of the list; with ``labels`` also ``label``.
@@ -281,7 +283,8 @@ def process(settings: Any, filename: str) -> Iterator[ManySamples]:
     Arguments of the hook:
         labels: the idx file of the labels, or ``[FROM, TO]``: TO replaces the last FROM in the file name of the entry.
             Relative paths are relative to the same folder as entries.
-        classes: range of the labels: 0 to ``classes - 1``.
+        label_column: the column of the label, from 0, in a file of labels with several for each sample, as QMNIST has.
+        classes: range of the labels: 0 to ``classes - 1``; or a list of the labels, of which ``label`` is the position.
         scale: factor for ``data``, which are then float32.
     """
     name, part = split_entry(filename)
@@ -289,11 +292,9 @@ def process(settings: Any, filename: str) -> Iterator[ManySamples]:
         data = stack.enter_context(Reader(name))
         beside = None
         if settings.labels is not None:
-            beside = stack.enter_context(Reader(_label_file(name, settings.labels)))
-            if beside.shape != data.shape[:1]:
-                raise FormatError(
-                    f"{name} has {len(data)} samples, its labels have the shape {beside.shape}", file=name
-                )
+            path = _label_file(name, settings.labels)
+            beside = stack.enter_context(Reader(path))
+            _check_labels(path, beside.shape, settings.label_column, name, len(data))
         first, last = part.range(len(data))
         step = max(1, BLOCK // max(1, math.prod(data.shape[1:]) * data.dtype.itemsize))
         for at in range(first, last, step):
@@ -303,7 +304,39 @@ def process(settings: Any, filename: str) -> Iterator[ManySamples]:
                 values = values[:, None]
             if settings.scale is not None:
                 values = values * np.float32(settings.scale)
-            yield rows(data=values) if beside is None else rows(data=values, label=beside.rows(at, end))
+            if beside is None:
+                yield rows(data=values)
+                continue
+            labels = beside.rows(at, end)
+            yield from _labelled(
+                values, labels if labels.ndim == 1 else labels[:, settings.label_column], settings.slot
+            )
+
+
+def _labelled(data: Array, labels: Array, slot: LabelSlot) -> Iterator[ManySamples | BadSample]:
+    values, errors = slot.values(labels)
+    yield from in_pieces(len(data), errors, lambda lo, hi: rows(data=data[lo:hi], label=values[lo:hi]))
+
+
+def _check_labels(path: str, shape: tuple[int, ...], column: int | None, name: str, count: int) -> None:
+    """Raise FormatError: the file of labels ``path``, of ``shape``, has not one label for each of ``count`` samples of
+    ``name``. Raise OptionError: ``column`` does not choose one of its columns."""
+    if shape[0] != count or len(shape) > 2:
+        raise FormatError(
+            f"{path}: expected {count_text(count, 'label')}, as many as {name} has samples, got the shape {shape}",
+            file=path,
+        )
+    if len(shape) == 2 and column is None:
+        raise FormatError(
+            f"{path}: expected one label for each sample of {name}, got the shape {shape}; label_column=0 chooses the "
+            f"first of {count_text(shape[1], 'column')}",
+            file=path,
+        )
+    columns = shape[1] if len(shape) == 2 else 1
+    if column is not None and not -columns <= column < columns:
+        raise OptionError(
+            f"label_column must be one of the {count_text(columns, 'column')} of {path}, from 0, got {column}"
+        )
 
 
 def _label_file(name: str, labels: str | Sequence[str]) -> str:

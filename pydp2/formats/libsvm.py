@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pydp2.columns.batch import Csr
-from pydp2.errors import FormatError, OptionError
+from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
-from pydp2.formats.serving import flag, label_slot, labels
+from pydp2.formats.serving import LabelSlot, bad_record, bad_value, flag, in_pieces
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
@@ -173,35 +173,60 @@ def _hook(
     is_train: bool,
     input_order: Any,
     dim: int,
-    classes: int | None = None,
+    classes: int | Sequence[int] | None = None,
     base: int = 0,
     binary: bool = False,
 ) -> None:
     _check_base(base)
-    settings.dim, settings.classes, settings.base, settings.binary = dim, classes, base, flag("binary", binary)
+    settings.dim, settings.slot, settings.base, settings.binary = dim, LabelSlot(classes), base, flag("binary", binary)
     data = sparse_binary_vector(dim) if binary else sparse_float_vector(dim)
-    settings.input_types = {"data": data, "label": label_slot(classes)}
+    settings.input_types = {"data": data, "label": settings.slot.type}
 
 
 @provider(init_hook=_hook)
-def process(settings: Any, filename: str) -> Iterator[ManySamples]:
+def process(settings: Any, filename: str) -> Iterator[ManySamples | BadSample]:
     """Serve the rows of libsvm files.
 
     Slots: ``data``, a sparse row, and ``label``.
 
     Arguments of the hook:
         dim: number of columns. You must give it, because a file has only entries that are not zero.
-        classes: range of the label, which is then an integer; without it the label is a dense vector of width 1.
+        classes: range of the label, which is then an integer, or a list of the labels such as ``[-1, 1]``, of which the
+            integer is the position; without it the label is a dense vector of width 1.
         base: index of the first column in the files, 0 or 1.
         binary: True if all values are 1: the slot then has only indices, and another value is an error.
     """
     name, part = split_entry(filename)
-    found = read(name, part=part, base=settings.base)
+    found = read_or_errors(name, part=part, base=settings.base)
     while some := list(islice(found, _TOGETHER)):
-        values = np.concatenate([row.values for row in some])
-        if settings.binary and (values != 1).any():
-            raise FormatError(f"{name}: binary=true, but there is the value {values[values != 1][0]:g}", file=name)
-        edges = np.cumsum([0, *(len(row.indices) for row in some)])
-        indices = np.concatenate([row.indices for row in some])
-        data = Csr(edges, indices, None if settings.binary else values, (len(some), settings.dim))
-        yield rows(data=data, label=labels(np.array([row.label for row in some]), settings.classes))
+        labels, errors = settings.slot.values(
+            np.array([0.0 if isinstance(row, FormatError) else row.label for row in some])
+        )
+        for i, row in enumerate(some):
+            if (error := _error_of(row, settings)) is not None:
+                errors[i] = error
+
+        def piece(first: int, last: int, some: Sequence[Any] = some, labels: Any = labels) -> ManySamples:
+            return rows(data=_as_csr(some[first:last], settings), label=labels[first:last])
+
+        yield from in_pieces(len(some), errors, piece)
+
+
+def _error_of(row: Row | FormatError, settings: Any) -> BadSample | None:
+    """Return what is wrong with the entries of a row, or with its line; None if they are right."""
+    if isinstance(row, FormatError):
+        return bad_record(row)
+    dim = settings.dim
+    if len(row.indices) and (most := int(row.indices.max())) >= dim:
+        hint = "; base=1 says that columns count from 1" if most == dim and not settings.base else ""
+        return bad_value("data", f"columns below dim={dim}", f"{most + settings.base}{hint}")
+    if settings.binary and (row.values != 1).any():
+        return bad_value("data", "values of 1, as binary=true says", f"{row.values[row.values != 1][0]:g}")
+    return None
+
+
+def _as_csr(some: Sequence[Row], settings: Any) -> Csr:
+    edges = np.cumsum([0, *(len(row.indices) for row in some)])
+    indices = np.concatenate([row.indices for row in some])
+    values = None if settings.binary else np.concatenate([row.values for row in some])
+    return Csr(edges, indices, values, (len(some), settings.dim))

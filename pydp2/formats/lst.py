@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.errors import FormatError, OptionError, count_text
+from pydp2.errors import BadSample, FormatError, OptionError, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
-from pydp2.formats.serving import BYTES, IDS, as_steps, label, label_slot, text
+from pydp2.formats.serving import BYTES, IDS, LabelSlot, as_steps, bad_record, bad_value, text
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.providers import provider
 from pydp2.schema.input_types import integer_value
 
 _ID = re.compile(rb"\d{1,18}")
 _BLANKS = b" "
+_NO_PICTURE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
+"""Errors that one picture has alone. ValueError: its path has a NUL. Any other error may befall the next one too."""
 
 
 class Entry(NamedTuple):
@@ -114,16 +116,14 @@ def _hook(
     input_order: Any,
     folder: str = "",
     label_width: int = 1,
-    classes: int | None = None,
+    classes: int | Sequence[int] | None = None,
 ) -> None:
-    if classes is not None and label_width != 1:
-        raise OptionError("classes is for one label, label_width for several: give one of them")
-    settings.folder, settings.classes = text("folder", folder), classes
-    settings.input_types = {"data": BYTES, "label": label_slot(classes, label_width), "id": integer_value(IDS)}
+    settings.folder, settings.slot = text("folder", folder), LabelSlot(classes, label_width)
+    settings.input_types = {"data": BYTES, "label": settings.slot.type, "id": integer_value(IDS)}
 
 
 @provider(init_hook=_hook)
-def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
+def process(settings: Any, filename: str) -> Iterator[dict[str, Any] | BadSample]:
     """Serve the images that a list names.
 
     Slots: ``data``, the bytes of the file as a sequence, ``label`` and ``id``.
@@ -132,9 +132,24 @@ def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
         folder: folder that the paths are relative to. A relative folder, and the default, are relative to the
             working directory of the service.
         label_width: number of labels of each image.
-        classes: range of the label, which is then an integer; without it the label is a dense vector.
+        classes: range of the label, which is then an integer, or a list of the labels such as ``[-1, 1]``, of which the
+            integer is the position; without it the label is a dense vector.
     """
     name, part = split_entry(filename)
-    for number, found, path in read(name, part=part):
-        data = Path(settings.folder, path).read_bytes()
-        yield {"data": as_steps(data), "label": label(np.array(found), settings.classes), "id": number}
+    for entry in read_or_errors(name, part=part):
+        try:
+            yield bad_record(entry) if isinstance(entry, FormatError) else _sample(entry, settings)
+        except BadSample as error:
+            yield error
+
+
+def _sample(entry: Entry, settings: Any) -> dict[str, Any]:
+    """Return the sample of ``entry``. Raises BadSample: there is no such picture, or its labels are wrong."""
+    label = settings.slot.value(np.array(entry.labels))
+    path = Path(settings.folder, entry.path)
+    try:
+        data = path.read_bytes()
+    except _NO_PICTURE as error:
+        where = "" if path.is_absolute() else f"; relative paths start at {Path.cwd()}, and folder says where below it"
+        raise bad_value("data", f"the picture {path}", f"{getattr(error, 'strerror', None) or error}{where}") from None
+    return {"data": as_steps(data), "label": label, "id": entry.id}

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.columns.checksum import crc32
-from pydp2.errors import OptionError
+from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats import snappy_frames
 from pydp2.formats.first_bytes import CUT_SHORT
-from pydp2.formats.serving import BYTES, as_steps
+from pydp2.formats.serving import BYTES, as_steps, bad_record
 from pydp2.formats.source import LIMIT, ByteSource, Closable, PathOrFile, as_bytes, create_file, open_source
 from pydp2.providers import provider
 
@@ -320,9 +320,18 @@ def write(path: PathOrFile, records: Iterable[bytes], *, layout: Layout = "go", 
 
 
 # -- the provider ------------------------------------------------------------------------------------------------------
-@provider(input_types={"record": BYTES})
-def process(settings: Any, filename: str) -> Iterator[NDArray[np.uint8]]:
+def _hook(settings: Any, *, file_list: Any, is_train: bool, input_order: Any) -> None:
+    """Take no arguments, so that any is an error."""
+
+
+@provider(input_types={"record": BYTES}, init_hook=_hook)
+def process(settings: Any, filename: str) -> Iterator[NDArray[np.uint8] | BadSample]:
     """Serve the records of RecordIO files. One slot: ``record``, its bytes as a sequence."""
     name, part = split_entry(filename)
-    for record in read(name, part=part):
-        yield as_steps(record)
+    with Reader(name, part=part) as reader:
+        for chunk in reader.chunks():
+            try:
+                for record in reader.records(chunk):
+                    yield as_steps(record)
+            except FormatError as error:  # its header says where the next chunk begins
+                yield bad_record(error)

@@ -45,6 +45,7 @@ def worker_spec(
             max_unbound=max(1, _FEW_WORKERS // workers),
             times_samples=terms.sample_timeout is not None,
             allows_changed_samples=terms.warn_changed,
+            skips_errors=terms.skip_errors,
         ),
         dump_signal=DUMP_SIGNAL,
     )

@@ -35,12 +35,15 @@ class SlotOrder:
     def arrange(self, sample: Any) -> list[Any]:
         """Return the values of ``sample`` by slot position.
 
-        Raises :class:`BadSample` for an absent name or a wrong number of values, and a ProviderError that is also a
+        Raises :class:`BadSample` for an absent name or a wrong number of values, and if ``process`` yielded one in
+        place of a sample that it could not read; and a ProviderError that is also a
         TypeError for a dict where the types have no names: that is an error of the program, not of the sample.
         """
         kind = type(sample)
         if kind is dict or (kind is not tuple and kind is not list and isinstance(sample, Mapping)):
             return self._arrange_by_name(sample)
+        if kind is BadSample:
+            raise sample
         if self._single:
             return [sample]
         if not isinstance(sample, list | tuple):

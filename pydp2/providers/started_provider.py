@@ -29,6 +29,7 @@ from pydp2.packers.many_samples import ManySamples
 from pydp2.packers.slot_order import SlotOrder
 from pydp2.providers.error_location import count_own_frames, remedy, user_error
 from pydp2.providers.global_random import prepared_random, running, switch_to
+from pydp2.providers.hook_arguments import wrong_arguments
 from pydp2.providers.options import (
     InputTypes,
     ProviderOptions,
@@ -45,7 +46,6 @@ from pydp2.schema.provider_schema import Schema
 MAX_WEIGHT = 1 << 40
 """Weight of the heaviest sample: sums over millions of such samples still fit 64 bits."""
 _ONE_SAMPLE = (Mapping, str, bytes, bytearray, memoryview)
-_HOOK_ARGUMENTS = ("file_list", "is_train", "input_order")
 
 
 class OpenFile(Iterator[Any]):
@@ -240,16 +240,14 @@ def _checked_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, Any], name: str) -> None:
     try:
-        inspect.signature(hook).bind(settings, **given)
-    except TypeError as error:
-        theirs = sorted(set(given) - set(_HOOK_ARGUMENTS))
-        raise provider_error(
-            f"the init_hook of {name} cannot be called: {error}; pydp2 passes settings, {', '.join(_HOOK_ARGUMENTS)} "
-            f"and args ({', '.join(theirs) or 'none'}): accept the arguments that it does not need with **kwargs",
-            "TypeError",
-        ) from None
+        signature = inspect.signature(hook)
     except ValueError:
         pass  # a builtin without a signature: calling it reports the error
+    else:
+        try:
+            signature.bind(settings, **given)
+        except TypeError as error:
+            raise provider_error(wrong_arguments(signature, given, name, str(error)), "TypeError") from None
     try:
         with running(prepared_random()):  # its tables must be the same in all workers, and in later runs
             hook(settings, **given)

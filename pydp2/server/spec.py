@@ -19,7 +19,7 @@ _LIMIT = 1 << 32
 _MAX_SECONDS = 1e9
 _TERM_TYPES: dict[str, Any] = {
     "provider": str, "is_train": bool, "start": str, "worker_memory": int | None, "sample_timeout": float | int | None,
-    "warn_changed": bool,
+    "warn_changed": bool, "skip_errors": bool,
 }  # fmt: skip
 
 
@@ -35,6 +35,7 @@ class WorkerTerms:
     worker_memory: int | None
     sample_timeout: float | None
     warn_changed: bool
+    skip_errors: bool
     timing: Timing = DEFAULT_TIMING
 
     def to_wire(self) -> dict[str, Any]:
@@ -67,7 +68,6 @@ class ServiceSpec(WorkerTerms):
     path: tuple[str, ...] = field(repr=False)
     workers: int
     memory_limit: int
-    skip_errors: bool
     error_budget: float | None
     quarantine: str | None
     client_address: str = field(repr=False)  # it may hold a token

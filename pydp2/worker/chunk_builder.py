@@ -50,16 +50,19 @@ class ChunkBuilder:
     samples, or errors at their place.
 
     ``allows_changed_samples``: a file that does not repeat itself goes on with what it gives now, and the
-    server is told that it did.
+    server is told that it did. ``skips_errors``: a bad sample that the generator itself yields is dropped.
     """
 
-    def __init__(self, schema: Schema, locate: LocateError, *, allows_changed_samples: bool = False) -> None:
+    def __init__(
+        self, schema: Schema, locate: LocateError, *, allows_changed_samples: bool = False, skips_errors: bool = False
+    ) -> None:
         self._allows_changed = allows_changed_samples
         # the pool copies no more than a chunk that it needs a part of; rows that lie in cells are not copied
         self._max_bytes = MAX_CELL_BYTES if schema.uses_cells else MAX_BYTES
         self._packer = Packer(schema.slots, strict=schema.check, chunk_bytes=self._max_bytes)
         self._locate = locate
         self._drops_bad = schema.check_fail_continue
+        self._drops_yielded = schema.check_fail_continue or skips_errors
         self._is_weighted = schema.weighted
         self._weights: list[int] = []
         self._segments: list[TaskSegment] = []
@@ -199,9 +202,10 @@ class ChunkBuilder:
         self._count_rows(task, laid.rows, packer.nbytes - before)
         return True
 
-    def add_bad(self, task: FileTask, error: BadSample) -> None:
-        """Add sample ``task.next_index``, which was seen to be bad at once."""
-        if not self._drops_bad:
+    def add_bad(self, task: FileTask, error: BadSample, *, yielded: bool = False) -> None:
+        """Add sample ``task.next_index``, which was seen to be bad at once. ``yielded``: the generator itself said so,
+        and reads on behind it."""
+        if not (self._drops_yielded if yielded else self._drops_bad):
             self.fail_file(task, self._locate(error, task, task.next_index))
             return
         segment = self._segment_of(task)

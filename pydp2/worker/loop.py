@@ -57,12 +57,14 @@ class LoopOptions:
     """Options that the service decides for the loop of a worker.
 
     ``max_unbound``: how many files not yet bound a reading may have open here; ``times_samples``: write down when each
-    sample was asked for; ``allows_changed_samples``: a file that did not repeat itself goes on.
+    sample was asked for; ``allows_changed_samples``: a file that did not repeat itself goes on; ``skips_errors``: a
+    bad sample that a generator yields is dropped.
     """
 
     max_unbound: int
     times_samples: bool
     allows_changed_samples: bool = False
+    skips_errors: bool = False
 
 
 class WorkerLoop:
@@ -91,6 +93,7 @@ class WorkerLoop:
             provider.schema,
             lambda error, task, y: with_location(error, files[task.file], y),
             allows_changed_samples=options.allows_changed_samples,
+            skips_errors=options.skips_errors,
         )
         marker = SampleMarker(status.row, SAMPLE_INDEX, STARTED_NS, RUNNING, options.times_samples)
         self._drawer = SampleDrawer(provider, self._builder, files, marker, self._send_lock)

@@ -93,6 +93,9 @@ class SampleDrawer:
             sample = self._next_unpacked(task, next_stop)
             if task.is_over:  # at its end; or the samples were sent meanwhile, and one found to be bad
                 return False
+            if type(sample) is BadSample:
+                builder.add_bad(task, sample, yielded=True)
+                return False
             if type(sample) is ManySamples:
                 provider.slot_order.report_unknown(sample.names)
                 task.yielded = YieldedSamples(sample, provider.schema.slots, provider.is_single_slot)

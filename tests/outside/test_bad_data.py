@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -351,3 +352,50 @@ def test_a_worker_that_is_killed_changes_no_count(provider_file: Callable[..., s
         seen = consume(data, kill)
     assert killed
     assert (seen.batches, text(seen.error)) == (expected.batches, text(expected.error))
+
+
+SAYS_SO = """
+from pydp2.errors import BadSample
+
+@provider(input_types={"x": integer_value(1000), "y": dense_vector(1)}, pool_size=20, min_pool_size=0{more})
+def process(settings, filename):
+    number = int(filename[1:])
+    for i in range(30):
+        if i % 7 == number:
+            yield BadSample("damaged", slot="x", expected="a record", got=f"damage {i}")
+        else:
+            yield {"x": number * 30 + i, "y": [float(i)]}
+"""
+YIELDED = ["f0", "f3", "f5"]
+
+
+def said(address: str, path: Path, **options: Any) -> tuple[Seen, list[dict[str, Any]]]:
+    with pydp2.load(YIELDED, address, batch_size=7, seed=1, quarantine=path, **options) as data:
+        seen = consume(data)
+    return seen, lines(path) if path.exists() else []
+
+
+@pytest.mark.parametrize("more", ["", ", calc_batch_size=lambda sample: 2"], ids=["plain", "weighted"])
+def test_a_bad_sample_that_the_provider_yields_is_dropped_alone(
+    more: str, provider_file: Callable[..., str], tmp_path: Path
+) -> None:
+    address = provider_file(SAYS_SO.replace("{more}", more))
+    bad = [(file, i) for file in YIELDED for i in range(30) if i % 7 == int(file[1:])]
+    found = [said(address, tmp_path / f"{n}.jsonl", on_error="skip", workers=n) for n in (1, 3)]
+    assert [found[0][0].batches, found[0][1]] == [found[1][0].batches, found[1][1]]
+    assert found[0][0].error is None
+    assert sorted((line["file"], line["y"]) for line in found[0][1]) == bad
+    assert {line["reason"] for line in found[0][1] if line["y"] == 7} == {"expected a record, got damage 7"}
+    assert sorted(found[0][0].samples) == [
+        int(file[1:]) * 30 + i for file in YIELDED for i in range(30) if (file, i) not in bad
+    ]
+
+
+def test_a_bad_sample_that_the_provider_yields_ends_the_pass_unless_errors_are_skipped(
+    provider_file: Callable[..., str], tmp_path: Path
+) -> None:
+    seen, _ = said(provider_file(SAYS_SO.replace("{more}", "")), tmp_path / "q", workers=2)
+    assert re.search(r"sample (\d), slot x: expected a record, got damage \1$", text(seen.error))
+    dropping = provider_file(SAYS_SO.replace("{more}", ", check=True, check_fail_continue=True"))
+    seen, losses = said(dropping, tmp_path / "q", workers=2)
+    assert (seen.error, len(losses)) == (None, 13)

@@ -95,3 +95,11 @@ def test_the_error_about_a_dict_says_what_to_declare():
         SlotOrder(ONE).arrange({"a": 1})
     assert isinstance(caught.value, TypeError)
     assert not isinstance(caught.value, BadSample), "it is an error of the program, which is never dropped"
+
+
+@pytest.mark.parametrize("slots", [ONE, ONE_NAMED, TWO])
+def test_a_bad_sample_that_is_yielded_is_raised(slots: Slots) -> None:
+    error = BadSample("cannot be read", slot="a")
+    with pytest.raises(BadSample) as caught:
+        SlotOrder(slots).arrange(error)
+    assert caught.value is error

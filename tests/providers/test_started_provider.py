@@ -244,9 +244,10 @@ def test_a_hook_that_exits_is_told_as_well() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({}, r"cannot be called: missing a required argument: 'dictionary'; pydp2 passes .* and args \(none\)"),
-        ({"dictionary": 1, "extra": 2}, r"got an unexpected keyword argument 'extra'.*args \(dictionary, extra\)"),
-        ({"dictionary": 1, "settings": 2}, r"multiple values for argument 'settings'"),
+        ({}, r"process needs the argument 'dictionary': write args=\{'dictionary': …\}, .*; it takes dictionary$"),
+        ({"dictionary": 1, "extra": 2}, r"process has no argument 'extra'; it takes dictionary$"),
+        ({"dictionry": 1}, r"process has no argument 'dictionry', did you mean 'dictionary'\?; it takes dictionary$"),
+        ({"dictionary": 1, "settings": 2}, r"process has no argument 'settings'; it takes dictionary$"),
     ],
 )
 def test_args_that_the_hook_does_not_take_are_named(args: dict[str, Any], message: str) -> None:
