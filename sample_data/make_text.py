@@ -1,11 +1,11 @@
-"""Make the sets of text, *sequence*, *nested* and *sparse*, from Python's own documentation.
+"""Make the sets of text, *sequence*, *nested* and *sparse*, from ``paragraphs.txt``.
 
-The text is what ``help("if")`` and its like show: module ``pydoc_data.topics`` of the standard library. It differs a
-little from one Python to the next; the files beside this script were made with 3.13.0. Run by hand; it rewrites them:
+A line of that file is a paragraph as it was written, behind the number of its part and a tab. Run by hand, after the
+file was changed; it rewrites the three sets:
 
-    python3.13 sample_data/make_text.py
+    python sample_data/make_text.py
 
-A folder given as argument is written to instead. With one Python, the same bytes come out of every run.
+A folder given as argument is written to instead. The same bytes come out of every run.
 """
 
 from __future__ import annotations
@@ -13,40 +13,16 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
+SOURCE = Path(__file__).with_name("paragraphs.txt")
 SEED = "text 1"
 HELD_OUT = 0.2
 TRAIN_FILES, TEST_FILES = 6, 2
-PARAGRAPHS = 110  # of each group at most, so that no group outweighs the others by much
-# The label of a text is the place here of the group that its topic belongs to.
-GROUPS: dict[str, tuple[str, ...]] = {
-    "statements": (
-        "compound", "assert", "assignment", "augassign", "del", "import", "raise", "return", "global", "nonlocal",
-        "yield", "execmodel", "async",
-    ),
-    "objects": ("objects", "types", "specialnames"),
-    "strings": ("strings", "formatstrings", "string-methods"),
-    "values": (
-        "typesseq", "typesmapping", "comparisons", "numeric-types", "binary", "booleans", "operator-summary", "calls",
-    ),
-    "debugger": ("debugger",),
-}  # fmt: skip
 
 Paragraph = list[list[str]]  # sentences of words
-
-
-def prose(topic: str) -> list[str]:
-    """The paragraphs of running text in ``topic``: no headings, no grammar, no code."""
-    found = []
-    for block in re.split(r"\n\s*\n", topic.replace("\u2019", "'")):
-        text = re.sub(r"^(?:\*|\d+\.|[IVX]+\.)\s", "", " ".join(block.split()))
-        begins_and_ends = re.match(r'["“*(]*[A-Z]', text) and text.endswith(".")
-        if begins_and_ends and "::=" not in text and ">>>" not in text and len(text.split()) >= 8:
-            found.append(text)
-    return found
 
 
 def sentences(text: str) -> Paragraph:
@@ -55,18 +31,10 @@ def sentences(text: str) -> Paragraph:
     return [words for part in parts if (words := re.findall(r"\w+(?:'\w+)*", part.lower()))]
 
 
-def collect(topics: Mapping[str, str]) -> list[tuple[int, Paragraph]]:
-    """The labelled paragraphs of all groups, each text once, in an order drawn by hash."""
-    label_of: dict[str, int] = {}
-    for label, names in enumerate(GROUPS.values()):
-        texts = {text for name in names for text in prose(topics.get(name, ""))} - label_of.keys()
-        label_of |= dict.fromkeys(_drawn("chosen", texts)[:PARAGRAPHS], label)
-    return [(label_of[text], sentences(text)) for text in _drawn("order", label_of)]
-
-
-def _drawn(purpose: str, texts: Iterable[str]) -> list[str]:
-    # Each purpose has an order of its own: one for both would put what is left of the large groups first.
-    return sorted(texts, key=lambda text: blake2b(f"{SEED} {purpose} {text}".encode()).digest())
+def collect(lines: Iterable[str]) -> list[tuple[int, Paragraph]]:
+    """The labelled paragraphs in an order drawn by hash."""
+    drawn = sorted(lines, key=lambda line: blake2b(f"{SEED} {line}".encode()).digest())
+    return [(int(label), sentences(text)) for label, text in (line.split("\t") for line in drawn)]
 
 
 def vocabulary(paragraphs: Iterable[tuple[int, Paragraph]]) -> list[str]:
@@ -125,9 +93,7 @@ def write(file: Path, lines: Iterable[str]) -> None:
 
 def main(folder: Path) -> None:
     """Write the three sets into the folders ``sequence``, ``nested`` and ``sparse`` of ``folder``."""
-    from pydoc_data.topics import topics
-
-    paragraphs = collect(topics)
+    paragraphs = collect(SOURCE.read_text(encoding="utf-8").splitlines())
     held_out = round(len(paragraphs) * HELD_OUT)
     train, test = paragraphs[held_out:], paragraphs[:held_out]
     dictionary = vocabulary(train)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 SETS = Path(__file__).resolve().parents[1]
 DIGITS_EACH = 3
-# The sentences that are labelled 0 and 1: those of the groups "statements" and "strings" of the sequence set.
+# The sentences that are labelled 0 and 1: those about providers and about the service of the sequence set.
 GROUPS = {"0": "0", "2": "1"}
 SENTENCES_EACH, LONGEST = 20, 15
 WORDS = 60

@@ -33,11 +33,11 @@ def test_the_batch_has_the_size_of_the_configuration_unless_told_otherwise(cli: 
 
 def test_json_has_samples_in_full_and_the_forms_of_the_batch(cli: Callable[..., Result]) -> None:
     seen = json.loads(cli("peek", "--config", CONFIGS / "sparse.toml", "--samples", 1, "--json").stdout)
-    assert seen["slots"]["weights"] == "sparse_float_vector(1113)"
+    assert seen["slots"]["weights"] == "sparse_float_vector(1133)"
     (sample,) = seen["samples"]
     assert (sample["file"], sample["sample"], sample["weight"]) == ("part-00.txt", 0, 1)
     assert len(sample["values"]["weights"]) == len(sample["values"]["present"]) > 3
-    assert seen["batch"]["slots"]["present"].startswith("Csr 32 x 1113, binary")
+    assert seen["batch"]["slots"]["present"].startswith("Csr 32 x 1133, binary")
     assert seen["shuffled_in_training"] is True
     assert seen["error"] is None
 
