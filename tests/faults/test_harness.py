@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import socket
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from .__main__ import shown_course
+from .__main__ import exit_status, shown_course
 from .battery import Account, one_round
 from .bench import Bench, remains, shared_memory
 from .case import Event, Fault, Report, Schedule, Skip, shrunk
@@ -110,6 +112,19 @@ def test_what_the_machine_cannot_do_is_counted_as_skipped() -> None:
     one_round(account, account.fault.schedule(1, "quick"))
     one_round(account, account.fault.schedule(2, "quick"))
     assert (account.passed, account.failures, account.skipped) == (0, [], {"no such device": 2})
+
+
+def test_a_run_in_which_no_round_was_played_is_no_success() -> None:
+    skipped = Account(scripted(hold), skipped={"no such device": 3})
+    held = Account(scripted(hold), passed=1)
+    failed = Account(scripted(fall))
+    one_round(failed, failed.fault.schedule(1, "quick"), shrink=False)
+    assert [exit_status(some) for some in ([], [skipped], [skipped, held], [held, failed])] == [1, 1, 0, 1]
+
+
+def test_every_fault_has_a_quick_round_among_the_tests() -> None:
+    text = Path(__file__).with_name("test_battery.py").read_text("utf-8")
+    assert set(re.findall(r'\bhold\("(\w+)"', text)) == FAULTS.keys()
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
