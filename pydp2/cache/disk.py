@@ -37,6 +37,7 @@ from pydp2.cache.file_format import (
     DroppedSample,
     block_bytes,
 )
+from pydp2.columns.checksum import EndChecksum
 from pydp2.columns.columns import Columns
 
 BLOCK_BYTES = 4 << 20  # bytes of samples that are written together
@@ -111,9 +112,9 @@ class DiskCache(DiskThread[DiskAnswer]):
         self._enqueue(self._add_samples, file, stamp, samples, [(y, slot, why) for y, slot, why in dropped], size)
         return True
 
-    def finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
+    def finish_file(self, file: int, stamp: tuple[int, ...], end: EndChecksum = (0, 0)) -> None:
         """Finish ``file``, which ended and was offered whole; the answer is OfferSettled."""
-        self._enqueue(self._finish_file, file, stamp)
+        self._enqueue(self._finish_file, file, stamp, end)
 
     def discard(self, file: int) -> None:
         """Discard ``file``, which will not be complete."""
@@ -187,7 +188,7 @@ class DiskCache(DiskThread[DiskAnswer]):
             self._verified[file] = known
         self._touch(file, path, reader.stat.st_mtime_ns)
         pieces = reader.pieces(self._origin.slots, weighted=self._origin.weighted)
-        return DiskHit(file, there.stamp, pieces, reader.index.dropped)
+        return DiskHit(file, there.stamp, pieces, reader.index.dropped, reader.index.end)
 
     def _touch(self, file: int, path: Path, last_used: int = 0) -> None:
         """Note that the entry is in use: it is the last to be thrown out, and need not be verified again. Once a day is
@@ -253,7 +254,7 @@ class DiskCache(DiskThread[DiskAnswer]):
             pending.writer.discard()
             pending.writer = None
 
-    def _finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
+    def _finish_file(self, file: int, stamp: tuple[int, ...], end: EndChecksum) -> None:
         pending = self._pending_files.setdefault(file, _PendingFile(stamp))
         self._write_block(pending)
         # If the file changed in between, its samples may be of two versions.
@@ -262,7 +263,7 @@ class DiskCache(DiskThread[DiskAnswer]):
             try:
                 if pending.writer is None:
                     pending.writer = self._new_writer()
-                index = pending.writer.pack_index(self._names.label(file, pending.stamp), pending.dropped)
+                index = pending.writer.pack_index(self._names.label(file, pending.stamp), pending.dropped, end)
                 if self._make_room(len(index)):
                     pending.writer.commit(path, index)
                     self.used_bytes += len(index)

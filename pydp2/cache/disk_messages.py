@@ -11,6 +11,7 @@ import msgpack
 
 from pydp2.cache.file_format import DroppedSample, StoredPiece
 from pydp2.cache.memory import CacheableRun
+from pydp2.columns.checksum import EndChecksum
 from pydp2.schema.input_types import Slots
 
 
@@ -35,12 +36,14 @@ class CacheOrigin:
 
 @dataclass(frozen=True)
 class DiskHit:
-    """All of ``file``, which has the stamp ``stamp``, is on the disk, and was verified."""
+    """All of ``file``, which has the stamp ``stamp``, is on the disk, and was verified. ``end``: where it ends, and
+    the checksum there."""
 
     file: int
     stamp: tuple[int, ...]
     pieces: list[StoredPiece]
     dropped: tuple[DroppedSample, ...]
+    end: EndChecksum = (0, 0)
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.cache.folder import TEMPORARY_PREFIX, flush_writes
-from pydp2.columns.checksum import crc32
+from pydp2.columns.checksum import EndChecksum, crc32
 from pydp2.columns.columns import Columns, frame_count
 from pydp2.errors import ProtocolError
 from pydp2.schema.input_types import Slots
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _MAGIC = b"pydp2 cache\n"
 # Magic, version, where the index begins, its size, digest of all that and the index.
 _HEAD = struct.Struct("<12sIQQ16s")
@@ -97,6 +97,7 @@ class EntryIndex:
     rows: int
     blocks: tuple[EntryBlock, ...]
     dropped: tuple[DroppedSample, ...]
+    end: EndChecksum
 
 
 def _padded(size: int) -> int:
@@ -147,14 +148,15 @@ class CacheEntryWriter:
         self._blocks.append([columns.rows, crc, *(frame.nbytes for frame in frames)])
         self._rows += columns.rows
 
-    def pack_index(self, label: EntryLabel, dropped: Sequence[DroppedSample]) -> bytes:
-        """Return the index that :meth:`commit` has to write after all samples were added."""
+    def pack_index(self, label: EntryLabel, dropped: Sequence[DroppedSample], end: EndChecksum = (0, 0)) -> bytes:
+        """Return the index that :meth:`commit` has to write after all samples were added. ``end``: where the file
+        ends, and the checksum there."""
         index = cast(
             bytes,
             msgpack.packb(
                 {
                     "key": label.key, "provider": label.provider, "text": label.list_entry, "copy": label.duplicate,
-                    "stamp": list(label.stamp), "rows": self._rows,
+                    "stamp": list(label.stamp), "rows": self._rows, "end": list(end),
                     "holes": [list(each) for each in dropped],
                     "blocks": np.array(self._blocks, "<i8").tobytes(), "count": len(self._blocks),
                 }
@@ -307,6 +309,7 @@ def _read_index(data: memoryview) -> EntryIndex:
             (_expect(int, y), _expect(str, slot), _expect(str, why)) for y, slot, why in _expect(list, plain["holes"])
         )
         rows = _expect(int, plain["rows"])
+        end, checksum = (_expect(int, each) for each in _expect(list, plain["end"]))
         blocks = _read_blocks(_expect(bytes, plain["blocks"]), _expect(int, plain["count"]), start)
     except (ValueError, TypeError, KeyError) as error:  # errors of msgpack are ValueErrors
         raise DamagedEntry(f"its index is not valid: {error!r:.200}") from None
@@ -317,7 +320,7 @@ def _read_index(data: memoryview) -> EntryIndex:
         raise DamagedEntry("its index is not valid: it names dropped samples beyond the others")
     if sum(block.rows for block in blocks) != rows:
         raise DamagedEntry("its index is not valid: its blocks do not add up to its rows")
-    return EntryIndex(label, rows, blocks, dropped_samples)
+    return EntryIndex(label, rows, blocks, dropped_samples, (end, checksum))
 
 
 def _expect(kind: type, value: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.cache.file_format import DroppedSample
+from pydp2.columns.checksum import EndChecksum
 from pydp2.columns.columns import Ints, expand_ranges
 from pydp2.columns.sample_set import encode_set
 from pydp2.rowstore.append_only import AppendOnlyStore
@@ -114,6 +115,7 @@ class MemoryCache(Generic[S]):
         self.full = False
         """True if a file did not fit; from then on nothing is added."""
         self._files: dict[int, tuple[list[S], list[DroppedSample]]] = {}
+        self._ends: dict[int, EndChecksum] = {}
         self._partial: dict[int, _PartialFile] = {}
         self.rejected: dict[int, tuple[list[S], list[DroppedSample]]] = {}
         """Files that were not whole when the cache was found to be full, for a caller that keeps them elsewhere."""
@@ -135,6 +137,10 @@ class MemoryCache(Generic[S]):
     def dropped_of(self, file: int) -> list[DroppedSample]:
         """Return the dropped samples of ``file``."""
         return self._files[file][1]
+
+    def end_checksum(self, file: int) -> EndChecksum:
+        """Return the end of ``file`` and the checksum there; (0, 0) if it is not here."""
+        return self._ends.get(file, (0, 0))
 
     def offer(self, file: int, samples: S | None, dropped: Sequence[Sequence[Any]] = ()) -> None:
         """Keep the next samples of ``file``, and the dropped ones, if there is room. They must not change afterwards.
@@ -175,13 +181,15 @@ class MemoryCache(Generic[S]):
         self.rejected = {file: (partial.parts, partial.dropped) for file, partial in self._partial.items()}
         self._partial.clear()
 
-    def finish_file(self, file: int) -> None:
-        """Finish ``file``, which was offered whole. What it had behind that when it was read before is forgotten."""
+    def finish_file(self, file: int, end: EndChecksum = (0, 0)) -> None:
+        """Finish ``file``, which was offered whole, with its ``end``. What it had behind that when it was read before
+        is forgotten."""
         if self.full or file in self._files:
             return
         partial = self._partial.pop(file, _PartialFile())
         partial.truncate(partial.confirmed)
         self._files[file] = partial.parts, partial.dropped
+        self._ends[file] = end
         self.has_dropped = self.has_dropped or bool(partial.dropped)
         if self.row_store is not None:
             self._row_ranges[file] = partial.row_ranges

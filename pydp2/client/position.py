@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -18,8 +19,10 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import bucket_of_pass
 from pydp2.protocol.stream_identity import allow_hint, check_allow, check_int, differences
 
-VERSION = 1
+VERSION = 2
+"""Version of states. A state of version 1 has no checksums of the files of its pool."""
 _PASS_LIMIT = 1 << 32
+_pool_text = lru_cache(maxsize=2)(sample_set.set_to_text)  # a program may ask for a state after each batch of a tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class Position:
         """Return the position as plain data for a trainer's checkpoint."""
         point = None
         if self.point is not None:
-            point = {**self.point.saved, "pool": sample_set.set_to_text(self.point.pool)}
+            point = {**self.point.saved, "pool": _pool_text(self.point.pool)}
         return {
             "version": VERSION, "fits": dict(fits), "pass": self.pass_id, "batch": self.batch,
             "beyond": list(self.acknowledged_ahead), "facts": [list(early_end) for early_end in self.early_ends],
@@ -124,10 +127,11 @@ class Position:
         stream would be another; OptionError or OptionTypeError if ``allow`` names what may not differ."""
         if not isinstance(state, Mapping) or type(state.get("version")) is not int:
             raise StateMismatch("a state must be what state_dict() returned")
-        if state["version"] > VERSION:
+        if state["version"] != VERSION:
+            writer = "a newer" if state["version"] > VERSION else "an older"
             raise StateMismatch(
-                f"the state has version {state['version']}, this pydp2 reads up to {VERSION}: it was written by a "
-                "newer release; use that one"
+                f"the state has version {state['version']}, this pydp2 reads version {VERSION}: it was written by "
+                f"{writer} release; use that one"
             )
         check_allow(allow)  # else the state would be blamed
         try:

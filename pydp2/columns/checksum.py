@@ -7,15 +7,32 @@ else :mod:`zlib`, which takes as long as copying the same bytes does or longer. 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 
 try:
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
 
-__all__ = ["checksums", "crc32"]
+__all__ = ["EndChecksum", "checksums", "crc32", "dropped_crc", "fold_crcs"]
+
+EndChecksum = tuple[int, int]
+"""Sample index behind the last sample of a file, and the checksum of all before it; (0, 0): not known."""
 
 
 def checksums() -> str:
     """Return the library that :func:`crc32` is from: ``"isal"`` or ``"zlib"``."""
     return "zlib" if crc32 is zlib.crc32 else "isal"
+
+
+def dropped_crc(sample_indices: Iterable[int], running: int) -> int:
+    """Return the CRC-32 of the sample indices of dropped samples, continued from ``running``."""
+    return crc32(b"".join(y.to_bytes(8, "little") for y in sample_indices), running)
+
+
+def fold_crcs(crcs: Sequence[int]) -> int:
+    """Return the running checksums of a file, one for each array and one of its dropped samples, as one number of 32
+    bits, however many arrays there are."""
+    data = b"".join(value.to_bytes(4, "little") for value in crcs)
+    return int.from_bytes(blake2b(data, digest_size=4).digest(), "little")

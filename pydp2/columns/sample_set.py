@@ -19,6 +19,7 @@ from pydp2.native import is_active
 
 Ints = npt.NDArray[np.int64]
 _MAX_BYTES = 1 << 30  # bytes of a set: far above any pool, far below what would hurt
+_VARINT_BYTES = 10  # bytes that the largest number takes
 _FORM_GAPS, _FORM_RUNS = b"g", b"r"
 
 
@@ -34,9 +35,9 @@ def encode_set_in_python(files: Ints, sample_indices: Ints) -> bytes:
     if 2 * len(heads) < len(files):
         lengths = np.diff(np.append(heads, len(files)))
         runs = np.diff(np.append(np.searchsorted(heads, starts), len(heads)))
-        return _FORM_RUNS + _encode_varints(np.concatenate([count, numbers, runs, gaps[heads], lengths - 1]))
+        return _FORM_RUNS + encode_varints(np.concatenate([count, numbers, runs, gaps[heads], lengths - 1]))
     counts = np.diff(np.append(starts, len(files)))
-    return _FORM_GAPS + _encode_varints(np.concatenate([count, numbers, counts, gaps]))
+    return _FORM_GAPS + encode_varints(np.concatenate([count, numbers, counts, gaps]))
 
 
 encode_set: Callable[[Ints, Ints], bytes] = encode_set_in_python
@@ -65,6 +66,19 @@ def decode_set(data: bytes) -> tuple[Ints, Ints]:
         raise OptionError(f"the pool in the state cannot be read ({error}): the state is damaged") from None
 
 
+def files_of_set(data: bytes) -> Ints:
+    """Return the files of a set that :func:`encode_set` encoded, in order, without a look at its samples."""
+    count = int(decode_varints(_leading_varints(data[1 : 1 + _VARINT_BYTES], 1))[0])
+    head = decode_varints(_leading_varints(data[1 : 1 + _VARINT_BYTES * (1 + count)], 1 + count))
+    return np.cumsum(head[1:] + 1) - 1
+
+
+def _leading_varints(data: bytes, count: int) -> bytes:
+    """Return the bytes of the first ``count`` numbers in ``data``."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) < 128)
+    return data[: int(ends[count - 1]) + 1]
+
+
 def set_to_text(data: bytes) -> str:
     """Return the bytes of :func:`encode_set` as short text."""
     return base64.b85encode(zlib.compress(data, 6)).decode()
@@ -84,7 +98,7 @@ def set_from_text(text: str) -> bytes:
 
 
 def _decode_checked(data: bytes) -> tuple[Ints, Ints]:
-    kind, values = bytes(data[:1]), _decode_varints(data[1:])
+    kind, values = bytes(data[:1]), decode_varints(data[1:])
     many = int(values[0])
     if many > len(values):
         raise ValueError("more files than numbers")
@@ -111,7 +125,7 @@ def _decode_checked(data: bytes) -> tuple[Ints, Ints]:
     return files, running - before - 1
 
 
-def _encode_varints(values: npt.NDArray[np.integer]) -> bytes:
+def encode_varints(values: npt.NDArray[np.integer]) -> bytes:
     """Return ``values`` in little-endian base 128: seven bits a byte, the high bit set on all but the last."""
     values = values.astype(np.int64, copy=False)
     most = int(values.max(initial=0))
@@ -132,7 +146,8 @@ def _encode_varints(values: npt.NDArray[np.integer]) -> bytes:
     return out.tobytes()
 
 
-def _decode_varints(data: bytes) -> Ints:
+def decode_varints(data: bytes) -> Ints:
+    """Inverse of :func:`encode_varints`. Raises ValueError for bytes that are none."""
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 128)
     if not len(ends) or ends[-1] != len(raw) - 1:

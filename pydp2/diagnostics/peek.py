@@ -11,6 +11,7 @@ import numpy as np
 
 from pydp2.api.sources import Files, Source
 from pydp2.columns.batch import Batch
+from pydp2.columns.columns import Ints
 from pydp2.diagnostics.local_provider import NOT_THEIRS, foreground
 from pydp2.diagnostics.slot_figures import type_text
 from pydp2.errors import BadSample, Error, OptionError
@@ -160,6 +161,14 @@ class _LocalFiles:
     def merged_counts(self) -> tuple[int, int]:
         """Return a dummy, as :meth:`position` does."""
         return 0, 0
+
+    def compare(self, file: int) -> SourceState:
+        """Return END: nothing is read again."""
+        return END
+
+    def end_checksums(self, files: Ints) -> tuple[Ints, Ints]:
+        """Return dummies, as :meth:`position` does."""
+        return np.zeros_like(files), np.zeros_like(files)
 
     def close_file(self, file: int) -> None:
         """Do nothing: the next file closes this one."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns import sample_set
+from pydp2.columns.sample_set import files_of_set
 from pydp2.errors import Error, OptionError, SampleTooLarge
 from pydp2.order.bulk_cut import BulkCutter, PlainCut
 from pydp2.order.merge import Merge, RelaxedMerge
@@ -19,6 +19,7 @@ from pydp2.order.plan import UNBOUNDED, PassPlan
 from pydp2.order.pool import Pool, RowIds
 from pydp2.order.restore import PoolRestore, rereads_of
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleSource
+from pydp2.order.saved_pool import decode_samples, encode_pool
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.rowstore.base import RowStore
 
@@ -157,8 +158,10 @@ class Batcher:
             self._take_snapshot(self.pool.encode_samples(), ended=False)
         return cut
 
-    def _take_snapshot(self, pool: bytes, *, ended: bool) -> None:
+    def _take_snapshot(self, samples: bytes, *, ended: bool) -> None:
+        """Take a snapshot with the pool ``samples``, a set. ``ended``: the tail begins."""
         self.pool.points_since_snapshot = 0
+        pool = encode_pool(samples, *self._source.end_checksums(files_of_set(samples)))
         merge = self.merge
         cycle_files = [] if ended else merge.positions()
         taken, dropped = self._source.merged_counts
@@ -194,9 +197,11 @@ class Batcher:
             if isinstance(front, SampleRun):
                 self.pool.add(file, front)
                 self._restore.consume(front.hi - front.lo)
+            else:
+                self._restore.end_file()
         self._restore = None
         if self._in_tail and self.snapshot is not None:
-            self.pool.resume_tail(self.snapshot.tail_consumed, len(sample_set.decode_set(self.snapshot.pool)[0]))
+            self.pool.resume_tail(self.snapshot.tail_consumed, len(decode_samples(self.snapshot.pool)[0]))
         return None
 
     # -- filling ---------------------------------------------------------------------------------------------------

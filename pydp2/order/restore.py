@@ -7,24 +7,29 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pydp2.columns import sample_set
 from pydp2.errors import NotRepeatable
 from pydp2.order.plan import PassPlan
 from pydp2.order.pool import tail_order
 from pydp2.order.sample_source import END, FileFailure, SampleRun, SampleSource, SourceState
+from pydp2.order.saved_pool import decode_checksums, decode_samples
 from pydp2.order.snapshot import Reread, SnapshotPoint
 
 
 def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:
     """Return what ``snapshot`` needs of its files: the samples of its pool (of a tail those not yet gone) and of
     its files of the cycle."""
-    files, sample_indices = sample_set.decode_set(snapshot.pool)
+    files, sample_indices = decode_samples(snapshot.pool)
+    checksums = decode_checksums(snapshot.pool)
     if snapshot.in_tail:
         rest = np.sort(tail_order(plan, len(files))[snapshot.tail_consumed :])
         files, sample_indices = files[rest], sample_indices[rest]
     numbers, starts = np.unique(files, return_index=True)
     ends = np.append(starts, len(files))[1:]
     rereads = {int(file): Reread(sample_indices[lo:hi]) for file, lo, hi in zip(numbers, starts, ends, strict=True)}
+    for file, reread in rereads.items():
+        if file in checksums:
+            reread.checksum_index, checksum = checksums[file]
+            reread.crcs = [checksum]
     for cycle_file in snapshot.cycle:
         reread = rereads.setdefault(cycle_file.file, Reread(np.empty(0, np.int64)))
         reread.start, reread.checksum_index, reread.crcs = (
@@ -37,7 +42,7 @@ def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:
 
 class PoolRestore:
     """Restore that takes the samples of ``rereads`` from ``source``, by name. Files outside the cycle
-    are bound some at a time."""
+    are bound some at a time. All samples are back when each of their files is known to be the file that it was."""
 
     def __init__(
         self, source: SampleSource, max_open: int, rereads: Mapping[int, Reread], cycle_files: set[int]
@@ -58,12 +63,15 @@ class PoolRestore:
 
     @property
     def current_file(self) -> int | None:
-        """File whose samples come next; None when all are back."""
+        """File whose samples come next, or are to be compared; None when all are back."""
         return self._files[0] if self._files else None
 
     def next_run(self) -> SampleRun | FileFailure | SourceState:
-        """Return the next samples of that file which belong to the pool."""
+        """Return the next samples of that file which belong to the pool; END when there are no more, and the file is
+        what it was. Then :meth:`end_file` follows."""
         file = self._files[0]
+        if self._consumed == len(self._rereads[file].sample_indices):
+            return self._source.compare(file)
         front = self._source.next_run(file)
         if front is END:
             return FileFailure(
@@ -82,9 +90,11 @@ class PoolRestore:
         file = self._files[0]
         self._source.consume(file, count)
         self._consumed += count
-        if self._consumed == len(self._rereads[file].sample_indices):
-            self._files.popleft()
-            self._consumed = 0
-            if file not in self._cycle_files:
-                self._source.close_file(file)
-                self._open_next()
+
+    def end_file(self) -> None:
+        """Note that the samples of that file are back."""
+        file = self._files.popleft()
+        self._consumed = 0
+        if file not in self._cycle_files:
+            self._source.close_file(file)
+            self._open_next()

@@ -136,6 +136,17 @@ class SampleSource(Protocol):
         """Return where the merge stands in ``file``."""
         ...
 
+    def compare(self, file: int) -> FileFailure | SourceState:
+        """Return END if ``file``, which is read again, is known to be the file that it was, a failure if it is another
+        one, WAIT as long as that is not known. A comparison for which there is no memory is left to a later moment of
+        the pass."""
+        ...
+
     def close_file(self, file: int) -> None:
         """Close ``file``, whose end the merge has met: nothing of it is asked for again."""
+        ...
+
+    def end_checksums(self, files: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the sample index at which each of ``files`` has ended, and the checksum there; 0 for a file that has
+        not."""
         ...

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns import sample_set
 from pydp2.errors import OptionError
+from pydp2.order.saved_pool import decode_checksums, decode_samples
 
 UNREACHED = 1 << 62
 """Sample index that no file reaches."""
@@ -22,7 +22,8 @@ class Reread:
     """Samples that are still needed of a file whose first samples were merged before: ``sample_indices``,
     and all from ``start`` on.
 
-    ``checksum_index``: a sample index up to which running checksums ``crcs`` are known (0: none).
+    ``checksum_index``: a sample index at which the running checksum ``crcs`` is known (0: nowhere). The file is run at
+    least up to there: no sample of it is used before it is known to be the file that it was.
     """
 
     sample_indices: npt.NDArray[np.int64]
@@ -40,7 +41,8 @@ class Reread:
         """Sample index from which on nothing is needed."""
         if self.start < UNREACHED:
             return UNREACHED
-        return int(self.sample_indices[-1]) + 1 if len(self.sample_indices) else 0
+        last = int(self.sample_indices[-1]) + 1 if len(self.sample_indices) else 0
+        return max(last, self.checksum_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class FilePosition:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPoint:
-    """Snapshot of the stream before batch ``batch_index``: the pool as a set, and where the merge stood.
+    """Snapshot of the stream before batch ``batch_index``: the pool as :mod:`.saved_pool` encodes it, and where the
+    merge stood.
 
     ``in_tail``: the merge had no more, so the pool is the tail of the pass, of which the first ``tail_consumed``
     samples (in the order of the tail) are gone. ``merged`` and ``dropped``: samples and dropped samples that the merge
@@ -103,18 +106,28 @@ class SnapshotPoint:
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
-        numbers, _ = sample_set.decode_set(pool)
+        numbers, sample_indices = decode_samples(pool)
         if len(numbers) and int(numbers[-1]) >= files:
             raise OptionError("the state names a file that the list does not have: it is damaged")
         if saved.tail_consumed > len(numbers):
             raise OptionError("the state is further in its tail than the tail is long: it is damaged")
+        saved._check_ends(numbers, sample_indices)
         return saved
+
+    def _check_ends(self, files: npt.NDArray[np.int64], sample_indices: npt.NDArray[np.int64]) -> None:
+        """Raise OptionError unless each file of the pool is in the cycle, or has an end behind its samples."""
+        ends = decode_checksums(self.pool)
+        in_cycle = {cycle_file.file for cycle_file in self.cycle}
+        last = np.flatnonzero(np.diff(files, append=-1))
+        for file, y in zip(files[last].tolist(), sample_indices[last].tolist(), strict=True):
+            if file not in in_cycle and ends.get(file, (0, 0))[0] <= y:
+                raise OptionError(f"the state lacks the checksum of file {file} of its pool: it is damaged")
 
     def validate(self, file_order: npt.NDArray[np.int64], max_cycle: int) -> None:
         """Raise OptionError unless this can be a point of a pass that wants files in this ``file_order``."""
         merged = file_order[: self.next_file]  # files that the merge has met
         cycle_files = [cycle_file.file for cycle_file in self.cycle]
-        files, sample_indices = sample_set.decode_set(self.pool)
+        files, sample_indices = decode_samples(self.pool)
         if not np.isin(files, merged).all() or not np.isin(cycle_files, merged).all():
             raise OptionError("the state holds samples of files that were not reached yet: it is damaged")
         if (

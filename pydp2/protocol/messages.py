@@ -16,7 +16,7 @@ import msgpack
 
 from pydp2.errors import LocalProtocolError, RemoteProtocolError
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 HEADER_LIMIT = 64 * 1024
 INT_LIMIT = 1 << 62  # all numbers on the wire are below it, so that sums and shared memory of 64 bits hold them
 _MAX_ITEMS = 4096  # items in one list; msgpack makes room for as many as a list says it has, before it has seen one

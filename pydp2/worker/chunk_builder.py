@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.checksum import crc32
+from pydp2.columns.checksum import dropped_crc, fold_crcs
 from pydp2.columns.columns import Columns, running_crcs
 from pydp2.errors import BadSample, Error, NotRepeatable, to_wire
 from pydp2.packers.packer import Packer
@@ -321,7 +320,7 @@ class ChunkBuilder:
         task = segment.task
         task.crcs = [
             *running_crcs(columns, task.crcs[:-1]),
-            crc32(b"".join(y.to_bytes(8, "little") for y, _, _ in segment.dropped), task.crcs[-1]),
+            dropped_crc((y for y, _, _ in segment.dropped), task.crcs[-1]),
         ]
         reached = segment.first_index + segment.count
         which = _NO_ROWS
@@ -332,7 +331,7 @@ class ChunkBuilder:
             first = max(task.start, segment.first_index)
             error = to_wire(_not_repeatable(task))
             return FileRange(task.file, task.attempt, first, 0, 0, FILE_RAISED, task.expected_crcs, [], error), _NO_ROWS
-        state, error, sum_ = segment.state, _error_to_wire(segment.error), _fold_crcs(task.crcs)
+        state, error, sum_ = segment.state, _error_to_wire(segment.error), [fold_crcs(task.crcs)]
         if segment.first_index < task.start and state == FILE_OPEN:
             return None, _NO_ROWS
         if segment.first_index < task.start:
@@ -356,10 +355,8 @@ class ChunkBuilder:
             if not self._allows_changed or task.count_reread(max(end_index, task.start), NO_SAMPLE):
                 return False
             task.did_not_repeat = True
-        differs = end_index == task.start and task.start and _fold_crcs(task.crcs) != task.expected_crcs
-        differs = differs or (
-            end_index == task.check_at and task.check_at and _fold_crcs(task.crcs) != [task.check_crc]
-        )
+        differs = end_index == task.start and task.start and [fold_crcs(task.crcs)] != task.expected_crcs
+        differs = differs or (end_index == task.check_at and task.check_at and fold_crcs(task.crcs) != task.check_crc)
         if not differs:
             return True
         task.did_not_repeat = self._allows_changed
@@ -370,7 +367,7 @@ class ChunkBuilder:
         task.crcs = [*running_crcs(unsent.columns, task.crcs[:-1]), task.crcs[-1]]
         task.sent_bytes += unsent.cost
         task.spent_bytes = task.sent_bytes
-        part = FileRange(task.file, task.attempt, unsent.sample_index, 1, 1, FILE_OPEN, _fold_crcs(task.crcs), [], {})
+        part = FileRange(task.file, task.attempt, unsent.sample_index, 1, 1, FILE_OPEN, [fold_crcs(task.crcs)], [], {})
         if not self._check_repeats(task, unsent.sample_index, unsent.sample_index + 1, FILE_OPEN, 1):
             task.is_over = True
             part = FileRange(
@@ -388,12 +385,6 @@ def _not_repeatable(task: FileTask) -> NotRepeatable:
         "are not those that it gave before; make it depend on the file alone (settings.rng is seeded per file for "
         "random choices)"
     )
-
-
-def _fold_crcs(crcs: list[int]) -> list[int]:
-    """Return the running checksums as the one number that travels, however many columns there are."""
-    data = b"".join(value.to_bytes(4, "little") for value in crcs)
-    return [int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")]
 
 
 def _error_to_wire(error: Error | None) -> dict[str, Any]:

@@ -148,7 +148,18 @@ class Arrivals:
     def position(self, file: int) -> FilePosition:
         return FilePosition(file, self._taken.get(file, 0), 0, [])
 
+    def compare(self, file: int) -> Any:
+        recall = self._recalls[file]
+        return END if self._next.get(file, 0) >= recall.checksum_index else WAIT
+
+    def end_checksums(self, files: Any) -> Any:
+        ends = np.array([len(self._files[file].items) * (file in self.finished) for file in files.tolist()], np.int64)
+        return ends, ends + files
+
     def close_file(self, file: int) -> None:
+        recall = self._recalls.get(file)
+        assert recall is None or self._next.get(file, 0) >= recall.checksum_index
+        assert recall is None or recall.crcs in ([], [recall.checksum_index + file])
         self.finished.append(file)
 
 

@@ -19,6 +19,7 @@ from pydp2.order.batcher import BatchCut, PassDone
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.file_order import files_in_order
 from pydp2.order.plan import PassPlan
+from pydp2.order.saved_pool import decode_samples
 from pydp2.order.snapshot import FilePosition, SnapshotPoint
 from pydp2.protocol import messages as m
 
@@ -112,9 +113,7 @@ def test_a_long_pass_through_many_snapshot_points(seed: int) -> None:
         # again
         assert sum(len(batch[1]) for batch in again[:skipped]) <= max(1024, plan.pool_size) + 2 * plan.batch_size
         if point is not None:
-            needed = set(sample_set.decode_set(point.pool)[0].tolist()) | {
-                cycle_file.file for cycle_file in point.cycle
-            }
+            needed = set(decode_samples(point.pool)[0].tolist()) | {cycle_file.file for cycle_file in point.cycle}
             unseen = {int(f) for f in files_in_order(plan)[point.next_file :]}
             assert set(source.bound) <= needed | unseen
 

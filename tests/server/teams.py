@@ -17,6 +17,7 @@ from pydp2.columns.sample_set import encode_set
 from pydp2.errors import Error, from_wire
 from pydp2.options.tables import JobOptions
 from pydp2.order.batcher import BatchCut
+from pydp2.order.saved_pool import encode_pool
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
@@ -32,7 +33,8 @@ from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassSnapshot
 SLOTS = Slots((integer_value(1 << 20),), ("n",))
 LEASE = 30.0
 OPTIONS = JobOptions(batch_size=1)
-EMPTY = encode_set(np.empty(0, np.int64), np.empty(0, np.int64))
+NONE = np.empty(0, np.int64)
+EMPTY = encode_pool(encode_set(NONE, NONE), NONE, NONE)
 
 
 def picked(number: int) -> BatchRows:

@@ -42,7 +42,7 @@ class Scripted:
             self.offered[file] = self.offered.get(file, 0) + samples.hi - samples.lo
         return self.takes
 
-    def finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
+    def finish_file(self, file: int, stamp: tuple[int, ...], end: tuple[int, int]) -> None:
         self.complete_ones.append(file)
 
     def discard(self, file: int) -> None:

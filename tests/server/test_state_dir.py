@@ -194,7 +194,7 @@ def test_two_damaged_snapshots_are_said_and_the_service_begins_anew(tmp_path: Pa
 
 def test_a_snapshot_of_a_newer_release_is_refused_by_its_version(tmp_path: Path, opened: Opened) -> None:
     (tmp_path / LAST).write_bytes(encode(1, [], version=VERSION + 1))
-    with pytest.raises(StateMismatch, match=f"it has version {VERSION + 1}, this pydp2 reads up to {VERSION}"):
+    with pytest.raises(StateMismatch, match=f"it has version {VERSION + 1}, this pydp2 reads version {VERSION}"):
         opened(tmp_path)[0].read()
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pydp2.cache.disk_messages import CacheNotice, DiskAnswer, DiskHit, DiskMiss, OfferSettled, WeightedRun
 from pydp2.cache.memory import MemoryCache
+from pydp2.columns.checksum import EndChecksum
 from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FileRange
 from pydp2.server.dispatch.file_state import COMPLETE, FileEvent, FileState
@@ -62,8 +63,8 @@ class DiskTier(Protocol):
         """Keep what is next in ``file``; False: it will not be kept."""
         ...
 
-    def finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
-        """Note that ``file`` was offered whole."""
+    def finish_file(self, file: int, stamp: tuple[int, ...], end: EndChecksum) -> None:
+        """Note that ``file`` was offered whole, with its ``end``."""
         ...
 
     def discard(self, file: int) -> None:
@@ -161,6 +162,10 @@ class CacheFill:
                         self._release(file)
         return said
 
+    def end_checksum(self, file: int) -> EndChecksum:
+        """Return the end of ``file``, which is in memory, and the checksum there; (0, 0) if it is not."""
+        return (0, 0) if self.memory is None else self.memory.end_checksum(file)
+
     def open_file(self, ledger: FileLedger, reader: CacheConsumer) -> None:
         """Let ``reader`` have the file of ``ledger``: from the cache, by waiting for another pass, or by reading it
         and putting it there."""
@@ -224,13 +229,13 @@ class CacheFill:
         if ledger.state is COMPLETE and ledger.fills_cache:
             if part.file in self._stamps:
                 assert self.disk is not None
-                self.disk.finish_file(part.file, self._stamps.pop(part.file))
+                self.disk.finish_file(part.file, self._stamps.pop(part.file), ledger.end_checksum)
                 self._holders[part.file] = self._writing
                 del self._claimed[part.file]
                 ledger.fills_cache = False
             elif self.memory is not None:
                 self._spills.pop(part.file, None)
-                self.memory.finish_file(part.file)
+                self.memory.finish_file(part.file, ledger.end_checksum)
                 self._release(part.file)
 
     def _to_memory(self, file: int, samples: SampleRun | None, dropped: Sequence[Any]) -> None:

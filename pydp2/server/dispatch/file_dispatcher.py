@@ -25,6 +25,7 @@ from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.credit import Credit
 from pydp2.server.dispatch.file_counts import FileCounts
+from pydp2.server.dispatch.file_ends import FileEnds
 from pydp2.server.dispatch.file_queue import FileQueue
 from pydp2.server.dispatch.file_state import COMPLETE, QUEUED, READING, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
@@ -105,6 +106,7 @@ class FileDispatcher:
         # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
         self.ledgers: dict[int, FileLedger] = {}
+        self._ends = FileEnds()
         self._next = 0  # files of the order below this position have an entry or are done
         self._bound = 0
         self._positions: npt.NDArray[np.int64] | None = None
@@ -208,9 +210,18 @@ class FileDispatcher:
                 break
         self._update_credit(ledger)
 
+    def compare(self, file: int) -> FileFailure | SourceState:
+        """Return whether ``file``, which is read again, is known to be what it was."""
+        return self.ledgers[file].compare()
+
+    def end_checksums(self, files: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return where each of ``files`` has ended, and the checksum there; 0 for a file that has not."""
+        return self._ends.of(files, lambda file: (0, 0) if file in self.ledgers else self._cache.end_checksum(file))
+
     def close_file(self, file: int) -> None:
         """Note that the merge met the end of ``file``, or needs nothing more of it."""
         ledger = self.ledgers.pop(file)
+        self._ends.note(file, ledger.end_checksum)
         self._cache.detach(ledger, self)
         if ledger.state is READING and ledger.worker is not None:
             self._unassign(ledger.worker, ledger)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from pydp2.cache.counts import StampBefore
 from pydp2.cache.file_format import DroppedSample
-from pydp2.errors import Error, RemoteProtocolError
-from pydp2.order.sample_source import END, FileFailure, SampleRun, SourceState
+from pydp2.columns.checksum import EndChecksum
+from pydp2.errors import Error, NotRepeatable, RemoteProtocolError
+from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, SAMPLE_COST, FileRange
 from pydp2.server.dispatch.file_state import (
@@ -64,6 +65,7 @@ class FileLedger:
     until: int = UNREACHED  # nothing from this sample index on is needed
     next_index: int = 0  # the sample index that the merge takes next
     end_index: deque[tuple[int, list[int]]] = field(default_factory=deque)  # of each run: its end, the checksum there
+    cached_end: EndChecksum = (0, 0)  # of a file that is taken from the cache
     fills_cache: bool = False  # what is committed of it goes to the cache
     stamp_before: StampBefore | None = None  # of the file, if its count may be remembered
     sample_count: int = 0  # of all samples so far, which the merge may have taken
@@ -153,7 +155,8 @@ class FileLedger:
         self.committed += part.count
         self.memory_deaths = 0
         self.needs_own_worker = False
-        self.crcs = part.crcs
+        if part.count:  # else it may say only that the file is not what it was
+            self.crcs = part.crcs
         self.spent_bytes += cost
         self.wanted = False
         self.need = 0
@@ -248,8 +251,31 @@ class FileLedger:
         return last
 
     def merge_position(self) -> FilePosition:
-        """Return where the merge stands, and the checksum at the end of the run that it is taking from."""
-        check, crcs = self.end_index[0] if self.end_index else (self.committed, self.crcs)
-        if self.in_cache or not crcs:
+        """Return where the merge stands, and the checksum at the end of the run that it is taking from; of a file in
+        the cache, and of one of which nothing new has come since it is read again, a later one."""
+        if self.in_cache:
+            check, crcs = self.end_checksum[0], [self.end_checksum[1]]
+        else:
+            check, crcs = self.end_index[0] if self.end_index else (self.committed, self.crcs)
+        if self.reread is not None and check < self.next_index:
+            check, crcs = self.reread.checksum_index, self.reread.crcs
+        if not check or not crcs or check < self.next_index:
             check, crcs = 0, []
         return FilePosition(self.file, self.next_index, check, crcs)
+
+    @property
+    def end_checksum(self) -> EndChecksum:
+        """Sample index at which the file has ended, and the checksum there."""
+        if self.in_cache:
+            return self.cached_end
+        return (self.committed, self.crcs[0]) if self.crcs else (0, 0)
+
+    def compare(self) -> FileFailure | SourceState:
+        """Return END if the file, which is read again, is known to be what it was, a failure if it is not; WAIT: that
+        is not known yet. While its worker lacks the credit to come so far, the merge has to go on."""
+        assert self.reread is not None
+        if self.end_error is not None and (self.reread.start == UNREACHED or isinstance(self.end_error, NotRepeatable)):
+            return FileFailure(self.end_error)
+        if self.ended or self.committed >= min(self.reread.checksum_index, self.until):
+            return END
+        return END if self.need > self.unspent and self.reread.start < UNREACHED else WAIT

@@ -12,6 +12,8 @@ from pydp2.cache.counts import StampBefore
 from pydp2.cache.disk_messages import DiskHit
 from pydp2.cache.file_format import DroppedSample
 from pydp2.cache.memory import MemoryCache
+from pydp2.columns.checksum import EndChecksum, dropped_crc, fold_crcs
+from pydp2.columns.columns import running_crcs
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import UNREACHED, Reread
 from pydp2.protocol.file_ranges import FileAssignment
@@ -67,25 +69,31 @@ def select_wanted(runs: Iterable[SampleRun], reread: Reread) -> Iterator[SampleR
 
 
 def serve_from_cache(ledger: FileLedger, cache: MemoryCache[SampleRun]) -> None:
-    """Serve all of ``ledger`` that is wanted from the cache: its samples use no credit. If the cache lacks one that is
-    read again, the file has changed, and a worker has to read it. Values are not compared here."""
-    _serve_runs(ledger, map(copy, cache.runs_of(ledger.file)), cache.dropped_of(ledger.file))
+    """Serve all of ``ledger`` that is wanted from the cache: its samples use no credit. If a file that is read again is
+    not what it was, or lacks a sample in the cache, a worker has to read it."""
+    file = ledger.file
+    _serve_runs(ledger, map(copy, cache.runs_of(file)), cache.dropped_of(file), cache.end_checksum(file))
 
 
 def serve_from_disk(ledger: FileLedger, found: DiskHit) -> None:
     """Serve ``ledger`` as :func:`serve_from_cache` does, from what was found on the disk."""
     runs = [SampleRun(p.columns, 0, p.columns.rows, p.sample_indices, p.sizes, p.weights) for p in found.pieces]
-    _serve_runs(ledger, runs, found.dropped)
+    _serve_runs(ledger, runs, found.dropped, found.end)
     if ledger.in_cache:
         ledger.stamp_before = StampBefore(found.file, found.stamp)
 
 
-def _serve_runs(ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: Iterable[DroppedSample]) -> None:
+def _serve_runs(
+    ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: Iterable[DroppedSample], end: EndChecksum
+) -> None:
     reread = ledger.reread
     runs, dropped_samples = [*runs], [*dropped_samples]
+    if reread is not None and not _is_same(reread, runs, dropped_samples, end):
+        return
     wanted = runs if reread is None else [*select_wanted(runs, reread)]
     if reread is not None and _count_before(wanted, reread.start) < len(reread.sample_indices):
         return
+    ledger.cached_end = end
     for run in runs:
         ledger.count(run)
     ledger.dropped_count = len(dropped_samples)
@@ -93,6 +101,28 @@ def _serve_runs(ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: 
     start = 0 if reread is None else reread.start
     ledger.dropped.extend(dropped_sample for dropped_sample in dropped_samples if dropped_sample[0] >= start)
     ledger.move(FileEvent.SERVE_FROM_CACHE)
+
+
+def _is_same(
+    reread: Reread, runs: Sequence[SampleRun], dropped_samples: Sequence[DroppedSample], end: EndChecksum
+) -> bool:
+    """Return True if ``runs`` and ``dropped_samples``, all of a file, are what it was before, as far as its checksum
+    is known."""
+    index = reread.checksum_index
+    if not index:
+        return True
+    checksum = end[1] if end[0] == index else _checksum_at(index, runs, dropped_samples)
+    return [checksum] == reread.crcs
+
+
+def _checksum_at(index: int, runs: Sequence[SampleRun], dropped_samples: Sequence[DroppedSample]) -> int:
+    """Return the checksum of a file at sample index ``index``, as a worker computes it."""
+    crcs: list[int] = []
+    for run in runs:
+        count = int(np.searchsorted(run.sample_indices[run.lo : run.hi], index))
+        columns = run.columns.slice(run.lo, run.lo + count)
+        crcs = running_crcs(columns, crcs or [0] * len(columns.frames()))
+    return fold_crcs([*crcs, dropped_crc((y for y, _, _ in dropped_samples if y < index), 0)])
 
 
 def _count_before(runs: Iterable[SampleRun], index: int) -> int:

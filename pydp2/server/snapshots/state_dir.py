@@ -21,7 +21,7 @@ import msgpack
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.server.timing import DEFAULT_TIMING
 
-VERSION = 1
+VERSION = 2
 LAST, BEFORE, NEW = "snapshot", "snapshot.old", "snapshot.new"
 _MAGIC = b"pydp2 state\n"
 _HEAD = struct.Struct("<12sIQQ16s")  # magic, version, serial, size of what follows, digest of all but itself
@@ -38,7 +38,7 @@ def encode(serial: int, jobs: list[dict[str, Any]], version: int = VERSION) -> b
 
 
 def decode(data: bytes) -> tuple[int, list[Any]]:
-    """Inverse of :func:`encode`. Raises DamagedSnapshot, or StateMismatch for one of a newer release."""
+    """Inverse of :func:`encode`. Raises DamagedSnapshot, or StateMismatch for one of another release."""
     if len(data) < _HEAD.size:
         raise DamagedSnapshot(f"it has {len(data)} bytes, its head alone needs {_HEAD.size}")
     magic, version, serial, size, digest = _HEAD.unpack_from(data)
@@ -49,9 +49,10 @@ def decode(data: bytes) -> tuple[int, list[Any]]:
         raise DamagedSnapshot(f"it has {len(body)} bytes of {size}")
     if digest != _digest(version, serial, body):
         raise DamagedSnapshot("its checksum is wrong")
-    if version > VERSION:
+    if version != VERSION:
+        writer = "a newer" if version > VERSION else "an older"
         raise StateMismatch(
-            f"it has version {version}, this pydp2 reads up to {VERSION}: it was written by a newer release"
+            f"it has version {version}, this pydp2 reads version {VERSION}: it was written by {writer} release"
         )
     jobs = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0)
     if not isinstance(jobs, list):
