@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
 from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.cache.folder import default_folder
 from pydp2.client import Client, Target, ask_stats
+from pydp2.client.wait_notice import NOTICE_SECONDS, write_notice
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.file_list import FileList
 from pydp2.html_table import html_table
@@ -470,7 +472,7 @@ def _start(
     process, ours = start_interpreter("pydp2.server.main", "main", passed=locks)
     try:
         send_spec(ours, spec, files)
-        answer = receive_plain(ours)
+        answer = _await_answer(ours)
     except (EOFError, OSError):
         status = process.wait(_END_SECONDS)
         ours.close()
@@ -495,6 +497,24 @@ def _start(
         raise
     target = Target(address, None if keys is None else keys.of_run["trainer"], spec.local_address)
     return Service(process, ours, target, rundir, str(answer["host_address"]))
+
+
+def _await_answer(channel: socket.socket) -> dict[str, Any]:
+    """Return what the server answers when its first worker is ready, or why there is none. While the same part of the
+    start lasts long, write a line that names it."""
+    doing = "waiting for its server process"
+    patience: float | None = NOTICE_SECONDS
+    poll = select.poll()  # select() knows no descriptor above 1023
+    poll.register(channel, select.POLLIN)
+    while True:
+        if not poll.poll(None if patience is None else patience * 1000):
+            write_notice(f"the service starts: {doing}")
+            patience = None
+            continue
+        answer = receive_plain(channel)
+        if (progress := answer.get("progress")) is None:
+            return answer
+        doing, patience = str(progress) or doing, NOTICE_SECONDS
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDir, owner: int) -> None:

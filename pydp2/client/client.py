@@ -38,6 +38,7 @@ from pydp2.client.received import (
 from pydp2.client.reconnect import reconnect
 from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
+from pydp2.client.wait_notice import WaitNotice
 from pydp2.columns.batch import Batch
 from pydp2.errors import (
     ClientUseError,
@@ -129,6 +130,7 @@ class Client(Stream):
         self._left_at: float | None = None
         self._conversion: Conversion | None = None  # that the loop of the last pass asked for,
         self._skips = 0  # and the number of steps in which nothing is converted
+        self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else rank, options)
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
 
@@ -388,8 +390,7 @@ class Client(Stream):
             if self._lost_error is not None:
                 self._reconnect(self._lost_error)
                 return False
-            fetcher = self._connection.row_fetcher
-            if fetcher is not None and (addresses := batch.unreachable(fetcher)):
+            if (fetcher := self._connection.row_fetcher) is not None and (addresses := batch.unreachable(fetcher)):
                 self._begin(addresses)
                 return False
             self._show_life()  # over a slow line a batch may take long; after a silence this begins anew
@@ -542,7 +543,7 @@ class Client(Stream):
                 self._reconnect(self._lost_error)
                 return None
             self._ask(waits=True)
-            self._fetch(self._lease / _BEATS_PER_LEASE)
+            self._fetch(self._notice.patience(now.run, now.done, self._lease / _BEATS_PER_LEASE))
             self._show_life()
 
     def _show_life(self) -> None:
@@ -552,8 +553,7 @@ class Client(Stream):
 
     @property
     def _looks_for_more(self) -> bool:
-        """True if messages are read before they are needed: others may have ended this run, or rows of hosts are to be
-        asked for."""
+        """True if messages are read before they are needed: others may end this run, or rows are to be asked for."""
         return self._shared or self._connection.row_fetcher is not None
 
     def _reconnect(self, lost: Error) -> None:

@@ -14,6 +14,7 @@ from pydp2.client.look_ahead import LookAhead
 from pydp2.client.received import split_rows_of_hosts
 from pydp2.client.row_fetcher import RowFetcher
 from pydp2.client.session import ClientGuard
+from pydp2.client.wait_notice import NOTICE_SECONDS, write_notice
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, LinkState, client_link
@@ -321,7 +322,7 @@ def connect_once(
         else:
             try:
                 connection.send(_numbered(first))
-                answer = connection.receive(deadline)
+                answer = _receive_answer(connection, deadline, is_trainer=session is not None)
             except ServiceLost:
                 connection.close(0)
                 if not connection.is_away:
@@ -339,6 +340,16 @@ def connect_once(
         if session is not None:
             session.check()
         time.sleep(_RETRY_SECONDS)
+
+
+def _receive_answer(connection: Connection, deadline: float, *, is_trainer: bool) -> tuple[m.Message, list[Any]] | None:
+    """Return what answers the first message of ``connection``, None after ``deadline``; if a trainer waits long for it,
+    write a line that says what for."""
+    if is_trainer and deadline - time.monotonic() > NOTICE_SECONDS:
+        if (answer := connection.receive(time.monotonic() + NOTICE_SECONDS)) is not None:
+            return answer
+        write_notice(f"waiting for the service at {connection.name}: it answers once the provider is ready in a worker")
+    return connection.receive(deadline)
 
 
 def _is_relaxed(first: m.Message) -> bool:

@@ -45,13 +45,31 @@ class EngineNote:
     kind: str
 
 
+_PROGRESS_BYTES = 128  # for the text that says what the first preparation does; the first byte has its length
+
+
 class StatusPage:
-    """Shared memory for all status rows; anonymous, so it is gone with the last process that has it."""
+    """Shared memory for all status rows; anonymous, so it is gone with the last process that has it. It also has a text
+    that says what the user's code does before the first worker is ready."""
 
     def __init__(self, status_rows: int) -> None:
-        self._map = mmap.mmap(-1, status_rows * STATUS_FIELDS * 8)
-        self._view = memoryview(self._map).cast("q")
+        size = status_rows * STATUS_FIELDS * 8
+        self._map = mmap.mmap(-1, size + _PROGRESS_BYTES)
+        self._view = memoryview(self._map)[:size].cast("q")
+        self._progress = memoryview(self._map)[size:]
         self._slot_count = status_rows
+
+    def show_progress(self, text: str) -> None:
+        """Have ``text`` be what :attr:`progress` returns in every process; its end is cut off if it is long."""
+        data = text.encode(errors="replace")[: _PROGRESS_BYTES - 1]
+        self._progress[0] = 0  # a reader that comes meanwhile sees no text
+        self._progress[1 : 1 + len(data)] = data
+        self._progress[0] = len(data)
+
+    @property
+    def progress(self) -> str:
+        """Text that a process showed last."""
+        return bytes(self._progress[1 : 1 + self._progress[0]]).decode(errors="replace")
 
     def row(self, status_row: int) -> memoryview:
         """Return the fields of ``status_row``, 8 int64."""
@@ -79,9 +97,9 @@ class PreparedWorker(Protocol):
         ...
 
 
-PrepareWorker = Callable[[int | None], PreparedWorker]
-"""Function that gets a process ready to become this worker, or (None) any. It runs the user's
-code; it may not return."""
+PrepareWorker = Callable[[int | None, Callable[[str], None]], PreparedWorker]
+"""Function that gets a process ready to become this worker, or (None) any. It runs the user's code; it may not return.
+It calls the second argument with what the user's code does now."""
 
 
 class Engine(Protocol):
@@ -112,6 +130,11 @@ class Engine(Protocol):
         """Return the fields of a status row."""
         ...
 
+    @property
+    def progress(self) -> str:
+        """Text that says what the user's code does, before the first worker is ready; empty if it is not known."""
+        ...
+
     def events(self) -> list[Started | Exited | EngineNote]:
         """Return what happened since the last call. Raises ``EngineLost`` if no worker can be had any more."""
         ...
@@ -133,6 +156,7 @@ class NoEngine:
     """Engine without workers, of a service whose workers all run on other hosts."""
 
     out_of_descriptors = False
+    progress = ""
 
     def __init__(self) -> None:
         self._silent, self._other = os.pipe()

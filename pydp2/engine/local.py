@@ -108,6 +108,11 @@ class LocalEngine:
         """Return the fields of ``status_row``."""
         return self._page.row(status_row)
 
+    @property
+    def progress(self) -> str:
+        """Text that says what the user's code does, before the first worker is ready."""
+        return self._page.progress
+
     def fileno(self) -> int:
         """Return a descriptor that is readable when :meth:`events` has something."""
         return self._socket.fileno()

@@ -253,7 +253,7 @@ class Supervisor:
                 self._close_ends()
                 if sys.platform != "linux":
                     watch_lifeline(self._lifeline[0])
-                self._prepare(worker).main(worker, self._page.row(status_row), their_output)
+                self._prepare(worker, self._page.show_progress).main(worker, self._page.row(status_row), their_output)
 
             run_child(life)
         os.close(their_output)

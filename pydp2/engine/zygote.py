@@ -30,7 +30,7 @@ PACKET = 4096
 
 def run_zygote(channel: socket.socket, supervisor: int, page: StatusPage, prepare: PrepareWorker) -> None:
     """Run the zygote; ``channel`` leads to the supervisor, which is process ``supervisor``."""
-    prepared = prepare(None)
+    prepared = prepare(None, page.show_progress)
     gc.collect()
     open_standard_streams()
     alone = not prepared.is_usable

@@ -109,6 +109,18 @@ class Batcher:
     def _new_pool(self, store: RowStore) -> Pool:
         return Pool(self.plan, store)
 
+    @property
+    def fill_level(self) -> int:
+        """Weight up to which the pool is filled before the next batch is cut."""
+        return self.plan.fill_level(self.batch_index)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the pool has what the next batch waits for, or all that is left of the pass."""
+        pool, plan = self.pool, self.plan
+        full = pool.weight >= self.fill_level or (pool.bytes >= plan.pool_bytes and pool.weight >= plan.batch_size)
+        return self._in_tail or full
+
     def next(self) -> BatchCut | BlockedOnFile | PassFailed | PassDone:
         """Return the next batch, or why there is none now."""
         if self._failure is not None:
@@ -120,7 +132,7 @@ class Batcher:
                 return self._finish_bulk_cut(ahead)
             if not self.pool.is_uniform:
                 self._bulk = None
-            elif (stopped := self._pull(self.plan.fill_level(self.batch_index))) is not None:
+            elif (stopped := self._pull(self.fill_level)) is not None:
                 return stopped
         stopped = self._fill()
         if stopped is not None:
@@ -210,7 +222,7 @@ class Batcher:
         if self._in_tail:
             return None
         pool, plan = self.pool, self.plan
-        level = plan.fill_level(self.batch_index)
+        level = self.fill_level
         while pool.weight < level:
             if pool.bytes >= plan.pool_bytes and pool.weight >= plan.batch_size:
                 self.byte_limited = True

@@ -3,16 +3,18 @@ of the provider alone."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydp2.errors import Error, from_user
 from pydp2.providers.address import resolve
 from pydp2.providers.error_location import count_own_frames
 from pydp2.providers.global_random import prepared_random, running
+from pydp2.providers.import_progress import shown_imports
 from pydp2.providers.started_provider import StartedProvider
 
 
@@ -24,15 +26,25 @@ def set_up_process(root: str, path: Iterable[str]) -> None:
 
 
 def start_by_address(
-    address: str, *, args: Mapping[str, Any], is_train: bool, input_order: Sequence[str], file_list: Sequence[str]
+    address: str,
+    *,
+    args: Mapping[str, Any],
+    is_train: bool,
+    input_order: Sequence[str],
+    file_list: Sequence[str],
+    show: Callable[[str], None] | None = None,
 ) -> StartedProvider:
-    """Return the provider at ``address`` with its hook run. ``input_order``: empty for the provider's own.
+    """Return the provider at ``address`` with its hook run. ``input_order``: empty for the provider's own. ``show`` is
+    called with what is done now: importing which module, or running the hook.
 
     Raises an error of ours, whatever went wrong: as :func:`resolve` and :meth:`Provider.start` do, or ProviderError.
     """
     try:
-        with running(prepared_random()):  # what the module draws is the same in all workers
+        showing = contextlib.nullcontext() if show is None else shown_imports(show)
+        with running(prepared_random()), showing:  # what the module draws is the same in all workers
             found = resolve(address)
+        if show is not None:
+            show("running the init_hook")
         return found.start(args=args, is_train=is_train, input_order=list(input_order) or None, file_list=file_list)
     except Error:
         raise

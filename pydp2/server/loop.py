@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -152,14 +152,15 @@ class Server:
         self._read_samples = self._worker_busy_us = self._worker_idle_us = 0
 
     # -- running ---------------------------------------------------------------------------------------------------
-    def started(self) -> None:
-        """Start the workers of this machine, if there are to be some, and wait for the first that is ready. Raises what
-        keeps the service from starting."""
+    def started(self, show: Callable[[str], None]) -> None:
+        """Start the workers of this machine, if there are to be some, and wait for the first that is ready; call
+        ``show`` with what the user's code does meanwhile. Raises what keeps the service from starting."""
         if self._spec.metrics is not None:
             self._endpoint = start_endpoint(self._spec.metrics)
         self._apply(self._worker_pool.start())
         while self._schema is None and self._spec.workers:
             self._round(self._timing.tick)
+            show(self._engine.progress)
 
     def run(self) -> None:
         """Serve until Stop or an error that the service cannot survive."""

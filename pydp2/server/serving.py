@@ -12,7 +12,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pydp2.engine import Engine
@@ -82,7 +82,7 @@ def serve(
                 host_address = advertised_address(far.address, spec.advertise)
                 hosts = HostGateway(spec, files, far)
             server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup, hosts)
-            server.started()
+            server.started(_progress_sender(channel))
             gc.freeze()  # modules and code stay: no collection has to look at them again
             gc.set_threshold(_COLLECT)
             send_plain(channel, {"address": address, "host_address": host_address, "pid": os.getpid()})
@@ -119,6 +119,19 @@ def serve(
         channel.close()
         log.close()
     return status
+
+
+def _progress_sender(channel: socket.socket) -> Callable[[str], None]:
+    """Return a function that tells the program what the user's code does, whenever that is another text."""
+    last = ""
+
+    def send(text: str) -> None:
+        nonlocal last
+        if text != last:
+            last = text
+            send_plain(channel, {"progress": text})
+
+    return send
 
 
 @contextlib.contextmanager

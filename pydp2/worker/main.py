@@ -23,6 +23,7 @@ from pydp2.file_list import FileList
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
+from pydp2.providers.import_progress import is_installed
 from pydp2.providers.process_setup import set_up_process, start_by_address
 from pydp2.providers.started_provider import StartedProvider
 from pydp2.transport import Line
@@ -32,7 +33,6 @@ from pydp2.worker.background_flush import background_flush
 from pydp2.worker.loop import LoopOptions, WorkerLoop
 from pydp2.worker.process_state import ProcessState
 
-_INSTALLED = frozenset(("site-packages", "dist-packages"))
 _MODULES_BYTES = m.HEADER_LIMIT // 4  # for the fingerprints of modules in a message
 _ENTRY_BYTES = 24  # of one of them, beside its name
 IN_ZYGOTE = "template"
@@ -74,8 +74,9 @@ class _PreparedProvider:
     pid: int
 
 
-def prepare(spec: WorkerSpec, worker: int | None) -> ReadyWorker:
+def prepare(spec: WorkerSpec, worker: int | None, show: Callable[[str], None]) -> ReadyWorker:
     """Import the provider and run its hook, for ``worker`` or, None, for all that will be forked from this process.
+    ``show`` is called with what the user's code does now.
 
     If that fails, the worker tells the error once it is one.
     """
@@ -86,7 +87,7 @@ def prepare(spec: WorkerSpec, worker: int | None) -> ReadyWorker:
     try:
         set_up_process(spec.root, spec.path)
         home = str(Path.cwd())
-        running, declared = _start_provider(spec)
+        running, declared = _start_provider(spec, show)
     except Error as error:
         return ReadyWorker(partial(_report_broken, spec, to_wire(error)), is_usable=False)
     except OSError as error:
@@ -97,12 +98,13 @@ def prepare(spec: WorkerSpec, worker: int | None) -> ReadyWorker:
     )
 
 
-def _start_provider(spec: WorkerSpec) -> tuple[StartedProvider, m.Declared]:
+def _start_provider(spec: WorkerSpec, show: Callable[[str], None]) -> tuple[StartedProvider, m.Declared]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         running = start_by_address(
-            spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files
-        )
+            spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files,
+            show=show,
+        )  # fmt: skip
     return running, _declared_message(running, caught, _module_fingerprints(Path(spec.root)))
 
 
@@ -182,7 +184,7 @@ def _module_fingerprints(root: Path) -> dict[str, str]:
         if not isinstance(file, str) or not file.startswith(below) or name.partition(".")[0] == "pydp2":
             continue
         path = Path(file)
-        if _INSTALLED.isdisjoint(path.parts):
+        if not is_installed(file):
             place = next(file.removeprefix(each) for each in below if file.startswith(each))
             with contextlib.suppress(OSError):  # it cannot be read any more
                 found[sendable(place)] = _fingerprint(path.read_bytes())

@@ -27,7 +27,7 @@ class Ready:
 
 def engine_of(main, seats=2, prepare=None, once=ONCE):
     """Workers run ``main(worker, row)``, in processes in which ``prepare(worker or None)`` ran."""
-    def ready(worker):
+    def ready(worker, show):
         is_usable = prepare is None or prepare(worker) is not False
         return Ready(lambda worker, row, output: main(worker, row), is_usable)
     def on_output(worker, seat, descriptor):

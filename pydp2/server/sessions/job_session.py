@@ -152,6 +152,7 @@ class JobSession:
             "pass": job.pass_id,
             "attached": not self.trainers.registry.empty,
             "ranks_to_come": self.trainers.registry.to_come,
+            "first_rank": self.trainers.registry.first_rank,
             "samples": job.total_samples,
             "batches": job.total_batches,
             "samples_in_pass": job.samples,
@@ -160,6 +161,7 @@ class JobSession:
             "batches_per_second": self._batches.per_second(now),
             "dropped": job.dropped if dispatcher is None else dispatcher.losses.dropped,
             "pool": job.pool_figures(),
+            "fill": job.fill_figures(),
             "read_ahead": {
                 "budget": 0 if dispatcher is None else dispatcher.credit.budget,
                 "used": 0 if dispatcher is None else dispatcher.credit.used,

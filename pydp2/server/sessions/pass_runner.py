@@ -447,6 +447,19 @@ class PassRunner:
             "samples": len(pool), "weight": pool.weight, "bytes": pool.bytes, "memory": self._store.held_bytes,
         }  # fmt: skip
 
+    def fill_figures(self) -> dict[str, Any] | None:
+        """Return what the next batch of the pass under way waits for, as plain data: the weight up to which the pool is
+        filled, None for all samples; None if there is no pass."""
+        batcher = self._batcher
+        if batcher is None:
+            return None
+        plan, level = batcher.plan, batcher.fill_level
+        return {
+            "weight": None if level >= UNBOUNDED else level, "pool_bytes": plan.pool_bytes,
+            "waits_for_all": plan.wait_for_all, "is_full": batcher.is_full,
+            "file": batcher.merge.current_label if batcher.merge.cycle else "",
+        }  # fmt: skip
+
 
 def _equal_share(file: int) -> int:
     """Return what the merge takes of a file, compared with others, where it does not take turns with several."""

@@ -71,6 +71,11 @@ class RankRegistry:
         return 0 if self.dynamic else self.world - len(self.trainers) - len(self.passed_through)
 
     @property
+    def first_rank(self) -> int | None:
+        """The lowest rank that is connected, None while there is none."""
+        return min((rank for rank, trainer in self.trainers.items() if trainer.peer), default=None)
+
+    @property
     def to_come(self) -> int:
         """Number of ranks that were never there."""
         return 0 if self.dynamic else self.world - len(self.trainers.keys() | self.left_at)

@@ -1,0 +1,122 @@
+"""Say what a trainer waits for, if it waits long for the first batch of a pass or for the service.
+
+A pool that is filled before the first batch may take minutes, and a program that prints nothing looks as if it hung.
+The line goes to ``sys.stderr`` of the trainer, because a notebook shows that one. It comes once for each cause.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydp2.errors import Error, count_text, shorten
+from pydp2.log_writer import write_stderr
+
+NOTICE_SECONDS = 2.0
+"""Seconds of a wait before a line says what it is for."""
+_AGAIN_SECONDS = 2.0  # between two looks at the cause of the same wait
+_ASK_SECONDS = 1.0  # for the statistics: what is waited for may come meanwhile
+_SUGGESTED_POOL = 4096  # samples of a pool that the line proposes at most
+_BATCHES_IN_POOL = 8  # that such a pool has at least
+_MOST_NAME = 120  # characters of a file's name
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def write_notice(text: str) -> None:
+    """Write a line for the user to ``sys.stderr``, if possible; on a line of its own under a progress bar of tqdm,
+    which leaves the cursor behind the bar."""
+    write_stderr(f"{chr(10) if 'tqdm' in sys.modules else ''}pydp2: {text}")
+
+
+class WaitNotice:
+    """Notice of one trainer, which has ``rank`` in its job (None: ranks are not numbers there) and the ``options`` of
+    the job. ``ask(seconds)`` returns the statistics of its service."""
+
+    def __init__(
+        self, ask: Callable[[float], Mapping[str, Any]], job: str, rank: int | None, options: Mapping[str, Any]
+    ) -> None:
+        self._ask = ask
+        self._job, self._rank, self._batch_size = job, rank, int(options["batch_size"])
+        self._run = -1
+        self._look_at = 0.0
+        self._causes: set[str] = set()
+
+    def patience(self, run: int, done: int, most: float) -> float:
+        """Return how many seconds to wait for the next message, ``most`` at most. Write the line first if the trainer
+        has waited long for the first batch of ``run``; ``done``: how many batches of it came."""
+        now = time.monotonic()
+        if done:
+            return most
+        if run != self._run:
+            self._run, self._look_at = run, now + NOTICE_SECONDS
+        elif now >= self._look_at:
+            self._look()
+            self._look_at = time.monotonic() + _AGAIN_SECONDS
+        return min(most, self._look_at - now)
+
+    def _look(self) -> None:
+        """Write what the trainer waits for, unless that was said."""
+        try:
+            figures = self._ask(_ASK_SECONDS)
+        except Error:  # the wait itself tells what becomes of the service
+            return
+        first_rank = figures.get("jobs", {}).get(self._job, {}).get("first_rank")
+        if self._rank is not None and first_rank not in (None, self._rank):
+            return  # one line is enough for all ranks
+        cause, text = describe_wait(figures, self._job, self._batch_size)
+        if cause not in self._causes:
+            self._causes.add(cause)
+            write_notice(f"waiting for the first batch: {text}")
+
+
+def describe_wait(figures: Mapping[str, Any], job: str, batch_size: int) -> tuple[str, str]:
+    """Return the cause of the wait for the first batch of a pass of ``job``, as a word and as a text, from the
+    statistics of the service."""
+    session = figures.get("jobs", {}).get(job, {})
+    workers = [each for each in figures.get("workers", ()) if each["active"]]
+    fill = session.get("fill")
+    if not workers:
+        return "workers", "no worker is ready"
+    if fill is None:
+        return "pass", "the service has not begun the pass"
+    samples, nbytes = session["pool"]["samples"], session["pool"]["bytes"]
+    rate = sum(each["samples_per_second"] for each in workers)
+    if fill["is_full"]:
+        lacking = session["ranks_to_come"]
+        if lacking:
+            return "ranks", f"{count_text(lacking, 'rank')} of the job did not connect yet"
+        return "delivery", "the pool is full, and the batch is on its way"
+    if not samples:
+        return "samples", f"no sample came yet of {shorten(fill['file'], _MOST_NAME) or 'any file'}"
+    text = f"{count_text(samples, 'sample', form=',')} ({_rounded(nbytes)}) in the pool, {rate:,.0f}/s; "
+    level, limit = fill["weight"], _exact(fill["pool_bytes"])
+    if fill["waits_for_all"]:  # no size of the provider has an effect
+        return "pool", f"{text}the pool takes all samples of a cached pass, or pool_bytes={limit}"
+    # So many that the present pool has them, if possible: a larger one would not be full earlier.
+    size = max(_BATCHES_IN_POOL * batch_size, min(_SUGGESTED_POOL, 1 << samples.bit_length() - 1))
+    if level is None:
+        return "pool", (
+            f"{text}the pool fills until the pass ends or pool_bytes={limit}; pool_size={size} in @provider, or a "
+            "smaller pool_bytes, starts earlier"
+        )
+    text += f"the first batch needs {level:,}, or pool_bytes={limit}"
+    return "pool", text if level <= size else f"{text}; a smaller pool_size in @provider starts earlier"
+
+
+def _exact(count: int) -> str:
+    """Return a size as an option says it, such as 1 GiB."""
+    for size, unit in _UNITS:
+        if count >= size and count % size == 0:
+            return f"{count // size} {unit}"
+    return f"{count:,} bytes"
+
+
+def _rounded(count: float) -> str:
+    """Return a size as readable text, such as 310 MB."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
