@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from _pytest.assertion import rewrite
 
+from pydp2.api import preparation
 from pydp2.server.timing import Timing
 
 from . import warm_starts
@@ -91,10 +92,11 @@ def _own_temporary_folder() -> Iterator[None]:
     os.environ["TMPDIR"] = folder
     os.environ["XDG_CACHE_HOME"] = folder
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads cost each program of a test 0.1 s of a core
+    os.environ["PYDP2_NOTICE_SECONDS"] = "0"  # a loaded machine must not write lines that no test expects
     os.environ[_MARK] = _RUN  # inherited by every process that a test starts, so leftovers can be told
     yield
     tempfile.tempdir = before
-    del os.environ["TMPDIR"], os.environ["XDG_CACHE_HOME"], os.environ[_MARK]
+    del os.environ["PYDP2_NOTICE_SECONDS"], os.environ["TMPDIR"], os.environ["XDG_CACHE_HOME"], os.environ[_MARK]
     shutil.rmtree(folder)
 
 
@@ -191,6 +193,7 @@ def _nothing_left_behind() -> Iterator[None]:
     """After a test there is no new descriptor, thread or process."""
     with nothing_stays():
         yield
+        preparation.end_all()  # they end with the program, or after a while
 
 
 @pytest.fixture

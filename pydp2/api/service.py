@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
@@ -23,11 +24,12 @@ from pydp2.api.access import ServiceKeys, find_target, service_keys, worker_addr
 from pydp2.api.connection_place import ConnectionPlace
 from pydp2.api.distributed import DistributedEnvironment, distributed_environment
 from pydp2.api.interpreter import start_interpreter
+from pydp2.api.preparation import Preparation
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
 from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.cache.folder import default_folder
 from pydp2.client import Client, Target, ask_stats
-from pydp2.client.wait_notice import NOTICE_SECONDS, write_notice
+from pydp2.client.wait_notice import notice_seconds, write_notice
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.file_list import FileList
 from pydp2.html_table import html_table
@@ -469,13 +471,21 @@ def _start(
     keys: ServiceKeys | None,
     place: ConnectionPlace | None,
 ) -> Service:
-    process, ours = start_interpreter("pydp2.server.main", "main", passed=locks)
+    preparation = Preparation(spec)
     try:
-        send_spec(ours, spec, files)
+        process, ours = start_interpreter("pydp2.server.main", "main", passed=[*locks, *preparation.passed])
+        preparation.hand_over()
+    except BaseException:
+        preparation.close()
+        raise
+    try:
+        send_spec(ours, preparation.spec, files)
         answer = _await_answer(ours)
+        preparation.keep(once=answer.get("once", True))
     except (EOFError, OSError):
         status = process.wait(_END_SECONDS)
         ours.close()
+        preparation.close()
         lack = (
             ""
             if (most := address_space.address_limit()) is None
@@ -483,6 +493,7 @@ def _start(
         )
         raise ServiceLost(f"the server process ended while it started (exit status {status}){lack}") from None
     except BaseException:
+        preparation.close()
         _end(process, ours, rundir, os.getpid())
         raise
     if "error" in answer:
@@ -503,18 +514,18 @@ def _await_answer(channel: socket.socket) -> dict[str, Any]:
     """Return what the server answers when its first worker is ready, or why there is none. While the same part of the
     start lasts long, write a line that names it."""
     doing = "waiting for its server process"
-    patience: float | None = NOTICE_SECONDS
+    patience = notice_seconds()
     poll = select.poll()  # select() knows no descriptor above 1023
     poll.register(channel, select.POLLIN)
     while True:
-        if not poll.poll(None if patience is None else patience * 1000):
+        if not poll.poll(None if patience == inf else patience * 1000):
             write_notice(f"the service starts: {doing}")
-            patience = None
+            patience = inf
             continue
         answer = receive_plain(channel)
         if (progress := answer.get("progress")) is None:
             return answer
-        doing, patience = str(progress) or doing, NOTICE_SECONDS
+        doing, patience = str(progress) or doing, notice_seconds()
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDir, owner: int) -> None:

@@ -14,7 +14,7 @@ from pydp2.client.look_ahead import LookAhead
 from pydp2.client.received import split_rows_of_hosts
 from pydp2.client.row_fetcher import RowFetcher
 from pydp2.client.session import ClientGuard
-from pydp2.client.wait_notice import NOTICE_SECONDS, write_notice
+from pydp2.client.wait_notice import notice_seconds, write_notice
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, LinkState, client_link
@@ -345,8 +345,9 @@ def connect_once(
 def _receive_answer(connection: Connection, deadline: float, *, is_trainer: bool) -> tuple[m.Message, list[Any]] | None:
     """Return what answers the first message of ``connection``, None after ``deadline``; if a trainer waits long for it,
     write a line that says what for."""
-    if is_trainer and deadline - time.monotonic() > NOTICE_SECONDS:
-        if (answer := connection.receive(time.monotonic() + NOTICE_SECONDS)) is not None:
+    early = time.monotonic() + notice_seconds()
+    if is_trainer and early < deadline:
+        if (answer := connection.receive(early)) is not None:
             return answer
         write_notice(f"waiting for the service at {connection.name}: it answers once the provider is ready in a worker")
     return connection.receive(deadline)

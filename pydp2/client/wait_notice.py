@@ -6,22 +6,34 @@ The line goes to ``sys.stderr`` of the trainer, because a notebook shows that on
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 from pydp2.errors import Error, count_text, shorten
 from pydp2.log_writer import write_stderr
 
-NOTICE_SECONDS = 2.0
-"""Seconds of a wait before a line says what it is for."""
+NOTICE_VARIABLE = "PYDP2_NOTICE_SECONDS"
+"""Environment variable with the seconds of a wait before a line says what it is for; 0: never."""
+_NOTICE_SECONDS = 2.0  # without the variable
 _AGAIN_SECONDS = 2.0  # between two looks at the cause of the same wait
 _ASK_SECONDS = 1.0  # for the statistics: what is waited for may come meanwhile
 _SUGGESTED_POOL = 4096  # samples of a pool that the line proposes at most
 _BATCHES_IN_POOL = 8  # that such a pool has at least
 _MOST_NAME = 120  # characters of a file's name
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def notice_seconds() -> float:
+    """Return the seconds of a wait before a line says what it is for."""
+    try:
+        given = float(os.environ.get(NOTICE_VARIABLE, _NOTICE_SECONDS))
+    except ValueError:
+        return _NOTICE_SECONDS
+    return given if given > 0 else inf
 
 
 def write_notice(text: str) -> None:
@@ -50,7 +62,7 @@ class WaitNotice:
         if done:
             return most
         if run != self._run:
-            self._run, self._look_at = run, now + NOTICE_SECONDS
+            self._run, self._look_at = run, now + notice_seconds()
         elif now >= self._look_at:
             self._look()
             self._look_at = time.monotonic() + _AGAIN_SECONDS

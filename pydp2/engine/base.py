@@ -50,14 +50,24 @@ _PROGRESS_BYTES = 128  # for the text that says what the first preparation does;
 
 class StatusPage:
     """Shared memory for all status rows; anonymous, so it is gone with the last process that has it. It also has a text
-    that says what the user's code does before the first worker is ready."""
+    that says what the user's code does before the first worker is ready.
 
-    def __init__(self, status_rows: int) -> None:
+    ``descriptor``: memory to use instead, which :meth:`create_memory` made.
+    """
+
+    def __init__(self, status_rows: int, descriptor: int = -1) -> None:
         size = status_rows * STATUS_FIELDS * 8
-        self._map = mmap.mmap(-1, size + _PROGRESS_BYTES)
+        self._map = mmap.mmap(descriptor, size + _PROGRESS_BYTES)
         self._view = memoryview(self._map)[:size].cast("q")
         self._progress = memoryview(self._map)[size:]
         self._slot_count = status_rows
+
+    @staticmethod
+    def create_memory(status_rows: int) -> int:
+        """Return a descriptor of memory for a page, which another process can have, too. Linux only."""
+        descriptor = os.memfd_create("pydp2-status")
+        os.truncate(descriptor, status_rows * STATUS_FIELDS * 8 + _PROGRESS_BYTES)
+        return descriptor
 
     def show_progress(self, text: str) -> None:
         """Have ``text`` be what :attr:`progress` returns in every process; its end is cut off if it is long."""
@@ -105,6 +115,8 @@ It calls the second argument with what the user's code does now."""
 class Engine(Protocol):
     """Engine that starts, watches and ends workers. It never blocks."""
 
+    once: bool
+    """False if each worker prepares the user's code for itself."""
     out_of_descriptors: bool
     """True if no descriptor was left for what :meth:`events` would take next; a later call returns that."""
 
@@ -155,6 +167,7 @@ class EngineLost(Exception):
 class NoEngine:
     """Engine without workers, of a service whose workers all run on other hosts."""
 
+    once = True
     out_of_descriptors = False
     progress = ""
 

@@ -18,8 +18,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pydp2.engine.base import STATUS_FIELDS, ZYGOTE, EngineLost, EngineNote, Exited, PrepareWorker, Started, StatusPage
 from pydp2.engine.fork_setup import open_standard_streams, require_single_threaded
@@ -32,6 +33,77 @@ _INT = 4  # bytes of a descriptor in a message
 _LOST = "the process that forks workers is gone; no worker can be replaced any more"
 
 
+class SupervisorProcess(Protocol):
+    """Process of a supervisor."""
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedSupervisor:
+    """Supervisor that runs: the socket to command it, and the status page that it has."""
+
+    commands: socket.socket
+    page: StatusPage
+    process: SupervisorProcess
+
+
+class _Child:
+    """Child of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+class OtherProcess:
+    """Process that is no child of this one. ``descriptor`` stands for it (``os.pidfd_open``)."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def kill(self) -> None:
+        """End it at once."""
+        if sys.platform == "linux":
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        poll.poll()
+        os.close(self._descriptor)
+
+
+def _fork_supervisor(page: StatusPage, prepare: PrepareWorker, *, once: bool, first: int) -> AdoptedSupervisor:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        try:
+            Supervisor(theirs, page, prepare, once=once, first=first).run()
+        except BaseException:  # its traceback helps; falling through into the parent's code would not
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(0)
+    theirs.close()
+    return AdoptedSupervisor(ours, page, _Child(pid))
+
+
 class LocalEngine:
     """Engine of local processes. Make it while the process is still single-threaded: it forks the supervisor at once.
 
@@ -39,7 +111,9 @@ class LocalEngine:
     possible (Linux; it must leave that process with one thread and no child), else every worker. An :class:`EngineNote`
     tells which of the two it is, and why. ``on_output(worker, status row, descriptor)`` is called in this process with
     the read end of a pipe that carries what the worker's process writes to its stdout and stderr; ``status_row`` is
-    None for the process that is made ready for all.
+    None for the process that is made ready for all. ``first``: see :class:`~pydp2.engine.supervisor.Supervisor`.
+
+    ``adopted``: supervisor that is there already, instead of one that this process forks.
     """
 
     def __init__(
@@ -49,29 +123,18 @@ class LocalEngine:
         on_output: Callable[[int, int | None, int], None],
         *,
         once: bool = True,
+        first: int = -1,
+        adopted: AdoptedSupervisor | None = None,
     ) -> None:
         require_single_threaded()
         open_standard_streams()
-        self._page = StatusPage(status_rows)
         self._on_output = on_output
         self._closed = False
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._supervisor = os.fork()
-        if self._supervisor == 0:
-            ours.close()
-            try:
-                Supervisor(theirs, self._page, prepare, once=once).run()
-            except (
-                BaseException
-            ):  # a traceback of the supervisor helps; falling through into the parent's code would not
-                sys.excepthook(*sys.exc_info())
-            finally:
-                os._exit(0)
-        theirs.close()
-        ours.setblocking(False)
-        self._socket = ours
+        self.once = once
+        if adopted is None:
+            adopted = _fork_supervisor(StatusPage(status_rows), prepare, once=once, first=first)
+        self._page, self._socket, self._supervisor = adopted.page, adopted.commands, adopted.process
+        self._socket.setblocking(False)
         self.out_of_descriptors = False
         self._text = b""
         self._descriptors: list[int] = []
@@ -167,6 +230,7 @@ class LocalEngine:
     def _parse_event(self, word: str, rest: str) -> Started | Exited | EngineNote | None:
         """Return the event that a line of the supervisor tells."""
         if word == "each":
+            self.once = False
             return EngineNote(f"each worker imports the provider and runs its init_hook for itself: {rest}", "")
         worker, *numbers = map(int, rest.split())
         match word:
@@ -215,10 +279,9 @@ class LocalEngine:
             if not data:
                 break
         else:
-            os.kill(self._supervisor, signal.SIGKILL)
+            self._supervisor.kill()
         self._socket.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._supervisor, 0)
+        self._supervisor.wait()
 
     def _command(self, text: str) -> None:
         try:

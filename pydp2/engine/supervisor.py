@@ -36,14 +36,18 @@ class _Zygote:
 class Supervisor:
     """Process that starts and ends workers. It starts no thread and opens no ZeroMQ context.
 
-    ``once``: have the user's code prepared once for all workers, where that can be.
+    ``once``: have the user's code prepared once for all workers, where that can be. ``first``: a descriptor that only
+    the first zygote gets, or -1.
     """
 
-    def __init__(self, commands: socket.socket, page: StatusPage, prepare: PrepareWorker, *, once: bool) -> None:
+    def __init__(
+        self, commands: socket.socket, page: StatusPage, prepare: PrepareWorker, *, once: bool, first: int = -1
+    ) -> None:
         self._commands = commands
         self._page = page
         self._prepare = prepare
         self._use_zygote = once
+        self._first = first
         self._pid = os.getpid()
         self._pids: dict[int, int] = {}
         self._waiting: deque[tuple[int, int]] = deque()  # (worker, status row) to be started
@@ -153,6 +157,9 @@ class Supervisor:
             run_child(life)
         theirs.close()
         os.close(their_output)
+        if self._first >= 0:
+            os.close(self._first)
+            self._first = -1
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # both sides set it: neither may come too late
         ours.setblocking(False)

@@ -7,21 +7,26 @@ import contextlib
 import os
 import signal
 import socket
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pydp2.engine.local import DUMP_SIGNAL, LocalEngine
+from pydp2.engine.base import StatusPage
+from pydp2.engine.local import DUMP_SIGNAL, AdoptedSupervisor, LocalEngine, OtherProcess
 from pydp2.engine.output import OutputPump
+from pydp2.engine.prepared import PreparedCopy
 from pydp2.engine.process_control import set_name
+from pydp2.engine.supervisor import Supervisor
 from pydp2.file_list import FileList
 from pydp2.host.output_labels import OutputLabels
 from pydp2.log_writer import write_stderr
 from pydp2.protocol import plain_data
 from pydp2.protocol.worker_status import WorkerStatus
-from pydp2.server.spec import WorkerTerms, status_rows
+from pydp2.server.spec import ServiceSpec, WorkerTerms, receive_spec, send_spec, status_rows
 from pydp2.worker.loop import LoopOptions
-from pydp2.worker.main import WorkerSpec, prepare
+from pydp2.worker.main import Imported, WorkerSpec, prepare
 
+_ADOPT = b"adopt"  # what server and supervisor say first to each other, with descriptors
 _FEW_WORKERS = 4  # fewer have several files open each that no merge waits for yet
 
 
@@ -62,17 +67,74 @@ def set_up_process(descriptor: int, name: str) -> socket.socket:
     return channel
 
 
-def start_engine(terms: WorkerTerms, files: FileList, spec: WorkerSpec, workers: int) -> tuple[LocalEngine, OutputPump]:
+def start_engine(
+    terms: WorkerTerms,
+    files: FileList,
+    spec: WorkerSpec,
+    workers: int,
+    *,
+    first: int = -1,
+    adopted: AdoptedSupervisor | None = None,
+) -> tuple[LocalEngine, OutputPump]:
     """Return an engine for ``workers`` workers with the parameters ``spec``, and what shows their output. The process
-    must have one thread."""
+    must have one thread. ``adopted``: a supervisor that runs already. ``first``: a socket to the program for a copy of
+    the zygote (:mod:`pydp2.engine.prepared`), or -1."""
 
     def on_output(worker: int, status_row: int | None, output: int) -> None:
         status = None if status_row is None else WorkerStatus(engine.row(status_row))
         pump.add(output, OutputLabels(worker, status, files))
 
-    engine = LocalEngine(partial(prepare, spec), status_rows(workers), on_output, once=terms.start == "auto")
+    ready = partial(prepare, spec)
+    if first >= 0:
+        ready = partial(prepare, spec, watch=PreparedCopy(first, _run_supervisor))
+    engine = LocalEngine(
+        ready, status_rows(workers), on_output, once=terms.start == "auto", first=first, adopted=adopted
+    )
+    if first >= 0:
+        os.close(first)
     pump = new_pump()
     return engine, pump
+
+
+def adopt_supervisor(descriptor: int, spec: ServiceSpec, files: FileList) -> AdoptedSupervisor | None:
+    """Return the supervisor at the other end of ``descriptor``, told what to serve; None if it has ended. A copy of the
+    zygote of another service of this program has forked it."""
+    commands = socket.socket(fileno=descriptor)
+    memory = StatusPage.create_memory(status_rows(spec.workers))
+    known = replace(spec, server_key=None, allowed={}, client_address="")  # workers need no secret of the service
+    try:
+        socket.send_fds(commands, [_ADOPT], [memory, 2])
+        send_spec(commands, known, files)
+        _, given, _, _ = socket.recv_fds(commands, len(_ADOPT), 1)
+        if given:
+            page = StatusPage(status_rows(spec.workers), memory)
+            return AdoptedSupervisor(commands, page, OtherProcess(given[0]))
+    except OSError:
+        pass
+    finally:
+        os.close(memory)
+    commands.close()
+    return None
+
+
+def _run_supervisor(imported: Imported, commands: socket.socket) -> None:
+    """Run the supervisor of a service in a process that has imported its provider; ``commands`` leads to the server."""
+    _, given, _, _ = socket.recv_fds(commands, len(_ADOPT), 2)
+    if not given:
+        return  # the server did not start
+    memory, stderr = given
+    os.dup2(stderr, 2)
+    os.close(stderr)
+    spec, files = receive_spec(commands)
+    workers = worker_spec(
+        spec, files, workers=spec.workers, address=spec.worker_address, root=spec.root, path=spec.path
+    )
+    page = StatusPage(status_rows(spec.workers), memory)
+    os.close(memory)
+    process = os.pidfd_open(os.getpid())
+    socket.send_fds(commands, [_ADOPT], [process])
+    os.close(process)
+    Supervisor(commands, page, partial(prepare, workers, imported=imported), once=True).run()
 
 
 def new_pump() -> OutputPump:

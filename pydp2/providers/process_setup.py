@@ -3,7 +3,6 @@ of the provider alone."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
@@ -32,20 +31,29 @@ def start_by_address(
     is_train: bool,
     input_order: Sequence[str],
     file_list: Sequence[str],
-    show: Callable[[str], None] | None = None,
 ) -> StartedProvider:
-    """Return the provider at ``address`` with its hook run. ``input_order``: empty for the provider's own. ``show`` is
-    called with what is done now: importing which module, or running the hook.
+    """Return the provider at ``address`` with its hook run. ``input_order``: empty for the provider's own.
 
     Raises an error of ours, whatever went wrong: as :func:`resolve` and :meth:`Provider.start` do, or ProviderError.
     """
     try:
-        showing = contextlib.nullcontext() if show is None else shown_imports(show)
-        with running(prepared_random()), showing:  # what the module draws is the same in all workers
+        with running(prepared_random()):  # the module is imported here, unless that was done before
             found = resolve(address)
-        if show is not None:
-            show("running the init_hook")
         return found.start(args=args, is_train=is_train, input_order=list(input_order) or None, file_list=file_list)
+    except Error:
+        raise
+    except BaseException as error:
+        raise from_user(f"provider {address} cannot be started", error, count_own_frames(error)) from None
+
+
+def import_by_address(address: str, show: Callable[[str], None]) -> None:
+    """Import the module of the provider at ``address``; ``show`` is called with the module that takes the time.
+
+    Raises an error of ours, whatever went wrong, as :func:`start_by_address` does.
+    """
+    try:
+        with running(prepared_random()), shown_imports(show):  # what the module draws is the same in all workers
+            resolve(address)
     except Error:
         raise
     except BaseException as error:

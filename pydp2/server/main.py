@@ -11,7 +11,7 @@ import sys
 
 from pydp2.engine import Engine, NoEngine
 from pydp2.errors import GuardError, to_wire
-from pydp2.host.worker_setup import new_pump, set_up_process, start_engine, watch_signals, worker_spec
+from pydp2.host.worker_setup import adopt_supervisor, new_pump, set_up_process, start_engine, watch_signals, worker_spec
 from pydp2.server.spec import receive_spec, send_plain
 from pydp2.worker.gil import require_gil
 
@@ -30,7 +30,8 @@ def main(descriptor: int) -> int:
         workers = worker_spec(
             spec, files, workers=spec.workers, address=spec.worker_address, root=spec.root, path=spec.path
         )
-        engine, pump = start_engine(spec, files, workers, spec.workers)
+        adopted = None if spec.supervisor < 0 else adopt_supervisor(spec.supervisor, spec, files)
+        engine, pump = start_engine(spec, files, workers, spec.workers, first=spec.prepared, adopted=adopted)
     else:
         engine, pump = NoEngine(), new_pump()
     wakeup = watch_signals()

@@ -85,7 +85,9 @@ def serve(
             server.started(_progress_sender(channel))
             gc.freeze()  # modules and code stay: no collection has to look at them again
             gc.set_threshold(_COLLECT)
-            send_plain(channel, {"address": address, "host_address": host_address, "pid": os.getpid()})
+            send_plain(
+                channel, {"address": address, "host_address": host_address, "pid": os.getpid(), "once": engine.once}
+            )
             serving = True
             server.run()
     except ServiceStop as stop:

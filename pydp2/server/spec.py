@@ -90,6 +90,11 @@ class ServiceSpec(WorkerTerms):
     """Address for workers on other hosts; None: all workers are on this one."""
     local_address: str = ""
     """Address of a service with keys for trainers of this machine and user."""
+    supervisor: int = -1
+    """Descriptor of a supervisor that has imported the provider; -1: the server forks one."""
+    prepared: int = -1
+    """Descriptor that leads to the program, for a copy of the zygote (pydp2/engine/prepared.py); -1: there is to be
+    none."""
 
 
 def status_rows(workers: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydp2.errors import Error, LocalProtocolError, from_user, provider_error, sendable, shorten, to_wire
 from pydp2.file_list import FileList
@@ -24,7 +24,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.providers.import_progress import is_installed
-from pydp2.providers.process_setup import set_up_process, start_by_address
+from pydp2.providers.process_setup import import_by_address, set_up_process, start_by_address
 from pydp2.providers.started_provider import StartedProvider
 from pydp2.transport import Line
 from pydp2.transport.sockets import new_context
@@ -65,18 +65,47 @@ class ReadyWorker:
 
 @dataclass(frozen=True)
 class _PreparedProvider:
-    """Provider whose hook has run, the message that declares it, and the working directory and
-    process that it ran in."""
+    """Provider whose hook has run, the message that declares it, and the working directory that it ran
+    in."""
 
     provider: StartedProvider
     message: m.Declared
     working_directory: str
-    pid: int
 
 
-def prepare(spec: WorkerSpec, worker: int | None, show: Callable[[str], None]) -> ReadyWorker:
+class ImportWatch(Protocol):
+    """Object that is told when the provider is imported."""
+
+    def begin_import(self) -> None:
+        """The import begins."""
+
+    def end_import(self, imported: Imported) -> None:
+        """The import is done, and the hook has not run."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Import of a provider in this process, or in the one that it is a copy of.
+
+    ``home``: the working directory before it. ``warnings`` are recorded as long as ``context`` is open.
+    """
+
+    home: str
+    warnings: list[warnings.WarningMessage]
+    context: contextlib.ExitStack
+
+
+def prepare(
+    spec: WorkerSpec,
+    worker: int | None,
+    show: Callable[[str], None],
+    *,
+    watch: ImportWatch | None = None,
+    imported: Imported | None = None,
+) -> ReadyWorker:
     """Import the provider and run its hook, for ``worker`` or, None, for all that will be forked from this process.
-    ``show`` is called with what the user's code does now.
+    ``show`` is called with what the user's code does now. ``imported``: what this process was copied with, if it has
+    imported the provider.
 
     If that fails, the worker tells the error once it is one.
     """
@@ -85,27 +114,47 @@ def prepare(spec: WorkerSpec, worker: int | None, show: Callable[[str], None]) -
     faulthandler.register(spec.dump_signal, all_threads=True)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # forked: it is the interpreter's own stream
     try:
-        set_up_process(spec.root, spec.path)
-        home = str(Path.cwd())
-        running, declared = _start_provider(spec, show)
+        if imported is None:
+            imported = _import_provider(spec, show, watch)
+        home = imported.home
+        running, declared = _start_provider(spec, imported, show)
     except Error as error:
         return ReadyWorker(partial(_report_broken, spec, to_wire(error)), is_usable=False)
     except OSError as error:
         wrapped = from_user(f"the working directory {spec.root} cannot be used", error)
         return ReadyWorker(partial(_report_broken, spec, to_wire(wrapped)), is_usable=False)
-    return ReadyWorker(
-        partial(_run_worker, spec, _PreparedProvider(running, declared, home, os.getpid())), is_usable=True
-    )
+    return ReadyWorker(partial(_run_worker, spec, _PreparedProvider(running, declared, home)), is_usable=True)
 
 
-def _start_provider(spec: WorkerSpec, show: Callable[[str], None]) -> tuple[StartedProvider, m.Declared]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+def _import_provider(spec: WorkerSpec, show: Callable[[str], None], watch: ImportWatch | None) -> Imported:
+    """Import the provider's module. Raises Error."""
+    set_up_process(spec.root, spec.path)
+    home = str(Path.cwd())
+    if watch is not None:
+        watch.begin_import()
+    context = contextlib.ExitStack()
+    caught = context.enter_context(warnings.catch_warnings(record=True))
+    warnings.simplefilter("always", UserWarning)
+    try:
+        import_by_address(spec.provider, show)
+        imported = Imported(home, caught, context)
+        if watch is not None:
+            watch.end_import(imported)
+    except BaseException:
+        context.close()
+        raise
+    return imported
+
+
+def _start_provider(
+    spec: WorkerSpec, imported: Imported, show: Callable[[str], None]
+) -> tuple[StartedProvider, m.Declared]:
+    show("running the init_hook")
+    with imported.context:
         running = start_by_address(
-            spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files,
-            show=show,
-        )  # fmt: skip
-    return running, _declared_message(running, caught, _module_fingerprints(Path(spec.root)))
+            spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files
+        )
+    return running, _declared_message(running, imported.warnings, _module_fingerprints(Path(spec.root)))
 
 
 class _ServerLink:

@@ -31,8 +31,7 @@ WORKER = {"active": True, "samples_per_second": 120_000.0}
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines come after 0.2 s."""
-    for module in ("client.wait_notice", "client.connection", "api.service"):
-        monkeypatch.setattr(f"pydp2.{module}.NOTICE_SECONDS", 0.2)
+    monkeypatch.setenv("PYDP2_NOTICE_SECONDS", "0.2")
 
 
 def slow(hook: float = 0.0, pause: float = 0.0, pool: int = -1) -> str:

@@ -167,7 +167,7 @@ def test_when_the_nursery_is_killed_workers_and_what_they_started_end_and_the_en
             wait(engine, Started, worker)
             until(lambda: engine.row(worker)[1])
         pids = [engine.row(worker)[i] for worker in (0, 1) for i in (0, 1)]
-        os.kill(engine._supervisor, signal.SIGKILL)
+        os.kill(engine._supervisor.pid, signal.SIGKILL)
         def lost():
             try:
                 engine.events()
@@ -202,7 +202,7 @@ def test_when_the_engine_s_process_ends_nothing_is_left(
         for worker in (0, 1):
             wait(engine, Started, worker)
             until(lambda: engine.row(worker)[1])
-        pids = [engine.row(worker)[i] for worker in (0, 1) for i in (0, 1)] + [engine._supervisor]
+        pids = [engine.row(worker)[i] for worker in (0, 1) for i in (0, 1)] + [engine._supervisor.pid]
         Path({str(pids)!r}).write_text(" ".join(map(str, pids)))
         {how}
         """,
@@ -221,7 +221,7 @@ def test_without_a_parent_death_signal_workers_see_by_a_pipe_that_the_nursery_is
         engine = engine_of(forever)
         engine.start(0, 0)
         until(lambda: engine.row(0)[0])
-        os.kill(engine._supervisor, signal.SIGKILL)
+        os.kill(engine._supervisor.pid, signal.SIGKILL)
         until(lambda: not alive(engine.row(0)[0]))
         engine.close()
     """)
@@ -243,7 +243,7 @@ def test_closing_ends_every_worker_and_waits_for_it(run: Run) -> None:
         engine.close()
         assert time.monotonic() - began < 20
         until(lambda: not any(map(alive, pids)))
-        assert not alive(engine._supervisor)
+        assert not alive(engine._supervisor.pid)
         assert children(os.getpid()) == []
         engine.close()
         assert engine.events() == []
@@ -275,12 +275,12 @@ def test_two_hundred_workers_one_after_the_other_leave_nothing(run: Run) -> None
             text_of(worker)
         for worker in range(10):
             one(worker)
-        before = descriptors("self"), descriptors(engine._supervisor)
+        before = descriptors("self"), descriptors(engine._supervisor.pid)
         for worker in range(10, 210):
             one(worker)
-        assert (descriptors("self"), descriptors(engine._supervisor)) == before
+        assert (descriptors("self"), descriptors(engine._supervisor.pid)) == before
         assert len(notes) == (not ONCE), notes  # the template lived on
-        assert len(children(engine._supervisor)) == ONCE, children(engine._supervisor)  # the template
+        assert len(children(engine._supervisor.pid)) == ONCE, children(engine._supervisor.pid)  # the template
         assert engine._status_row_of == engine._pids == {}
         engine.close()
     """)
@@ -338,7 +338,7 @@ def test_a_program_without_stdin_stdout_or_stderr_has_workers_too(run: Run, clos
                 data += os.read(outputs[worker], 1000)
             assert sorted(data.split()) == [b"err", b"out", b"shell"], data
         sleepers = [engine.row(0)[1], engine.row(1)[1]]
-        os.kill(engine._supervisor, signal.SIGKILL)
+        os.kill(engine._supervisor.pid, signal.SIGKILL)
         try:
             until(lambda: engine.events() is None)
         except EngineLost:
@@ -374,7 +374,7 @@ def test_processes_are_recognised_by_name(run: Run) -> None:
         until(lambda: engine.row(0)[0])
         def name(pid):
             return Path(f"/proc/{pid}/comm").read_text().strip()
-        assert name(engine._supervisor) == "pydp2-supervise"
+        assert name(engine._supervisor.pid) == "pydp2-supervise"
         assert name(engine.row(0)[0]) == "pydp2-worker-3"
         engine.close()
     """)

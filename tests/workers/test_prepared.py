@@ -1,0 +1,344 @@
+"""A provider that takes long to import is imported once for all services of a program, as far as nobody can tell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.api import preparation
+from pydp2.errors import ProviderError, ServiceLost
+
+from ..runs import Program, consume, eventually, is_dead, processes
+
+NAME = "pydp2-prepared"
+SLOW = """
+import os, signal, socket, sys, threading, time
+FIRST
+with open("imports", "a") as log:
+    log.write(f"{os.getpid()}\\n")
+time.sleep(0.6)
+STATE = []
+
+def on_init(settings, number=0, **kwargs):
+    STATE.append(number)
+    with open("hooks", "a") as log:
+        log.write(f"{os.getpid()} {STATE}\\n")
+    LAST
+
+@provider(input_types=[integer_value(1000)], init_hook=on_init, pool_size=64)
+def process(settings, filename):
+    for i in range(50):
+        yield STATE[-1] * 100 + i
+"""
+
+
+@pytest.fixture(autouse=True)
+def _end_prepared_processes() -> Iterator[None]:
+    """Each test begins and ends without one."""
+    preparation.end_all()
+    yield
+    preparation.end_all()
+    assert eventually(lambda: not processes(NAME))
+
+
+@pytest.fixture
+def slow(provider_file: Callable[..., str]) -> Callable[..., str]:
+    """``slow(first, last)`` writes a provider that takes 0.6 s to import; lines that its module and its hook run."""
+    return lambda first="", last="", name="prov": provider_file(
+        SLOW.replace("FIRST", first).replace("LAST", last or "pass"), name
+    )
+
+
+def samples(provider: str, folder: Path, number: int = 0, **options: Any) -> set[int]:
+    """The hundreds of the samples of a pass of a service of its own."""
+    with pydp2.load(
+        ["a", "b"], provider, args={"number": number}, root=folder, batch_size=10, **{"workers": 2} | options
+    ) as data:
+        return {value // 100 for value in consume(data).samples}
+
+
+def lines(folder: Path, name: str) -> list[str]:
+    return (folder / name).read_text().splitlines()
+
+
+def test_the_services_of_a_program_import_a_provider_once_and_each_runs_its_own_hook(
+    slow: Callable[..., str], tmp_path: Path
+) -> None:
+    provider = slow()
+    assert [samples(provider, tmp_path, number) for number in (1, 2, 3)] == [{1}, {2}, {3}]
+    assert len(lines(tmp_path, "imports")) == 1
+    hooks = [line.split(maxsplit=1) for line in lines(tmp_path, "hooks")]
+    assert [state for _, state in hooks] == ["[1]", "[2]", "[3]"]  # no hook sees what another one left
+    assert len({pid for pid, _ in hooks}) == 3
+
+
+def test_services_that_run_at_the_same_time_have_processes_of_their_own(
+    slow: Callable[..., str], tmp_path: Path
+) -> None:
+    provider = slow()
+    options: dict[str, Any] = {"root": tmp_path, "batch_size": 10, "workers": 1}
+    with pydp2.load(["a"], provider, args={"number": 1}, **options) as one:
+        with pydp2.load(["a"], provider, args={"number": 2}, **options) as two:
+            assert len(processes("pydp2-supervise")) == 2
+            assert {value // 100 for value in consume(two).samples} == {2}
+        assert eventually(lambda: len(processes("pydp2-supervise")) == 1)
+        assert {value // 100 for value in consume(one).samples} == {1}
+        assert {value // 100 for value in consume(one).samples} == {1}
+    assert len(lines(tmp_path, "imports")) == 1
+
+
+def test_the_first_service_may_end_before_the_next_begins_and_frees_what_it_locked(
+    slow: Callable[..., str], tmp_path: Path
+) -> None:
+    provider, state = slow(), str(tmp_path / "state")
+    for number in (1, 2, 3):
+        assert samples(provider, tmp_path, number, state_dir=state) == {number}
+    assert len(lines(tmp_path, "imports")) == 1
+
+
+def test_a_provider_that_is_imported_fast_leaves_no_process(provider_file: Callable[..., str], tmp_path: Path) -> None:
+    provider = provider_file(SLOW.replace("FIRST", "").replace("LAST", "pass").replace("sleep(0.6)", "sleep(0)"))
+    with pydp2.load(["a"], provider, root=tmp_path, batch_size=10, workers=1):
+        assert processes(NAME) == []
+    samples(provider, tmp_path)
+    assert len(lines(tmp_path, "imports")) == 2
+
+
+@pytest.mark.parametrize("changed", ["prov", "helper"])
+def test_changed_code_is_imported_anew(slow: Callable[..., str], tmp_path: Path, changed: str) -> None:
+    helper = tmp_path / "helper.py"
+    helper.write_text("value = 1\n")
+    provider = slow("import helper")
+    samples(provider, tmp_path)
+    samples(provider, tmp_path)
+    assert len(lines(tmp_path, "imports")) == 1
+    file = tmp_path / f"{changed}.py"
+    file.write_text(file.read_text() + "# changed\n")
+    samples(provider, tmp_path)
+    assert len(lines(tmp_path, "imports")) == 2
+
+
+def test_other_surroundings_are_another_import(
+    slow: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = slow()
+    samples(provider, tmp_path)
+    monkeypatch.setenv("SOME_SETTING_OF_THE_PROVIDER", "1")
+    samples(provider, tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "more"))
+    samples(provider, tmp_path)
+    assert len(lines(tmp_path, "imports")) == 3
+    samples(provider, tmp_path)
+    assert len(lines(tmp_path, "imports")) == 3
+
+
+def test_spawned_workers_import_for_themselves(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider = slow()
+    samples(provider, tmp_path)
+    samples(provider, tmp_path, start="spawn", workers=1)
+    assert len({*lines(tmp_path, "imports")}) >= 2
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("kept = open(__file__)", id="opens a file"),
+        pytest.param("threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", id="starts a thread"),
+        pytest.param("import subprocess; child = subprocess.Popen(['sleep', '1000'])", id="starts a process"),
+        pytest.param("signal.signal(signal.SIGUSR1, lambda *_: None)", id="handles a signal"),
+        pytest.param("signal.setitimer(signal.ITIMER_REAL, 1000)", id="sets a timer"),
+        pytest.param("was = os.kill; os.kill = lambda *given: was(*given)", id="replaces a function"),
+        pytest.param("import mmap; shared = mmap.mmap(-1, 4096)", id="shares memory"),
+    ],
+)
+def test_a_copy_that_would_not_be_as_good_is_not_made(slow: Callable[..., str], tmp_path: Path, first: str) -> None:
+    provider = slow(first)
+    samples(provider, tmp_path, 1, workers=1)
+    before = len(lines(tmp_path, "imports"))
+    assert processes(NAME) == []
+    assert samples(provider, tmp_path, 2, workers=1) == {2}
+    assert len(lines(tmp_path, "imports")) > before
+
+
+def test_workers_that_prepare_for_themselves_import_for_themselves(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider = slow(last="threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()")
+    samples(provider, tmp_path, workers=1)
+    before = len(lines(tmp_path, "imports"))
+    samples(provider, tmp_path, workers=1)
+    assert len(lines(tmp_path, "imports")) > before
+
+
+def test_an_import_that_raises_says_so_each_time(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider = slow("time.sleep(0.6); 1 / 0")
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="ZeroDivisionError"):
+            samples(provider, tmp_path)
+    assert processes(NAME) == []
+
+
+def test_a_hook_that_raised_is_tried_again_without_the_import(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider = slow(last="1 / number")
+    with pytest.raises(ProviderError, match="ZeroDivisionError"):
+        samples(provider, tmp_path, 0)
+    before = lines(tmp_path, "imports")
+    assert samples(provider, tmp_path, 2) == {2}
+    assert lines(tmp_path, "imports") == before
+
+
+def test_warnings_and_the_search_path_are_those_of_the_import(
+    slow: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "found_late.py").write_text("value = 7\n")
+    provider = slow(
+        "import warnings; warnings.warn('of the import'); sys.path.append(os.path.abspath('late'))",
+        "import found_late",
+    )
+    for _ in range(2):
+        samples(provider, tmp_path)
+        assert "of the import" in capfd.readouterr().err
+    assert len(lines(tmp_path, "imports")) == 1
+
+
+def test_threads_that_load_at_once_each_have_their_service(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider, found = slow(), dict[int, set[int]]()
+    samples(provider, tmp_path)
+
+    def load(number: int) -> None:
+        found[number] = samples(provider, tmp_path, number, workers=1)
+
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: {number} for number in range(1, 5)}
+    assert len(lines(tmp_path, "imports")) == 1
+
+
+def test_services_outlive_the_process_and_the_next_imports_for_itself(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider = slow()
+    options: dict[str, Any] = {"root": tmp_path, "batch_size": 10, "workers": 1}
+    samples(provider, tmp_path)
+    with pydp2.load(["a"], provider, **options) as data:
+        (prepared,) = processes(NAME)
+        os.kill(prepared, signal.SIGKILL)
+        assert eventually(lambda: is_dead(prepared))
+        assert len(consume(data).samples) == 50
+        samples(provider, tmp_path)
+        assert len(consume(data).samples) == 50
+    assert len(lines(tmp_path, "imports")) == 2
+
+
+def test_a_killed_supervisor_ends_its_own_service_alone(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider = slow()
+    options: dict[str, Any] = {"root": tmp_path, "batch_size": 10, "workers": 1}
+    samples(provider, tmp_path)
+    with pydp2.load(["a"], provider, **options) as one:
+        (first,) = processes("pydp2-supervise")
+        with pydp2.load(["a"], provider, **options) as two:
+            (second,) = {*processes("pydp2-supervise")} - {first}
+            os.kill(second, signal.SIGKILL)
+            assert isinstance(consume(two).error or consume(two).error, ServiceLost)
+        assert len(consume(one).samples) == 50
+        assert samples(provider, tmp_path, 3) == {3}
+    assert len(lines(tmp_path, "imports")) == 1
+
+
+def test_workers_that_are_killed_are_replaced_from_the_same_import(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider = slow()
+    samples(provider, tmp_path)
+    with pydp2.load([str(n) for n in range(200)], provider, root=tmp_path, batch_size=10, workers=2) as data:
+        seen = 0
+        for batch in data:
+            seen += len(batch)
+            if batch.index in (100, 300):
+                for each in processes("pydp2-worker"):
+                    os.kill(each, signal.SIGKILL)
+        assert seen == 10_000
+    assert len(lines(tmp_path, "imports")) == 1
+
+
+PROGRAM = """
+import os, sys, time, pydp2
+def load():
+    return pydp2.load(["a", "b"], "prov.py:process", batch_size=10, workers=1)
+load().close()
+data = load()
+for batch in data:
+    break
+CODE
+print("ready", flush=True)
+if "wait" in sys.argv:
+    time.sleep(1000)
+"""
+FORK = """
+pid = os.fork()
+if pid == 0:
+    mine = load()
+    print("samples", sum(len(batch) for batch in mine), flush=True)
+    mine.close()
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_the_process_ends_with_a_program_however_that_ends(
+    slow: Callable[..., str], program: Callable[..., Program], number: int
+) -> None:
+    """And with it all that it has forked; ``number``: of the signal that ends the program, 0 for none."""
+    slow()
+    running = program(PROGRAM.replace("CODE", ""), *(["wait"] if number else []))
+    running.said("ready", 60)
+    if number:
+        assert len(processes(NAME)) == 1
+        running.signal(number)
+    assert running.ended() == -number if number not in (0, signal.SIGINT) else True
+    assert eventually(lambda: not processes("pydp2-"))
+
+
+def test_a_fork_of_the_program_imports_for_itself(
+    slow: Callable[..., str], program: Callable[..., Program], tmp_path: Path
+) -> None:
+    slow()
+    running = program(PROGRAM.replace("CODE", FORK))
+    assert running.said("samples", 60) == "samples 100"
+    assert running.ended() == 0
+    assert len(lines(tmp_path, "imports")) == 2
+
+
+UNUSED = """
+import os, socket, time
+from pydp2.engine import prepared
+prepared._IDLE_SECONDS = 0.2
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+supervisor = os.fork()
+if supervisor == 0:
+    if os.fork() == 0:
+        copy = prepared.PreparedCopy(theirs.fileno(), lambda *_: None)
+        copy.begin_import()
+        time.sleep(0.6)
+        copy.end_import("imported")
+        os._exit(0)
+    os.wait()
+    time.sleep(0.5)  # a service, as long as which the copy stays
+    os._exit(0)
+theirs.close()
+print(ours.recv(16), flush=True)
+os.waitpid(supervisor, 0)
+print(ours.recv(16), "in the end", flush=True)
+"""
+
+
+def test_a_process_that_no_service_uses_ends_after_a_while(program: Callable[..., Program]) -> None:
+    running = program(UNUSED)
+    assert running.ended() == 0, running.screen
+    assert running.lines == ["b'ready'", "b'' in the end"]
