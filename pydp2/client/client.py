@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -51,9 +50,11 @@ from pydp2.errors import (
 )
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import to_frames
+from pydp2.protocol.figures import microseconds
 from pydp2.rowstore.handles import StaleRows
 from pydp2.schema.input_types import Slots
 from pydp2.schema.provider_schema import Schema
+from pydp2.stdlib import time
 
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
 _DELAY_PART, _MAX_DELAY = 1 / 8, 0.001  # part of the step, and seconds, that pass before
@@ -126,7 +127,6 @@ class Client(Stream):
         self._length = PassLength(options, rank, world_size)
         self._length.learn(welcome.service.get("counts"))
         self._waited = self._worked = self._step = 0.0  # seconds; the last: that the trainer took for its last batch
-        self._told = (0.0, 0.0)
         self._left_at: float | None = None
         self._conversion: Conversion | None = None  # that the loop of the last pass asked for,
         self._skips = 0  # and the number of steps in which nothing is converted
@@ -506,9 +506,8 @@ class Client(Stream):
         now = waits or time.monotonic() - self._spoke > self._lease / _BEATS_PER_LEASE
         count = self._window.next_request(done, now=now)
         if count is not None:
-            waited, worked = self._waited - self._told[0], self._worked - self._told[1]
-            self._told = (self._waited, self._worked)
-            self._request(count, int(waited * 1e6), int(worked * 1e6))
+            waited, worked, self._waited, self._worked = self._waited, self._worked, 0.0, 0.0
+            self._request(count, microseconds(waited), microseconds(worked))
 
     def _request(self, count: int = 0, waited: int = 0, worked: int = 0) -> None:
         """Ask for ``count`` more; after a silence beyond the lease begin anew, as others may have what was sent."""

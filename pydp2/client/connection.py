@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +21,7 @@ from pydp2.protocol.plain_data import decode_plain
 from pydp2.protocol.used_word import pack_used
 from pydp2.schema.input_types import Slots
 from pydp2.service_address import split_key, without_token
+from pydp2.stdlib import time
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import ACK_TIMEOUT, Frame, new_context

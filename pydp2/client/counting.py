@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from pydp2.client.connection import Connection, Target, ask_stats, connect_once,
 from pydp2.errors import RemoteProtocolError, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
 from pydp2.schema.provider_schema import Schema
+from pydp2.stdlib import time
 
 _JOB = "count"
 _CONNECT_SECONDS = 10.0

@@ -9,9 +9,10 @@ from __future__ import annotations
 import _thread
 import contextlib
 import signal
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
+
+from pydp2.stdlib import time
 
 _LOOK_SECONDS = 0.05  # seconds between two looks whether work is done
 

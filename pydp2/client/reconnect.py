@@ -3,7 +3,6 @@ another host may only be cut off."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from pydp2.log_writer import write_stderr
 from pydp2.protocol import messages as m
 from pydp2.protocol.stream_identity import differences
 from pydp2.schema.input_types import Slots
+from pydp2.stdlib import time
 
 
 def reconnect(

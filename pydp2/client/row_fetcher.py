@@ -9,7 +9,6 @@ seen of an answer before the whole of it has come, so none is large.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, pairwise
@@ -23,6 +22,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_PACK_BYTES
 from pydp2.protocol.link_states import LinkRole, row_link
 from pydp2.schema.input_types import Slots
+from pydp2.stdlib import time
 from pydp2.transport import Line, Poller, owned_arrays
 from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import ACK_TIMEOUT, new_context

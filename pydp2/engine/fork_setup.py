@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
 from pydp2.engine.process_control import die_with_parent, line_buffer_c_output, set_name
+from pydp2.stdlib import os, signal, threading, time
 
 _ENDING = 0.25  # seconds within which a thread that Python has joined is gone for the kernel too
 _MAX_SHOWN = 5  # names of threads in a message

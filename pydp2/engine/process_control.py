@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import signal
 import sys
+
+from pydp2.stdlib import os
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

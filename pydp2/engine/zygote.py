@@ -16,13 +16,11 @@ the zygote's process group, so that none lives on unknown.
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
-import socket
 
 from pydp2.engine.base import PrepareWorker, StatusPage, WorkerMain
 from pydp2.engine.fork_setup import flush_output, fork_obstacle, open_standard_streams, redirect_output, run_child
 from pydp2.engine.process_control import die_with_parent, flush_c_output, set_name
+from pydp2.stdlib import gc, os, socket
 
 READY, ALONE, FORKED = "ready", "alone", "forked"
 PACKET = 4096

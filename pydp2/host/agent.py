@@ -33,6 +33,7 @@ from pydp2.host.worker_inbox import WorkerInbox
 from pydp2.log_writer import write_stderr
 from pydp2.metrics import resident_bytes
 from pydp2.protocol import messages as m
+from pydp2.protocol.figures import clip
 from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.release import RELEASE
@@ -293,7 +294,7 @@ class Agent:
             self._rate_from = (now, total)
 
     def _send_beat(self, link: ServiceLink, now: float) -> None:
-        self._beat_at, self._beat_ns = now, time.monotonic_ns()
+        self._beat_at, self._beat_ns = now, clip(time.monotonic_ns())
         running = []
         for worker, row in self._status_rows.items():
             sample = WorkerStatus(self._engine.row(row)).running_sample

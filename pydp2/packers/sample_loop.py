@@ -5,13 +5,13 @@ The compiled form also packs what it draws, as far as it is certain of it; see :
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from pydp2.native import _packing
 from pydp2.packers.slot_writers import SlotWriter
 from pydp2.schema.input_types import Slots
+from pydp2.stdlib import time
 
 
 class SampleMarker(NamedTuple):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import marshal
 import math
-import struct
 from array import array
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from pydp2.native import _packing
 from pydp2.packers import normalise
 from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, Slots, is_bfloat16
+from pydp2.stdlib import struct
 
 # Version 2 of the format has a fixed size for each type and no references between equal values.
 _MARSHAL_VERSION = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-import msgpack
+from msgpack import packb, unpackb
 
 from pydp2.errors import RemoteProtocolError, sendable
 from pydp2.protocol.messages import HEADER_LIMIT, INT_LIMIT, Buffer
@@ -40,7 +40,7 @@ def to_frames(early_ends: Iterable[Sequence[Any]]) -> list[bytes]:
             room = HEADER_LIMIT - _RECORD_OVERHEAD
         groups[-1].append([file, y, text])
         room -= size
-    return [cast(bytes, msgpack.packb(group)) for group in groups]
+    return [cast(bytes, packb(group)) for group in groups]
 
 
 def from_frames(frames: Iterable[Buffer]) -> list[list[Any]]:
@@ -50,7 +50,7 @@ def from_frames(frames: Iterable[Buffer]) -> list[list[Any]]:
         if memoryview(frame).nbytes > HEADER_LIMIT:
             raise RemoteProtocolError(f"a frame of facts of {memoryview(frame).nbytes} bytes")
         try:
-            group = msgpack.unpackb(frame, max_array_len=_MAX_PER_FRAME, max_map_len=0, max_ext_len=0, max_bin_len=0)
+            group = unpackb(frame, max_array_len=_MAX_PER_FRAME, max_map_len=0, max_ext_len=0, max_bin_len=0)
         except Exception as error:  # msgpack raises many kinds; all mean the same here
             raise RemoteProtocolError(f"facts that are not msgpack: {type(error).__name__}") from None
         if not isinstance(group, list):

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias, cast
 
-import msgpack
+from msgpack import packb, unpackb
 
 from pydp2.errors import LocalProtocolError, RemoteProtocolError
+from pydp2.protocol.figures import clip_figure
 
 WIRE_VERSION = 6
 HEADER_LIMIT = 64 * 1024
@@ -135,14 +136,13 @@ class Quit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Chunk(Message):
-    """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists; their rows lie in the frames, one after
-    another. ``in_cells``: in place of their columns, one frame with the number of the cell that each was put in, int64.
+    """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists, of any readings; their rows lie in the
+    frames, one after another. ``in_cells``: in place of their columns, one frame with the cell of each, int64.
     ``on_host``: in place of their columns, two frames, int64: the handle of each row in the row server of the host, and
     its bytes.
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample held back that costs ``need`` (0:
     it reached its pause). ``busy_us``: time spent on samples so far, ``idle_us``: time without anything to do, in us.
-    Parts may belong to several readings: their attempts tell to which.
     """
 
     has_body: ClassVar[bool] = True
@@ -543,7 +543,7 @@ _VALUES: dict[type[Message], Callable[[Message], Any]] = {
 def encode(message: Message) -> bytes:
     """Return the header of ``message``. Raises LocalProtocolError if it would be larger than 64 KiB."""
     values = _VALUES[type(message)](message)
-    header = cast(bytes, msgpack.packb(values if _FIELDS[type(message)] else [values]))
+    header = cast(bytes, packb(values if _FIELDS[type(message)] else [values]))
     if len(header) > HEADER_LIMIT:
         name = type(message).__name__
         raise LocalProtocolError(f"the header of {name} needs {len(header)} bytes, it has at most {HEADER_LIMIT}")
@@ -557,7 +557,7 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     if (size := memoryview(frames[0]).nbytes) > HEADER_LIMIT:
         raise RemoteProtocolError(f"a header of {size} bytes, at most {HEADER_LIMIT} are allowed")
     try:
-        values = msgpack.unpackb(  # a text is no longer than its header
+        values = unpackb(  # a text is no longer than its header
             frames[0], max_array_len=_MAX_ITEMS, max_map_len=_MAX_ITEMS, max_ext_len=0, ext_hook=_refuse_extension
         )
     except Exception as exc:  # msgpack raises many kinds; all mean the same here
@@ -570,11 +570,11 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     fields = _FIELDS[kind]
     if len(values) - 1 != len(fields):
         raise RemoteProtocolError(f"{values[0]} has {len(values) - 1} fields, needs {len(fields)}")
-    for (name, want, limit), value in zip(fields, values[1:], strict=True):
+    for at, ((name, want, limit), value) in enumerate(zip(fields, values[1:], strict=True), 1):
         if type(value) is not want:
             raise RemoteProtocolError(f"{values[0]}.{name}: expected {want.__name__}, got {type(value).__name__}")
         if type(value) is int and not 0 <= value < limit:
-            raise RemoteProtocolError(f"{values[0]}.{name}: {value} is out of range")
+            values[at] = clip_figure(values[0], name, value)
         if type(value) is dict or type(value) is list:
             _check_plain(f"{values[0]}.{name}", value)
     body = frames[1:]

@@ -24,8 +24,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
 import numpy as np
+from msgpack import ExtType, packb, unpackb
 
 from pydp2.errors import Error, OptionError, OptionTypeError, RemoteProtocolError
 
@@ -73,7 +73,7 @@ def decode_plain(data: bytes | memoryview) -> Any:
 
 def pack_unchecked(plain: Any) -> bytes:
     """Return ``plain``, made of msgpack's own types, as bytes for :func:`decode_plain`; nothing in it is checked."""
-    packed = msgpack.packb(plain, use_bin_type=True)
+    packed = packb(plain, use_bin_type=True)
     assert isinstance(packed, bytes)
     return packed
 
@@ -108,7 +108,7 @@ def _to_msgpack(value: Any, path: str, depth: int) -> Any:
         items = [_to_msgpack(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
     else:
         items = [_to_msgpack(item, f"{path} (an element of the {kind.__name__})", depth + 1) for item in value]
-    return items if kind is list else msgpack.ExtType(_NESTED_CODES[kind], pack_unchecked(items))
+    return items if kind is list else ExtType(_NESTED_CODES[kind], pack_unchecked(items))
 
 
 def _checked_text(value: str, path: str) -> str:
@@ -119,18 +119,18 @@ def _checked_text(value: str, path: str) -> str:
     return value
 
 
-def _encode_bigint(value: int) -> msgpack.ExtType:
-    return msgpack.ExtType(_BIGINT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+def _encode_bigint(value: int) -> ExtType:
+    return ExtType(_BIGINT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
 
 
-def _encode_array(value: np.ndarray[Any, Any] | np.generic, path: str) -> msgpack.ExtType:
+def _encode_array(value: np.ndarray[Any, Any] | np.generic, path: str) -> ExtType:
     dtype = value.dtype
     if dtype.hasobject:
         raise OptionTypeError(f"{path}: an array of Python objects cannot travel to the workers; use a list")
     if _dtype(dtype.str) != dtype:
         raise OptionTypeError(f"{path}: an array of {dtype} cannot travel to the workers; use one array for each field")
     body = pack_unchecked([dtype.str, list(value.shape), value.tobytes()])
-    return msgpack.ExtType(_ARRAY if isinstance(value, np.ndarray) else _SCALAR, body)
+    return ExtType(_ARRAY if isinstance(value, np.ndarray) else _SCALAR, body)
 
 
 def _dtype(text: object) -> np.dtype[Any] | None:
@@ -182,7 +182,7 @@ def _unpack(data: bytes | memoryview, depth: int) -> Any:
         raise RemoteProtocolError(f"plain data has no extension {code}")
 
     try:
-        return msgpack.unpackb(
+        return unpackb(
             data,
             raw=False,
             strict_map_key=False,

@@ -8,9 +8,7 @@ them, and passes of a reader may run in several threads at once. Nothing is read
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +19,7 @@ import numpy as np
 
 from pydp2.providers.global_random import file_random
 from pydp2.providers.options import CacheType, InputTypes, ProviderOptions
+from pydp2.stdlib import hashlib, struct
 
 
 class GeneratorContext:

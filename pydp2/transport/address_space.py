@@ -7,11 +7,11 @@ at most one part in :data:`LIMIT_DIVISOR`: the rest is for what a process cannot
 from __future__ import annotations
 
 import errno
-import mmap
-import os
 import resource
 import weakref
 from pathlib import Path
+
+from pydp2.stdlib import mmap, os
 
 LIMIT_DIVISOR = 8
 _mapped_bytes = 0  # bytes that were mapped here and are still there

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import time
 from collections.abc import Callable
 
 from pydp2.service_address import INNER_SUFFIX
+from pydp2.stdlib import socket, time
 from pydp2.transport.descriptors import (
     descriptor_limit,
     foreign_user,

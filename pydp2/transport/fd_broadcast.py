@@ -8,9 +8,8 @@ on the hub may rely on it. If any of this fails, the two go on without it.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 
+from pydp2.stdlib import _socket, os, socket
 from pydp2.transport.fd_passing import SentFd, has_ended, send_fd
 
 _MAX_NOTE_BYTES = 64  # bytes of the note that goes with a descriptor
@@ -82,7 +81,8 @@ class FdRequest:
         if not hasattr(socket, "SOCK_SEQPACKET"):
             return
         try:
-            mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            pair = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # that of socket makes those of its module
+            mine, theirs = (socket.socket(fileno=end.detach()) for end in pair)
         except OSError:
             return
         with theirs:

@@ -9,11 +9,10 @@ and its descriptor is closed.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 from typing import NamedTuple
 
 from pydp2.service_address import ipc_path
+from pydp2.stdlib import os, socket
 from pydp2.transport.descriptors import foreign_user, unix_listener
 from pydp2.transport.slabs import TOKEN_BYTES, create_slab
 
@@ -115,7 +114,7 @@ class FdReceiver:
             self._socket.close()
             self._socket = None
             with contextlib.suppress(OSError):
-                os.unlink(self._path)  # noqa: PTH108
+                os.unlink(self._path)
 
 
 def has_ended(connection: socket.socket) -> bool:

@@ -17,9 +17,7 @@ message, and also when the reader has died. The writer says in the same way that
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
-import os
 import struct
 import weakref
 from collections.abc import Sequence
@@ -29,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import RemoteProtocolError
+from pydp2.stdlib import fcntl, os
 from pydp2.transport.address_space import map_memory
 
 Bytes = npt.NDArray[np.uint8]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
-import os
-import signal
 import sys
-import time
 from collections.abc import Iterator
 
+from pydp2.stdlib import _thread, os, signal, time
 from pydp2.worker.loop import FLUSH, WorkerLoop
 
 _STOP_SECONDS = 1.0  # seconds that stopping waits for the thread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from pydp2.packers.sample_loop import PackingBudget, SampleLoop, SampleMarker
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, FILE_OPEN, FILE_RAISED, SAMPLE_COST, FileRange
 from pydp2.providers.error_location import mismatch_text
 from pydp2.schema.provider_schema import Schema
+from pydp2.stdlib import time
 from pydp2.worker.segment import MAX_RANGES_BYTES, TaskSegment
 from pydp2.worker.task import NO_SAMPLE, FileTask, UnsentSample
 from pydp2.worker.yielded_samples import YieldedSamples

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,11 +28,13 @@ from pydp2.columns.columns import frame_count
 from pydp2.errors import LocalProtocolError, OutOfMemory, to_wire
 from pydp2.packers.sample_loop import SampleMarker
 from pydp2.protocol import messages as m
+from pydp2.protocol.figures import microseconds
 from pydp2.protocol.file_ranges import FileAssignment, check_ints
 from pydp2.protocol.link_states import Link
 from pydp2.protocol.worker_status import ATTEMPT, FILE, RUNNING, SAMPLE_INDEX, STARTED_NS, WorkerStatus
 from pydp2.providers.error_location import with_location
 from pydp2.providers.started_provider import StartedProvider
+from pydp2.stdlib import threading, time
 from pydp2.transport import Line, owned_arrays
 from pydp2.worker.cell_writer import CellWriter
 from pydp2.worker.chunk_builder import ChunkBuilder, ChunkContent
@@ -371,7 +371,7 @@ class WorkerLoop:
             frames = list(packed.columns.frames()) if places is None else [places]
             if packed.weights is not None:
                 frames.append(np.array(packed.weights, np.int64))
-        busy, idle = int(self._busy * 1e6), int(self._idle * 1e6)
+        busy, idle = microseconds(self._busy), microseconds(self._idle)
         self.send(m.Chunk(rows, parts, blocked, busy, idle, placed), frames)
         if packed is not None:
             for part in packed.ranges:

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
-import hashlib
-import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -26,6 +23,7 @@ from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.providers.import_progress import is_installed
 from pydp2.providers.process_setup import import_by_address, set_up_process, start_by_address
 from pydp2.providers.started_provider import StartedProvider
+from pydp2.stdlib import gc, hashlib, os
 from pydp2.transport import Line
 from pydp2.transport.sockets import new_context
 from pydp2.worker import IN_WORKER

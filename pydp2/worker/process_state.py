@@ -6,13 +6,12 @@ Also mark whose output it is: see :mod:`pydp2.protocol.output_marks`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import sys
 import termios
 
 from pydp2.protocol.output_marks import file_change_mark, once_mark
 from pydp2.protocol.worker_status import FILE, NO_FILE, WORKER
+from pydp2.stdlib import fcntl, os
 
 _NOTHING = bytes(4)
 
@@ -37,7 +36,7 @@ class ProcessState:
         """Restore what a generator changed, and write out what it printed."""
         self.flush_output()
         try:
-            here = os.getcwd()  # noqa: PTH109  # asked at every turn to another file, a Path would cost ten times as much
+            here = os.getcwd()  # asked at every turn to another file, a Path would cost ten times as much
         except OSError:
             here = ""
         if here != self._working_directory:

@@ -7,6 +7,7 @@ import pickle  # noqa: TID251  # to see it refused
 import struct
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from pydp2.errors import LocalProtocolError, RemoteProtocolError
 from pydp2.protocol import messages as m
+from pydp2.protocol.figures import FIGURES, MAX_FIGURE
 from tests.protocol.conftest import EXAMPLES, messages
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -105,10 +107,26 @@ def test_a_field_of_another_type_is_refused_by_its_name(message: m.Message) -> N
                 continue
             if isinstance(message, m.BeginReading) and i == 2 and other == 1 << 63:
                 continue  # the one field that takes all 64 bits
+            if fields(message)[i].name in FIGURES and type(other) is int:
+                continue  # clipped
             with pytest.raises(RemoteProtocolError, match=rf"^{name}\.\w+: "):
                 m.decode([packed(name, *values[:i], other, *values[i + 1 :])])
             refused += 1
     assert refused >= 8 * len(values)
+
+
+@pytest.mark.parametrize(
+    "message", [m.Chunk(0, [], [], 1, 1), m.Need(1, 1, 0, 1, 1), m.HostBeat(1, [], {}), m.HostReceived(0, 1)],
+    ids=lambda message: type(message).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize(("figure", "read"), [(-1, 0), (-(1 << 63), 0), ((1 << 64) - 1, MAX_FIGURE)])
+def test_a_figure_out_of_range_is_clipped_and_refuses_no_message(message: m.Message, figure: int, read: int) -> None:
+    """Clocks make figures, and a clock may go backward."""
+    name, *values = msgpack.unpackb(m.encode(message))
+    names = [each.name for each in fields(message)]
+    found = [figure if field in FIGURES else value for field, value in zip(names, values, strict=True)]
+    decoded, _ = m.decode([packed(name, *found)])
+    assert {getattr(decoded, field) for field in FIGURES.intersection(names)} == {read}
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)

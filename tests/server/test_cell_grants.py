@@ -49,7 +49,7 @@ def test_where_memory_cannot_be_shared_there_are_none(monkeypatch: pytest.Monkey
     monkeypatch.setattr(placing_, "_ROOM", 1 << 32)
     assert create_cell_grants(DECLARED, 1 << 30, 1) is None  # there are not so many addresses
     monkeypatch.undo()
-    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.delattr("pydp2.stdlib.os.memfd_create")
     assert create_cell_grants(DECLARED, 1 << 30, 1) is None
 
 
