@@ -12,6 +12,7 @@ class WatchState(Enum):
     DUMPING = "dumping"
     KILLED = "killed"
     OVER_MEMORY = "over memory"
+    BROKE_PROTOCOL = "broke protocol"
 
 
 class WatchEvent(Enum):
@@ -38,7 +39,8 @@ WATCH_TRANSITIONS: dict[tuple[WatchState, WatchEvent], WatchState] = {
     (WatchState.RUNNING, WatchEvent.EXCEED_MEMORY): WatchState.OVER_MEMORY,
     (WatchState.DUMPING, WatchEvent.STACK_DUMPED): WatchState.KILLED,
     # Messages of a worker may still be read while its process is being ended.
-    (WatchState.RUNNING, WatchEvent.BREAK_PROTOCOL): WatchState.KILLED,
+    (WatchState.RUNNING, WatchEvent.BREAK_PROTOCOL): WatchState.BROKE_PROTOCOL,
+    (WatchState.BROKE_PROTOCOL, WatchEvent.BREAK_PROTOCOL): WatchState.BROKE_PROTOCOL,
     (WatchState.DUMPING, WatchEvent.BREAK_PROTOCOL): WatchState.KILLED,
     (WatchState.KILLED, WatchEvent.BREAK_PROTOCOL): WatchState.KILLED,
     (WatchState.OVER_MEMORY, WatchEvent.BREAK_PROTOCOL): WatchState.OVER_MEMORY,

@@ -50,6 +50,11 @@ class WorkerConnection:
         """True if it is ended because it had too much memory."""
         return self.state is WatchState.OVER_MEMORY
 
+    @property
+    def broke_protocol(self) -> bool:
+        """True if it is ended because a message of it could not be accepted."""
+        return self.state is WatchState.BROKE_PROTOCOL
+
 
 class Watchdog:
     """Looks after the workers on ``connections``."""

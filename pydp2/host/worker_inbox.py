@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pydp2.engine import Engine
-from pydp2.errors import ProtocolError, RemoteProtocolError
+from pydp2.errors import ProtocolError, RemoteProtocolError, shorten
 from pydp2.host.early_hellos import EarlyHellos
 from pydp2.host.watch_state import WatchEvent
 from pydp2.host.watchdog import WorkerConnection
 from pydp2.protocol import messages as m
 from pydp2.transport import Hub
+
+_SHOWN = 200  # characters of what was wrong with a message
 
 Handle = Callable[[int, WorkerConnection, list[memoryview], float], None]
 """Take a message, its header first, of a worker that was started; the last argument is the time. Its link has not been
@@ -102,10 +104,15 @@ class WorkerInbox:
     def _broke_protocol(self, worker: int | None, error: ProtocolError) -> None:
         self._log(f"worker {worker} broke the protocol: {error}", "protocol")
         if worker is not None:
-            self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
+            self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, break_text(error))
             self._engine.kill(worker)
 
     def forget(self, connection: WorkerConnection) -> None:
         """Forget the peer of a worker that is gone."""
         self._number.pop(connection.peer, None)
         self._hub.forget_peer(connection.peer)
+
+
+def break_text(error: ProtocolError) -> str:
+    """Return in words how a worker ended whose message raised ``error``."""
+    return f"broke the protocol: {shorten(str(error), _SHOWN)}"

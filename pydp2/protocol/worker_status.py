@@ -25,8 +25,13 @@ class WorkerStatus:
 
         Attempts are numbered through all readings, so an attempt also tells the pass.
         """
+        return self.last_sample if self.row[RUNNING] else None
+
+    @property
+    def last_sample(self) -> tuple[int, int, int] | None:
+        """The same of the sample that the worker asked for last; None: it has asked for none."""
         row = self.row
-        return (row[FILE], row[ATTEMPT], row[SAMPLE_INDEX]) if row[RUNNING] else None
+        return (row[FILE], row[ATTEMPT], row[SAMPLE_INDEX]) if row[FILE] != NO_FILE else None
 
     def file_of_worker(self, worker: int) -> int:
         """Return the file that ``worker`` turned to last; NO_FILE before its first, and if another

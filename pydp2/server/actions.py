@@ -110,9 +110,10 @@ class WorkerBroken:
 class WorkerGone:
     """A worker's process ended, ``how`` in words, while asking for ``running_sample``: (file, attempt, sample index).
 
-    ``voluntary``: not by SIGKILL, which comes from outside. ``over_memory``: it had more memory than it may, or
-    (``host_lost``) went with its host, which may have had a reason of that kind.
-    ``sample_timeout``: seconds that its sample exceeded; None: it did not.
+    ``voluntary``: not by a SIGKILL from outside. ``over_memory``: it had more memory than it may, or (``host_lost``)
+    went with its host, which may have had a reason of that kind. ``sample_timeout``: seconds that its sample exceeded;
+    None: it did not. ``broke_protocol``: a message of it could not be accepted; the sample is the last one then that it
+    asked for.
     """
 
     worker: int
@@ -122,6 +123,7 @@ class WorkerGone:
     over_memory: bool = False
     sample_timeout: float | None = None
     host_lost: bool = False
+    broke_protocol: bool = False
 
 
 Event = WorkerReady | WorkerBroken | WorkerGone

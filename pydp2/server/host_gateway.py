@@ -4,6 +4,7 @@ came."""
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,9 @@ from pydp2.server.workers.host_sessions import MAX_BEATS, HostSession, HostSessi
 from pydp2.service_address import split_key
 from pydp2.transport import Hub, PeerGone
 from pydp2.transport.compression import CODEC, MAX_INFLATED_BYTES, FrameInflater
+
+_MAX_BREAKS = 5  # of the protocol by a host: after them it may not join any more
+_MAX_NAMES = 1024  # of hosts whose breaks are counted at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class HostGateway:
         self._frames: list[Any] = [spec.args, *files.to_buffers(), source]
         self._digest = _digest(m.encode(m.Spec(self._terms, "")), self._frames)
         self._events: list[HostEvent] = []
+        self._breaks: Counter[str] = Counter()  # of the protocol, by the name of the host
         self._memory_limit = spec.memory_limit
         self._inflater: FrameInflater | None = None  # once a host has joined that compresses
         self._inflated = 0  # bytes, in this call of receive()
@@ -136,10 +141,21 @@ class HostGateway:
                 self._log(f"a host broke the protocol: {error}", "protocol")
                 self.hub.note_refusal(peer, "broke the protocol", now)
                 if (session := self.sessions.at(peer)) is not None:
-                    self._end(session, "broke the protocol", m.Closing("it broke the protocol", {}, True))
+                    self._end_breaker(session, error)
                 self.hub.end_peer(peer)
         events, self._events = self._events, []
         return events, more
+
+    def _end_breaker(self, session: HostSession, error: ProtocolError) -> None:
+        """End ``session``, whose message raised ``error``. The host may join anew, unless it did so too often."""
+        if len(self._breaks) >= _MAX_NAMES:
+            self._breaks.clear()
+        self._breaks[session.name] += 1
+        last: m.Message = m.Closing("it broke the protocol", {}, True)
+        if self._breaks[session.name] >= _MAX_BREAKS:
+            text = f"this host broke the protocol {_MAX_BREAKS} times, the last time so: {shorten(str(error), 200)}"
+            last = m.Refused(to_wire(HostRefused(f"{text}; look for what is different here, and start it again")))
+        self._end(session, "broke the protocol", last)
 
     def _handle(self, peer: bytes, frames: list[memoryview], now: float) -> None:
         if self.hub.role_of(peer) != "worker":

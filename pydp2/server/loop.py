@@ -16,7 +16,7 @@ from pydp2.errors import Error, HostRefused, ProtocolError, RemoteProtocolError,
 from pydp2.file_list import FileList
 from pydp2.host.watch_state import WatchEvent
 from pydp2.host.watchdog import Watchdog, WorkerConnection
-from pydp2.host.worker_inbox import WorkerInbox
+from pydp2.host.worker_inbox import WorkerInbox, break_text
 from pydp2.log_writer import write_stderr
 from pydp2.metrics import ScalingAdvisor, Totals, resident_bytes
 from pydp2.protocol import messages as m
@@ -285,13 +285,22 @@ class Server:
         status_row = self._worker_pool.status_row_of(worker)
         if connection is not None:
             self._inbox.forget(connection)
-        running = None if status_row is None else WorkerStatus(self._engine.row(status_row)).running_sample
-        how = connection.kill_reason if connection is not None and connection.kill_reason else _describe_exit(status)
-        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        hungry, timeout = (False, None) if connection is None else (connection.over_memory, connection.sample_timeout)
         if self._cell_grants is not None:
             self._cell_grants.worker_gone(worker)
-        self._apply(self._worker_pool.handle(WorkerGone(worker, running, how, not killed, hungry, timeout)))
+        watched = connection or WorkerConnection(b"", worker_link(LinkRole.SERVER))
+        running = None
+        if status_row is not None:
+            row = WorkerStatus(self._engine.row(status_row))
+            running = row.last_sample if watched.broke_protocol else row.running_sample
+        self._apply(
+            self._worker_pool.handle(
+                WorkerGone(
+                    worker, running, watched.kill_reason or _describe_exit(status),
+                    not _is_sigkill(status) or bool(watched.kill_reason), watched.over_memory, watched.sample_timeout,
+                    broke_protocol=watched.broke_protocol,
+                )
+            )
+        )  # fmt: skip
 
     def _handle_worker(self, worker: int, connection: WorkerConnection, frames: list[memoryview], now: float) -> None:
         message, body = m.decode(frames)
@@ -434,19 +443,20 @@ class Server:
             self._handle_worker(worker, connection, frames, now)
         except ProtocolError as error:
             self.log(f"worker {worker} broke the protocol: {error}", "protocol")
-            connection.begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
+            connection.begin_end(WatchEvent.BREAK_PROTOCOL, break_text(error))
             hosts.kill(host, worker, now)
 
     def _remote_exited(self, exited: m.WorkerExited, running: tuple[int, int, int] | None) -> None:
         connection = self._connections.pop(exited.worker, None)
         known = "" if connection is None else connection.kill_reason
-        how = known or exited.kill_reason or _describe_exit(exited.status)
-        killed = os.WIFSIGNALED(exited.status) and os.WTERMSIG(exited.status) == signal.SIGKILL
+        reason = known or exited.kill_reason
         self._apply(
             self._worker_pool.handle(
                 WorkerGone(
-                    exited.worker, running, how, not killed, exited.over_memory,
+                    exited.worker, running, reason or _describe_exit(exited.status),
+                    not _is_sigkill(exited.status) or bool(reason), exited.over_memory,
                     self._spec.sample_timeout if exited.timed_out else None,
+                    broke_protocol=connection is not None and connection.broke_protocol,
                 )
             )
         )  # fmt: skip
@@ -564,6 +574,10 @@ class Server:
             ports["hosts"] = self._hosts.hub
         found = [{"port": port, **each} for port, hub in ports.items() for each in hub.refusals.to_plain(now)]
         return sorted(found, key=lambda each: each["seconds_ago"])
+
+
+def _is_sigkill(status: int) -> bool:
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
 def _describe_exit(status: int) -> str:

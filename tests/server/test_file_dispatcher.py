@@ -450,6 +450,22 @@ def test_it_goes_to_a_worker_that_has_others_when_there_is_no_other() -> None:
     assert sorted(each.file for each in assigned(made.dispatch())[5]) == [0, 1, 2], "something new had come of it"
 
 
+def test_a_file_whose_worker_broke_the_protocol_is_alone_at_the_next_one_and_then_condemned() -> None:
+    """So the file is condemned, and none of those whose samples came in the same messages."""
+    made = reading(3, cycle_length=3)
+    for worker in (1, 2, 3):
+        made.add_worker(worker)
+        given = [each.file for each in assigned(made.dispatch())[worker]]
+        assert given == ([0, 1, 2] if worker == 1 else [1])
+        running = (1, made.ledgers[1].attempt, 10 * worker)
+        made.worker_lost(worker, running, "broke the protocol: why", broke_protocol=True)
+    found = made.next_run(1)
+    assert isinstance(found, FileFailure)
+    assert isinstance(found.error, FileCondemned)
+    assert "file 1, sample 30: 3 workers in a row sent what the service does not accept" in str(found.error)
+    assert "(the last one broke the protocol: why)" in str(found.error)
+
+
 def test_a_merge_that_waits_for_another_file_asks_for_the_one_that_is_alone() -> None:
     """Otherwise the merge of another job, which waits at the same worker, would always come first."""
     made = reading_with_one_alone(2)

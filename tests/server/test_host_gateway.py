@@ -81,8 +81,8 @@ def side(tmp_path: Path) -> Side:
 def joined(side: Side) -> tuple[Peer, Peer]:
     pytest.importorskip("zstandard")
     control, data = side.host("zstd")
-    events, _ = side.receive()
-    assert events == [HostReady(1, 1)]
+    (event,), _ = side.receive()
+    assert isinstance(event, HostReady)
     return control, data
 
 
@@ -145,6 +145,17 @@ def test_a_frame_that_is_not_zstd_ends_the_session(side: Side) -> None:
     data.say(m.FromWorker(3, [1 << 20]), HEADER, os.urandom(100))
     assert side.receive()[0] == [HostGone(1, {}, "broke the protocol")]
     assert isinstance(control.heard[-1], m.Closing)
+
+
+def test_a_host_that_breaks_the_protocol_again_and_again_is_refused(side: Side) -> None:
+    """It would join anew for ever, and break it again."""
+    for number in range(1, 6):
+        control, data = joined(side)
+        data.say(m.FromWorker(3, [1024]), HEADER, FrameCompressor().compress([ZEROS])[0][0])
+        assert side.receive()[0] == [HostGone(number, {}, "broke the protocol")]
+        assert isinstance(control.heard[-1], m.Closing if number < 5 else m.Refused)
+    with pytest.raises(HostRefused, match=r"broke the protocol 5 times, the last time so: .*start it again"):
+        raise from_wire(control.heard[-1].error)
 
 
 def test_a_host_that_did_not_say_that_it_compresses_must_not(side: Side) -> None:

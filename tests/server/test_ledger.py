@@ -9,7 +9,7 @@ from pydp2.errors import Error, RemoteProtocolError
 from pydp2.order.sample_source import END, FileFailure, SampleRun
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileRange
 from pydp2.server.dispatch.file_state import FileState
-from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, NO_PAUSE, FileLedger
+from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS, NO_PAUSE, FileLedger
 
 
 def part(
@@ -138,9 +138,24 @@ def test_before_a_deadly_sample_all_before_it_must_be_committed(entry: FileLedge
 
 def test_a_file_that_starves_workers_again_and_again_is_condemned(entry: FileLedger) -> None:
     for attempt in range(2, MAX_MEMORY_DEATHS + 1):
-        assert not entry.worker_starved(attempt)
+        assert not entry.unfit_worker_ended(attempt)
         entry.assign(1, attempt)
-    assert entry.worker_starved(0)
+    assert entry.unfit_worker_ended(0)
+    assert entry.state is FileState.CONDEMNED
+
+
+def test_a_file_of_which_workers_send_what_is_not_accepted_is_condemned_unless_something_new_comes(
+    entry: FileLedger,
+) -> None:
+    """At whichever samples they are when they end."""
+    for attempt, sample_index in enumerate((9, 2), 2):
+        assert not entry.unfit_worker_ended(sample_index, MAX_PROTOCOL_DEATHS)
+        entry.assign(1, attempt)
+    commit(entry, part(0, 2, attempt=3))
+    for attempt, sample_index in enumerate((4, 30), 4):
+        assert not entry.unfit_worker_ended(sample_index, MAX_PROTOCOL_DEATHS)
+        entry.assign(1, attempt)
+    assert entry.unfit_worker_ended(17, MAX_PROTOCOL_DEATHS)
     assert entry.state is FileState.CONDEMNED
 
 

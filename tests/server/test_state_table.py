@@ -34,7 +34,12 @@ MACHINES: dict[str, Machine] = {
     "trainer": (TRAINER_TRANSITIONS, TrainerEvent, PassState.BEFORE, set()),
     "work": (WORK_TRANSITIONS, WorkEvent, WorkState.STARTING, {WorkState.GONE}),
     "agent": (AGENT_TRANSITIONS, AgentEvent, AgentState.RESTING, {AgentState.ENDED}),
-    "watch": (WATCH_TRANSITIONS, WatchEvent, WatchState.RUNNING, {WatchState.KILLED, WatchState.OVER_MEMORY}),
+    "watch": (
+        WATCH_TRANSITIONS,
+        WatchEvent,
+        WatchState.RUNNING,
+        {WatchState.KILLED, WatchState.OVER_MEMORY, WatchState.BROKE_PROTOCOL},
+    ),
 }
 OBJECTS: dict[str, Callable[[], Any]] = {
     "file": lambda: FileLedger(0, 0),

@@ -195,7 +195,9 @@ def test_those_that_somebody_killed_before_they_were_ready_are_replaced_more_oft
 def test_the_reserve_that_is_lost_is_no_loss_to_the_pass(two: WorkerPool) -> None:
     two.begin_pass(pass_over(4))
     two.dispatch()
-    assert two.handle(WorkerGone(2, None, "was killed")) == [Spawn(3, 3)]
+    assert two.handle(WorkerGone(2, None, "was killed")) == [
+        Log("worker 2 was killed; it stood by", kind="worker lost"), Spawn(3, 3),
+    ]  # fmt: skip
     assert two.workers_lost == 0
     assert two.dispatch() == []
 
@@ -264,6 +266,54 @@ def test_a_host_whose_workers_end_without_a_sample_is_turned_away_and_the_servic
     assert "20 workers in a row ended outside of process()" in str(turned_away.error)
     two.remove_host(1, {}, "was turned away")
     assert two.active == [0, 1]
+
+
+def test_workers_that_end_without_a_sample_between_them_end_the_service_also_while_nobody_reads(
+    two: WorkerPool,
+) -> None:
+    count, found = lost_in_a_row(two, two.active[-1], 30)
+    assert count == 20
+    assert isinstance(found[-1], Fatal)
+
+
+def test_workers_in_reserve_that_end_count_too(two: WorkerPool) -> None:
+    """Otherwise they would be replaced for ever."""
+    two.begin_pass(pass_over(4))
+    reserve, lost, found = 2, 0, list[Action]()
+    while not any(isinstance(act, Fatal) for act in found):
+        found = two.handle(WorkerGone(reserve, None, "ended with exit code 3"))
+        reserve, lost = reserve + 1, lost + 1
+        if any(isinstance(act, Spawn) for act in found):
+            ready(two, reserve)
+    assert lost == 20
+
+
+def killed_in_a_row(worker_pool: WorkerPool, most: int) -> tuple[int, list[Action]]:
+    """How many workers can be killed until more follows than another one; and what that is."""
+    for number in range(most):
+        actions = worker_pool.handle(WorkerGone(worker_pool.active[-1], None, "was killed", voluntary=False))
+        if found := [act for act in actions if not isinstance(act, Log | Spawn)]:
+            return number + 1, found
+        ready(worker_pool, *(act.worker for act in actions if isinstance(act, Spawn)))
+    return most, []
+
+
+def test_kills_from_outside_end_the_service_only_after_many_and_in_a_pass(two: WorkerPool) -> None:
+    assert killed_in_a_row(two, 500) == (500, [])
+    two.begin_pass(pass_over(4))
+    count, (fatal,) = killed_in_a_row(two, 500)
+    assert count == 200
+    assert isinstance(fatal, Fatal)
+    assert "200 workers in a row were killed, without a sample between them" in str(fatal.error)
+
+
+def test_a_sample_between_them_forgives_kills_and_deaths(two: WorkerPool) -> None:
+    made = pass_over(4)
+    two.begin_pass(made)
+    for _ in range(3):
+        assert killed_in_a_row(two, 150) == (150, [])
+        assert lost_in_a_row(two, two.active[-1], 15) == (15, [])
+        made.samples_committed += 1
 
 
 def test_a_host_that_names_a_sample_which_was_not_asked_for_is_not_believed(two: WorkerPool) -> None:

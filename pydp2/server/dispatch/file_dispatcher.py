@@ -28,7 +28,7 @@ from pydp2.server.dispatch.file_counts import FileCounts
 from pydp2.server.dispatch.file_ends import FileEnds
 from pydp2.server.dispatch.file_queue import FileQueue
 from pydp2.server.dispatch.file_state import COMPLETE, QUEUED, READING, FileEvent, FileState
-from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS, FileLedger
 from pydp2.server.dispatch.losses import Losses, condemnation
 from pydp2.server.dispatch.reread import attach_frames, open_ledger, reread_terms
 from pydp2.server.dispatch.worker_load import MAX_FILES, WorkerLoad
@@ -275,25 +275,30 @@ class FileDispatcher:
         hungry: bool = False,
         host_lost: bool = False,
         sample_timeout: float | None = None,
+        broke_protocol: bool = False,
     ) -> None:
         """Turn the files of ``worker``, which is gone, into new attempts, and blame the one that it was running. The
         other arguments are those of :class:`pydp2.server.actions.WorkerGone`."""
-        too_large = hungry and not host_lost
-        if too_large:  # turn by turn the next worker would have all files open, too, before any of them came further
+        most = MAX_MEMORY_DEATHS if hungry else MAX_PROTOCOL_DEATHS if broke_protocol else None
+        unfit = broke_protocol or (hungry and not host_lost)
+        if unfit:  # turn by turn the next worker would have all files open, too, before any of them came further
             self._ramp = {}
         for ledger in self._load.remove_worker(worker):
             file, sample_index = ledger.file, None
             if running is not None and running[:2] == (file, ledger.attempt):
                 sample_index = running[2]
             self.attempts.end(ledger.attempt)
-            condemned = ledger.worker_starved(sample_index) if hungry else ledger.worker_died(sample_index)
-            ledger.needs_own_worker = too_large and sample_index is not None
+            condemned = (
+                ledger.worker_died(sample_index) if most is None else ledger.unfit_worker_ended(sample_index, most)
+            )
+            ledger.needs_own_worker = unfit and sample_index is not None
             self.credit.set_use(file, ledger.use)
             self._blocked_on_credit.pop(file, None)
             if condemned and sample_index is not None:
                 error = condemnation(
-                    self.label(file), sample_index, how, self._skip, hungry=hungry, sample_timeout=sample_timeout
-                )
+                    self.label(file), sample_index, how, self._skip, hungry=hungry, sample_timeout=sample_timeout,
+                    broke_protocol=broke_protocol,
+                )  # fmt: skip
                 self._end_early(ledger, error)
             else:
                 self._waiting.push(ledger)

@@ -33,6 +33,8 @@ MAX_DEATHS = 3
 """A file that was running in this many dead workers at the same sample is condemned."""
 MAX_MEMORY_DEATHS = 5
 """So is one that this many workers in a row could not read on in the memory that they may have."""
+MAX_PROTOCOL_DEATHS = 3
+"""So is one of which this many workers in a row sent what could not be accepted."""
 
 
 @dataclass(slots=True)
@@ -59,8 +61,8 @@ class FileLedger:
     need: int = 0  # cost of the sample that the worker holds in hand for lack of credit
     wanted: bool = False  # the worker was told that the merge waits
     deaths: dict[int, int] = field(default_factory=dict)
-    memory_deaths: int = 0  # so many workers in a row had too much memory while they ran it, and nothing new came of it
-    needs_own_worker: bool = False  # the last of them had too much itself: the file is to be alone at the next one
+    unfit_workers: int = 0  # so many in a row were ended for their memory or messages, and nothing new came of it
+    needs_own_worker: bool = False  # the last of them was the cause itself: the file is to be alone at the next one
     reread: Reread | None = None  # of a file that is read again in part: what is needed of it
     until: int = UNREACHED  # nothing from this sample index on is needed
     next_index: int = 0  # the sample index that the merge takes next
@@ -153,7 +155,7 @@ class FileLedger:
         self.dropped.extend((y, slot, reason) for y, slot, reason in part.dropped)
         self.dropped_count += len(part.dropped)
         self.committed += part.count
-        self.memory_deaths = 0
+        self.unfit_workers = 0
         self.needs_own_worker = False
         if part.count:  # else it may say only that the file is not what it was
             self.crcs = part.crcs
@@ -179,11 +181,12 @@ class FileLedger:
             self.deaths[sample_index] = self.deaths.get(sample_index, 0) + 1
         return self._lose_worker(condemned=sample_index is not None and self.deaths[sample_index] >= MAX_DEATHS)
 
-    def worker_starved(self, sample_index: int | None) -> bool:
-        """Note, as :meth:`worker_died` does, that a worker with too much memory is gone. Which sample it was asking
-        for is chance, so a file is condemned when several such workers in a row add nothing to it."""
-        self.memory_deaths += sample_index is not None
-        return self._lose_worker(condemned=self.memory_deaths >= MAX_MEMORY_DEATHS)
+    def unfit_worker_ended(self, sample_index: int | None, most: int = MAX_MEMORY_DEATHS) -> bool:
+        """Note, as :meth:`worker_died` does, that a worker is gone which had too much memory or broke the protocol.
+        Which sample it was asking for is chance, so a file is condemned when ``most`` such workers in a row add nothing
+        to it."""
+        self.unfit_workers += sample_index is not None
+        return self._lose_worker(condemned=self.unfit_workers >= most)
 
     def _lose_worker(self, *, condemned: bool) -> bool:
         self.move(FileEvent.CONDEMN if condemned else FileEvent.WORKER_LOST)

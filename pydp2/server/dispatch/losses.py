@@ -27,7 +27,7 @@ from pydp2.errors import (
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol.early_ends import EarlyEnds, to_list
 from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Action, Log, Loss
-from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS
+from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS
 
 MIN_SAMPLES_FOR_SHARE = 10
 """Where the budget is a share, so many losses are always allowed: of a few samples a share says nothing."""
@@ -149,15 +149,29 @@ def _met_before(early_ends: EarlyEnds, saved: SnapshotPoint, order: npt.NDArray[
 
 
 def condemnation(
-    label: str, y: int, how: str, skip: bool, *, hungry: bool = False, sample_timeout: float | None = None
+    label: str,
+    y: int,
+    how: str,
+    skip: bool,
+    *,
+    hungry: bool = False,
+    sample_timeout: float | None = None,
+    broke_protocol: bool = False,
 ) -> FileCondemned:
     """Return the error that the deaths at sample ``y`` come to; ``how``: the last one, in words. ``hungry``: for
-    lack of memory; ``sample_timeout``: for taking longer than so many seconds."""
+    lack of memory; ``sample_timeout``: for taking longer than so many seconds; ``broke_protocol``: for messages that
+    could not be accepted."""
     rest = "" if skip else ', or pass on_error="skip"'
     if hungry:
         return FileCondemned(
             f"file {label}, sample {y}: {MAX_MEMORY_DEATHS} workers in a row had more memory than they may before "
             f"process() came further (the last one {how}); raise worker_memory, or cut the file into smaller ones{rest}"
+        )
+    if broke_protocol:
+        return FileCondemned(
+            f"file {label}, sample {y}: {MAX_PROTOCOL_DEATHS} workers in a row sent what the service does not accept "
+            f"(the last one {how}); look for a library that replaces functions of numpy or Python, or take the file "
+            f"out of the list{rest}"
         )
     return FileCondemned(
         f"file {label}, sample {y}: three workers died while process() produced it (the last one {how}); mend the code "

@@ -40,6 +40,13 @@ _FRUITLESS = (
     "{} workers in a row ended outside of process(), without a sample between them (the last one {}); "
     "look at what they wrote"
 )
+_MAX_FRUITLESS_KILLS = 200
+"""The same of workers that were killed from outside while there is a pass: kills at random meet some that have only
+begun."""
+_FRUITLESS_KILLS = (
+    "{} workers in a row were killed, without a sample between them (the last one {}); find out what kills them: the "
+    "kernel for lack of memory (`dmesg` shows it), or another program"
+)
 
 
 @dataclass(slots=True)
@@ -64,7 +71,7 @@ class _Places:
         self.active = 0
         self.standby: set[int] = set()
         self.start_deaths = 0
-        self.fruitless_deaths = self.seen_committed = 0
+        self.fruitless_deaths = self.fruitless_kills = self.seen_committed = 0
 
     @property
     def wanted(self) -> int:
@@ -131,22 +138,23 @@ class WorkerPool:
         if worker is None:
             return []
         if worker.state is STARTING and not self._closing and (error := self._start_error(worker, event)) is not None:
-            out = self._give_up(worker.number, error)
+            actions = self._give_up(worker.number, error)
             self._remove(worker)
-            return out
+            return actions
         before = worker.state
         self._remove(worker)
         if self._closing:
             return []
-        out = []
-        if before is ACTIVE:
-            self.workers_lost += 1
+        out: list[Action] = []
+        if before is not STARTING:
             where = self._describe_sample(event)
-            out.append(Log(f"worker {worker.number} {event.how}{where}; its files go to another", kind="worker lost"))
-            fruitless = self.dispatchers and event.voluntary and self._too_many_lost(worker.host, bool(where))
-            self._hand_over_files(event)
-            if fruitless:
-                error = ServiceLost(_FRUITLESS.format(_MAX_FRUITLESS_DEATHS, event.how))
+            error = self._fruitless_error(worker.host, event, bool(where))
+            if before is ACTIVE:
+                self.workers_lost += 1
+                self._hand_over_files(event)
+            rest = "its files go to another" if before is ACTIVE else "it stood by"
+            out.append(Log(f"worker {worker.number} {event.how}{where}; {rest}", kind="worker lost"))
+            if error is not None:
                 return [Fatal(error)] if worker.host == THIS_HOST else [*out, TurnAway(worker.host, error)]
         self._promote(worker.host)
         return out + self._replenish(worker.host)
@@ -181,7 +189,7 @@ class WorkerPool:
         for dispatcher in self.dispatchers.values():
             dispatcher.worker_lost(
                 event.worker, event.running_sample, event.how, hungry=event.over_memory, host_lost=event.host_lost,
-                sample_timeout=event.sample_timeout,
+                sample_timeout=event.sample_timeout, broke_protocol=event.broke_protocol,
             )  # fmt: skip
 
     # -- hosts -----------------------------------------------------------------------------------------------------
@@ -252,15 +260,21 @@ class WorkerPool:
             return ""
         return f" in file {dispatcher.label(file)}, sample {sample_index}"
 
-    def _too_many_lost(self, host: int, blamed: bool) -> bool:
-        """Return True if too many workers of ``host`` were lost in a row without a sample between them, none of them in
-        a file that can be blamed."""
+    def _fruitless_error(self, host: int, event: WorkerGone, blamed: bool) -> ServiceLost | None:
+        """Return why no more workers are started on ``host``: too many were lost in a row without a sample between
+        them, none of them in a file that can be blamed. None: they are."""
         places = self._hosts[host]
         committed = self._committed + sum(dispatcher.samples_committed for dispatcher in self.dispatchers.values())
         if blamed or committed != places.seen_committed:
-            places.seen_committed, places.fruitless_deaths = committed, 0
-        places.fruitless_deaths += not blamed
-        return places.fruitless_deaths >= _MAX_FRUITLESS_DEATHS
+            places.seen_committed, places.fruitless_deaths, places.fruitless_kills = committed, 0, 0
+        if not blamed:
+            places.fruitless_deaths += event.voluntary
+            places.fruitless_kills += not event.voluntary and bool(self.dispatchers)
+        if places.fruitless_deaths >= _MAX_FRUITLESS_DEATHS:
+            return ServiceLost(_FRUITLESS.format(_MAX_FRUITLESS_DEATHS, event.how))
+        if places.fruitless_kills >= _MAX_FRUITLESS_KILLS:
+            return ServiceLost(_FRUITLESS_KILLS.format(_MAX_FRUITLESS_KILLS, event.how))
+        return None
 
     # -- state -----------------------------------------------------------------------------------------------------
     @property
