@@ -101,7 +101,7 @@ def _keywords(args: Mapping[str, Any] | None) -> dict[str, Any]:
     for key in args:
         if not isinstance(key, str):
             raise OptionTypeError(f"args must have names as keys, got the key {key!r:.80} ({type(key).__name__})")
-    return dict(args)
+    return dict(sorted(args.items()))  # keywords have no order of their own
 
 
 def define_py_data_sources2(

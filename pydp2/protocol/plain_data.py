@@ -6,13 +6,17 @@ or dates, and NumPy scalars. They keep the value *and* its type. Everything else
 because a value that cannot be told apart at the other end would be a silent change of the user's data. Decoding never
 runs anything that the bytes name.
 
+A value has one form, in every process and run, because the form is compared: states and caches belong to the arguments
+of a provider. The items of a set are in the order of their bytes. Every NaN has the same bits. The order of a dict is
+part of its value, since a hook can see it. True, 1 and 1.0 are three values, and so are 0.0 and -0.0.
+
 The format is msgpack; a type that msgpack lacks is an extension whose body is again msgpack:
 
     1  tuple        [items]
     2  set          [items]
     3  frozenset    [items]
     4  integer beyond 64 bits: two's complement, little-endian bytes
-    5  array        [dtype as "<f4", shape, bytes in C order]
+    5  array        [dtype as "<f4", shape, bytes in C order; bytes that no value fills are 0]
     6  scalar       the same, of an array without dimensions
 
 Nothing here knows of messages or sockets. See docs/architecture.md, "the protocol".
@@ -38,7 +42,9 @@ MAX_DEPTH = 64
 """Depth to which a value may be nested."""
 
 _TUPLE, _SET, _FROZENSET, _BIGINT, _ARRAY, _SCALAR = 1, 2, 3, 4, 5, 6
-_SCALAR_TYPES = frozenset({type(None), bool, float, bytes})
+_SCALAR_TYPES = frozenset({type(None), bool, bytes})
+_X87_DIGITS = 63  # of a long double of 10 bytes, the rest of whose bytes are whatever was in memory
+_X87_BYTES = 10
 _NESTED_CODES: dict[type, int] = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
 _NESTED_TYPES: dict[int, Callable[[list[Any]], Any]] = {_TUPLE: tuple, _SET: set, _FROZENSET: frozenset}
 
@@ -83,6 +89,8 @@ def _to_msgpack(value: Any, path: str, depth: int) -> Any:
     kind = type(value)
     if kind in _SCALAR_TYPES:
         return value
+    if kind is float:
+        return value if value == value else float("nan")  # a new one: as keys of a dict, two are not one
     if kind is str:
         return _checked_text(value, path)
     if kind is int:
@@ -108,6 +116,7 @@ def _to_msgpack(value: Any, path: str, depth: int) -> Any:
         items = [_to_msgpack(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
     else:
         items = [_to_msgpack(item, f"{path} (an element of the {kind.__name__})", depth + 1) for item in value]
+        items.sort(key=pack_unchecked)  # a set has another order in each process
     return items if kind is list else ExtType(_NESTED_CODES[kind], pack_unchecked(items))
 
 
@@ -129,8 +138,20 @@ def _encode_array(value: np.ndarray[Any, Any] | np.generic, path: str) -> ExtTyp
         raise OptionTypeError(f"{path}: an array of Python objects cannot travel to the workers; use a list")
     if _dtype(dtype.str) != dtype:
         raise OptionTypeError(f"{path}: an array of {dtype} cannot travel to the workers; use one array for each field")
-    body = pack_unchecked([dtype.str, list(value.shape), value.tobytes()])
+    body = pack_unchecked([dtype.str, list(value.shape), _array_bytes(value)])
     return ExtType(_ARRAY if isinstance(value, np.ndarray) else _SCALAR, body)
+
+
+def _array_bytes(value: np.ndarray[Any, Any] | np.generic) -> bytes:
+    """Return the bytes of the items of ``value`` in C order, the same for equal items."""
+    if value.dtype.kind not in "fc":
+        return value.tobytes()
+    numbers = np.array(value, order="C").reshape(-1).view(value.real.dtype)
+    numbers[np.isnan(numbers)] = np.nan
+    if numbers.dtype.char == "g" and np.finfo(np.longdouble).nmant == _X87_DIGITS:
+        filling = slice(_X87_BYTES, None) if numbers.dtype.isnative else slice(-_X87_BYTES)
+        numbers.view(np.uint8).reshape(numbers.size, numbers.itemsize)[:, filling] = 0
+    return numbers.tobytes()
 
 
 def _dtype(text: object) -> np.dtype[Any] | None:

@@ -202,6 +202,10 @@ def _entries(value: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 def _order(value: Any) -> str:
     """Return a key that sorts the entries of equal sets alike."""
+    if type(value) is tuple:
+        return f"({','.join(map(_order, value))})"
+    if type(value) is frozenset:
+        return f"{{{','.join(sorted(map(_order, value)))}}}"
     return repr(value) if type(value) in _PLAIN else str(getattr(value, "__qualname__", type(value)))
 
 

@@ -235,7 +235,7 @@ def _checked_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
     for key in args:
         if not isinstance(key, str):
             raise OptionTypeError(f"args must have names as keys, got the key {key!r:.80} ({type(key).__name__})")
-    return dict(args)
+    return dict(sorted(args.items()))  # in the workers, and without a service
 
 
 def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, Any], name: str) -> None:

@@ -18,6 +18,7 @@ from pydp2.cache.folder import COUNTS_NAME
 
 from ..conftest import wait_until
 from ..runs import processes
+from ..warm_starts import start_program
 
 CONTENTS = [list(range(1000 * i, 1000 * i + size)) for i, size in enumerate([40, 7, 0, 90, 25, 60, 33, 81, 1, 52])]
 LISTED = [x for lines in CONTENTS for x in lines]
@@ -439,3 +440,41 @@ def test_figures_tell_of_the_disk(place: Place) -> None:
             disk = service.stats()["cache"]["disk"]
             assert (disk["read"], disk["directory"]) == (read, str(place.cache))
             assert disk["bytes"] == sum(path.stat().st_size for path in place.entries())
+
+
+SET_OF_TEXTS = """
+import json, pathlib, sys
+import pydp2
+
+words = {f"word{n}" for n in range(30)}
+args = {"words": words, "pairs": {(word, frozenset(words)) for word in words}}
+given = {name: args[name] for name in sys.argv[1:]}
+with pydp2.load(["a", "b"], "prov.process", args=given, batch_size=1, workers=1, cache_dir="cache") as data:
+    if (state := pathlib.Path("state.json")).exists():
+        data.load_state_dict(json.loads(state.read_text()))
+    assert sum(len(batch) for batch in data) == 6
+    state.write_text(json.dumps(data.state_dict()))
+"""
+KEEPS = """
+from pydp2 import *
+
+def hook(settings, words, pairs, **kwargs):
+    open("hooks", "a").write("+")
+
+@provider(input_types=[integer_value(10)], init_hook=hook, cache=CacheType.CACHE_PASS_ON_DISK)
+def process(settings, filename):
+    open("log", "a").write("+")
+    yield from range(3)
+"""
+
+
+def test_args_with_sets_of_texts_have_one_entry_and_one_state_in_every_run(tmp_path: Path) -> None:
+    """Each interpreter has another order of the items of a set, and of the keywords."""
+    (tmp_path / "prov.py").write_text(KEEPS)
+    (tmp_path / "program.py").write_text(SET_OF_TEXTS)
+    for seed, names in (("1", ["words", "pairs"]), ("2", ["words", "pairs"]), ("3", ["pairs", "words"])):
+        process = start_program(["program.py", *names], tmp_path, os.environ | {"PYTHONHASHSEED": seed})
+        with process.stdout as out, process.stderr as err:
+            assert (process.wait(60), out.read(), err.read()) == (0, "", "")
+    assert (tmp_path / "log").read_text() == "++"
+    assert len([each for each in (tmp_path / "cache").iterdir() if each.is_dir()]) == 1

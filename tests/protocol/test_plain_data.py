@@ -6,6 +6,10 @@ import collections
 import contextlib
 import datetime
 import enum
+import os
+import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +100,69 @@ def test_numpy_scalars_arrive_as_such() -> None:
 def test_a_dictionary_of_words_arrives_in_its_order() -> None:
     words = {f"word{i}": i for i in range(1000)}
     assert list(decode_plain(encode_plain(words)).items()) == list(words.items())
+
+
+@given(st.lists(leaves | st.lists(leaves, max_size=3).map(tuple), max_size=8))
+def test_equal_sets_have_the_same_bytes_in_whatever_order_they_were_filled(items: list[Any]) -> None:
+    items = list(dict.fromkeys(items))  # of 1 and True a set keeps the first
+    one, other = set(items), set[Any]()
+    other.update(reversed(items))
+    assert encode_plain([one, frozenset(one)]) == encode_plain([other, frozenset(other)])
+
+
+NESTED = """
+import sys
+from pydp2.protocol.plain_data import encode_plain
+words = {f"word{n}" for n in range(50)}
+value = {"words": words, "pairs": {(word, frozenset(words)) for word in words}, "keys": {frozenset(words): 1}}
+print(encode_plain(value).hex())
+"""
+
+
+def test_a_set_of_texts_has_the_same_bytes_in_every_process() -> None:
+    """Python orders it by hashes of texts, which differ from process to process."""
+    written = {
+        subprocess.run(
+            [sys.executable, "-c", NESTED],
+            env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True, timeout=60,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(written) == 1
+
+
+def test_every_nan_has_the_same_bytes_and_stays_one_of_several() -> None:
+    odd = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0123))[0]
+    for one, other in ((float("nan"), odd), (np.float32("nan"), -np.float32("nan"))):
+        assert encode_plain({"a": [one, np.array([one, 1.0])]}) == encode_plain({"a": [other, np.array([other, 1.0])]})
+    assert encode_plain(np.array([complex(odd, 1)])) == encode_plain(np.array([complex("nan"), 1])[:1] + 1j)
+    assert len(decode_plain(encode_plain({float("nan"): 1, odd: 2}))) == 2
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", [np.longdouble, np.clongdouble])
+def test_bytes_between_long_doubles_do_not_count(kind: Any, order: str) -> None:
+    """A long double of x86 has 10 bytes in 16: the others are whatever was in memory."""
+    filled = []
+    for byte in (0, 255):
+        array = np.frombuffer(bytes([byte]) * 2 * np.dtype(kind).itemsize, kind).copy()
+        array[...] = np.array(["0.1", "-3"]).astype(kind)
+        filled.append(array.astype(np.dtype(kind).newbyteorder(order)))
+    for made in (np.array, lambda array: array[0]):
+        assert encode_plain(made(filled[0])) == encode_plain(made(filled[1]))
+        assert np.array_equal(decode_plain(encode_plain(made(filled[0]))), made(filled[0]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, True), (1, 1.0), (0.0, -0.0), ("a", b"a"), ((1,), [1]), ({1}, frozenset({1})), (1.0, np.float64(1)),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({1}, {True}), (np.int32(1), np.int64(1)),
+        (np.array([1, 2]), np.array([[1, 2]])),
+    ],
+)  # fmt: skip
+def test_what_a_hook_can_tell_apart_has_other_bytes(one: Any, other: Any) -> None:
+    assert encode_plain(one) != encode_plain(other)
 
 
 class Colour(enum.IntEnum):
