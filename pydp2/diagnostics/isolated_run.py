@@ -15,6 +15,7 @@ from collections.abc import Collection
 from dataclasses import astuple
 
 from pydp2.diagnostics.check import FileRun, Finding
+from pydp2.engine.open_files import kept_positions
 from pydp2.providers import StartedProvider
 
 _LOOK = 0.05  # seconds between looks how far it is
@@ -29,19 +30,20 @@ def run_isolated(
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of numpy's sleep between its calls
-        child = os.fork()
-    if not child:
-        _child(running, file, number, places, limit, at, write)
-    os.close(write)
-    try:
-        output, slow = _watched(read, at, sample_timeout)
-    finally:
-        os.close(read)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        status = os.waitpid(child, 0)[1]
+    with kept_positions():  # in files that the hook has opened: the child shares them
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of numpy's sleep between its calls
+            child = os.fork()
+        if not child:
+            _child(running, file, number, places, limit, at, write)
+        os.close(write)
+        try:
+            output, slow = _watched(read, at, sample_timeout)
+        finally:
+            os.close(read)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            status = os.waitpid(child, 0)[1]
     if output.endswith(b"\n"):
         length, findings = json.loads(output)
         return length, [Finding(*finding) for finding in findings]

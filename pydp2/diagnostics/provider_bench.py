@@ -25,7 +25,8 @@ from typing import Any
 from pydp2.api.interpreter import start_interpreter
 from pydp2.diagnostics.provider_bench_loop import AREA, BARE, FIRST, PACKED, LoopCounts, ProviderLoop, ResultPage
 from pydp2.diagnostics.slot_costs import SlotCost
-from pydp2.engine.fork_setup import thread_count
+from pydp2.engine.fork_setup import fork_obstacle
+from pydp2.engine.open_files import open_descriptors
 from pydp2.errors import Error, ServiceLost, from_user, from_wire, provider_error, to_wire
 from pydp2.file_list import FileList
 from pydp2.protocol import plain_data
@@ -201,9 +202,10 @@ def _unit(
     try:
         for descriptor in others:
             os.close(descriptor)
+        before = open_descriptors()
         running = load_provider(spec, files)
         if unit == 0 and len(areas) > 1:
-            if thread_count() == 1:
+            if not fork_obstacle(before):
                 for other in range(1, len(areas)):
                     if not os.fork():
                         unit = other

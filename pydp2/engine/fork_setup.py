@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
+from pydp2.engine.open_files import Held, shared_files
 from pydp2.engine.process_control import die_with_parent, line_buffer_c_output, set_name
 from pydp2.stdlib import os, signal, threading, time
 
@@ -29,8 +30,9 @@ def require_single_threaded() -> None:
         raise RuntimeError(f"workers are forked from a process with one thread, this one has {count}")
 
 
-def fork_obstacle() -> str:
-    """Return why no worker can be forked from this process, in which the user's code has run, or ''."""
+def fork_obstacle(before: Held) -> str:
+    """Return why no worker can be forked from this process, in which the user's code has run, or ''. ``before``: the
+    descriptors that it had before."""
     deadline = time.monotonic() + _ENDING
     while thread_count() != 1 and threading.active_count() == 1 and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -42,7 +44,7 @@ def fork_obstacle() -> str:
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return "they start a process, and workers cannot share one"
-    return ""
+    return shared_files(before)
 
 
 def open_standard_streams() -> None:

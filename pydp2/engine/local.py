@@ -108,7 +108,8 @@ class LocalEngine:
     """Engine of local processes. Make it while the process is still single-threaded: it forks the supervisor at once.
 
     ``prepare`` gets a process ready to become workers: with ``once`` one process for all of them, where that is
-    possible (Linux; it must leave that process with one thread and no child), else every worker. An :class:`EngineNote`
+    possible (Linux; it must leave that process with one thread, no child, and no open file that workers would read
+    from one position), else every worker. An :class:`EngineNote`
     tells which of the two it is, and why. ``on_output(worker, status row, descriptor)`` is called in this process with
     the read end of a pipe that carries what the worker's process writes to its stdout and stderr; ``status_row`` is
     None for the process that is made ready for all. ``first``: see :class:`~pydp2.engine.supervisor.Supervisor`.

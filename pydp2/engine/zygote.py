@@ -19,6 +19,7 @@ import contextlib
 
 from pydp2.engine.base import PrepareWorker, StatusPage, WorkerMain
 from pydp2.engine.fork_setup import flush_output, fork_obstacle, open_standard_streams, redirect_output, run_child
+from pydp2.engine.open_files import open_descriptors
 from pydp2.engine.process_control import die_with_parent, flush_c_output, set_name
 from pydp2.stdlib import gc, os, socket
 
@@ -28,13 +29,14 @@ PACKET = 4096
 
 def run_zygote(channel: socket.socket, supervisor: int, page: StatusPage, prepare: PrepareWorker) -> None:
     """Run the zygote; ``channel`` leads to the supervisor, which is process ``supervisor``."""
+    before = open_descriptors()
     prepared = prepare(None, page.show_progress)
     gc.collect()
     open_standard_streams()
     alone = not prepared.is_usable
     word = ALONE
     if not alone:
-        reason = fork_obstacle()
+        reason = fork_obstacle(before)
         alone = bool(reason)
         word = f"{ALONE} {reason}" if alone else READY
     gc.freeze()  # no collection in a worker writes into objects made so far: their pages stay shared

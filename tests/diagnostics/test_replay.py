@@ -230,3 +230,31 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
     path = tmp_path_factory.mktemp("q") / "bad.jsonl"
     path.write_bytes(b"".join(map(_line, losses)))
     assert list(read(path)) == list(enumerate(losses, 1))
+
+
+SHARES = """
+import os
+
+def hook(settings, **kwargs):
+    settings.lines = open("numbers", "rb")
+    settings.lines.readline()
+
+@provider(input_types={"n": integer_value(100)}, init_hook=hook, check=True, check_fail_continue=True)
+def process(settings, filename):
+    settings.lines.seek(0)
+    for number, line in enumerate(settings.lines):
+        yield {"n": int(line)}
+    if filename == "crashes":
+        os._exit(3)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody closes what the hook opened
+def test_a_child_moves_no_position_in_a_file_that_the_hook_has_opened(
+    tmp_path: Path, provider_file: Callable[[str], str]
+) -> None:
+    (tmp_path / "numbers").write_text("7\n" * 20_000)
+    lines = [line("crashes", 20_000, "condemned"), line("other", 19_999)]
+    (tmp_path / "bad.jsonl").write_text("".join(f"{each}\n" for each in lines), "utf-8")
+    report = pydp2.replay(tmp_path / "bad.jsonl", provider_file(SHARES), root=tmp_path)
+    assert [each.verdict for each in report.verdicts] == [BAD, GOOD]
