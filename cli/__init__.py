@@ -8,11 +8,13 @@ stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import signal
 import sys
 import warnings
 from bdb import BdbQuit
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 import click
@@ -55,7 +57,7 @@ class _CommandGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and turn what ends a command into its exit code and one text on stderr."""
-        with warnings.catch_warnings(), signals.signals_raise():
+        with warnings.catch_warnings(), signals.signals_raise(), _own_arguments():
             warnings.simplefilter("default", UserWarning)  # each once, also if the list is read twice
             warnings.showwarning = _show_warning
             try:
@@ -76,6 +78,17 @@ class _CommandGroup(click.Group):
                     raise
                 click.echo(f"Error: {error}", err=True)
                 ctx.exit(UNREACHABLE if isinstance(error, pydp2.errors.ServiceUnreachable) else FAILED)
+
+
+@contextlib.contextmanager
+def _own_arguments() -> Iterator[None]:
+    """Hide the arguments of the command from the user's code, here and in workers: they are not those of a script."""
+    given = sys.argv
+    sys.argv = given[:1]
+    try:
+        yield
+    finally:
+        sys.argv = given
 
 
 def _end_if_stdout_failed(error: Exception) -> None:

@@ -100,7 +100,7 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
         "args": dict(served.args), "is_train": served.is_train, "root": None if shipped else str(served.root),
         "options": dict(options), "hosts": hosts, "workers_per_host": workers_per_host, "max_hosts": max_hosts,
         "resources": dict(resources or {}), "runtime_env": dict(runtime_env or {}), "scale_seconds": scale_seconds,
-        "compress": compress, "row_server": row_server,
+        "compress": compress, "row_server": row_server, "argv": list(sys.argv),
     }  # fmt: skip
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -211,6 +211,7 @@ class _ServerActor:
 
     def _launch(self) -> pydp2.Service:
         plan, options = self._plan, dict(self._plan["options"])
+        sys.argv[:] = plan["argv"]  # workers have the arguments of the program that serves, this is its deputy
         options.setdefault("bind", f"tcp://{_ray().util.get_node_ip_address()}:*")
         return pydp2.launch(
             plan["entries"], plan["provider"], args=plan["args"], is_train=plan["is_train"], root=plan["root"],

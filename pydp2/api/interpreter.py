@@ -16,6 +16,15 @@ from pydp2.api.rundir import is_open, move_above_standard_streams
 _HASHES = {"PYTHONHASHSEED": "0"}
 # It forks, so it must have one thread: numpy's BLAS would start more. What it forks shares the cores anyway.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_FLAGS = {
+    "optimize": "O",
+    "bytes_warning": "b",
+    "dont_write_bytecode": "B",
+    "ignore_environment": "E",
+    "no_user_site": "s",
+}
+"""Flags of an interpreter that decide what code does, or where it is found; with their letters."""
+_X_OPTIONS = ("dev", "frozen_modules", "no_debug_ranges", "pycache_prefix", "utf8", "warn_default_encoding")
 
 
 def start_interpreter(
@@ -43,7 +52,7 @@ def start_interpreter(
     stderr = 2 if is_open(2) else subprocess.DEVNULL
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
+            [sys.executable, "-P", *_flags(), "-c", code],
             pass_fds=[theirs.fileno(), *passed],
             stdin=subprocess.DEVNULL,
             stdout=stderr if prints else subprocess.DEVNULL,
@@ -57,3 +66,11 @@ def start_interpreter(
     finally:
         theirs.close()
     return process, ours
+
+
+def _flags() -> list[str]:
+    """Return the options of the command line with which this program runs, as far as another process needs them too.
+    Options for warnings are not among them: they go to workers (:mod:`pydp2.providers.program_state`)."""
+    letters = ["-" + letter * count for name, letter in _FLAGS.items() if (count := int(getattr(sys.flags, name)))]
+    given = {name: value for name, value in sys._xoptions.items() if name in _X_OPTIONS}
+    return letters + [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in given.items()]

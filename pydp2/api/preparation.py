@@ -143,6 +143,5 @@ def _key_of(spec: ServiceSpec) -> Key:
     lines = Path("/proc/thread-self/status").read_text().splitlines()
     inherited = [line for line in lines if line.startswith(_INHERITED)]
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    return (
-        spec.provider, spec.root, spec.path, *sorted(os.environ.items()), sys.executable, nice, *limits, *inherited
-    )  # fmt: skip
+    process = (*sorted(os.environ.items()), sys.executable, nice, *limits, *inherited)
+    return (spec.provider, spec.root, spec.path, spec.program, *process)

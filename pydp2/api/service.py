@@ -49,6 +49,7 @@ from pydp2.options.tables import (
 from pydp2.options.values import bind_address, seconds
 from pydp2.protocol import plain_data
 from pydp2.providers import Provider, address_of
+from pydp2.providers.program_state import ProgramState
 from pydp2.server import timing
 from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
 from pydp2.service_address import ipc_path, split_token, with_token, without_token
@@ -252,6 +253,7 @@ def launch(
         spec = ServiceSpec(
             provider=address,
             args=encoded,
+            program=ProgramState.of_this_program(served.provider).to_bytes(),
             is_train=served.is_train,
             input_order=chosen.input_order or (),
             root=str(served.root),

@@ -34,6 +34,7 @@ from pydp2.host.setup import AgentSetup, send_setup
 from pydp2.options.values import folder_path, integer_from, seconds, value_text
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import decode_plain
+from pydp2.providers.program_state import ProgramState
 from pydp2.release import RELEASE
 from pydp2.server.spec import WorkerTerms, receive_plain
 from pydp2.transport.compression import CODEC, FrameCompressor
@@ -53,6 +54,7 @@ class _Spec(NamedTuple):
     terms: Mapping[str, Any]
     digest: str
     args: bytes
+    program: bytes
     files: FileList
 
 
@@ -185,14 +187,16 @@ class WorkerHost:
         message, body = received
         if isinstance(message, m.Refused):
             raise from_wire(message.error)
-        if not isinstance(message, m.Spec) or len(body) != 4:
+        if not isinstance(message, m.Spec) or len(body) != 5:
             raise RemoteProtocolError(f"expected Spec, got {type(message).__name__}")
-        args, blob, offsets, source = (bytes(frame) for frame in body)
+        args, program, blob, offsets, source = (bytes(frame) for frame in body)
         files = FileList.from_buffers(blob, offsets, source.decode(errors="replace") or None)
-        WorkerTerms.from_wire(message.terms, args)  # here an error has a place where it is shown
+        WorkerTerms.from_wire(message.terms, args, program)  # here an error has a place where it is shown
+        if program:
+            ProgramState.from_bytes(program)
         if not isinstance(decode_plain(args), dict):
             raise RemoteProtocolError("Spec: the arguments of a provider must be a dict")
-        return _Spec(message.terms, message.digest, args, files)
+        return _Spec(message.terms, message.digest, args, program, files)
 
     def _run_agent(self, target: Target, spec: _Spec) -> dict[str, Any]:
         """Run the process of the agent; return its last words."""
@@ -211,7 +215,8 @@ class WorkerHost:
             if self._leaving:  # just now, when there was no agent to be told
                 process.send_signal(signal.SIGTERM)
             try:
-                send_setup(channel, setup, spec.terms, spec.args, map_entries(spec.files, self._maps))
+                files = map_entries(spec.files, self._maps)
+                send_setup(channel, setup, spec.terms, spec.args, spec.program, files)
                 return receive_plain(channel)
             except (EOFError, OSError):
                 status = process.wait(_END_SECONDS)

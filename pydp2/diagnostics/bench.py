@@ -29,6 +29,7 @@ from pydp2.options.tables import (
 )
 from pydp2.protocol import plain_data
 from pydp2.providers import Provider, address_of
+from pydp2.providers.program_state import ProgramState
 
 _SECONDS = 15.0
 _LEAST = 1.0
@@ -141,6 +142,7 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
     spec = ProviderSpec(
         provider=address_of(served.provider),
         args=plain_data.encode_plain(served.args),
+        program=ProgramState.of_this_program(served.provider).to_bytes(),
         is_train=served.is_train,
         input_order=tuple(chosen.input_order or ()),
         root=str(served.root),

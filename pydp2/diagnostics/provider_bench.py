@@ -33,6 +33,7 @@ from pydp2.protocol import plain_data
 from pydp2.providers import StartedProvider
 from pydp2.providers.error_location import count_own_frames
 from pydp2.providers.process_setup import set_up_process, start_by_address
+from pydp2.providers.program_state import ProgramState
 from pydp2.server.spec import receive_block, receive_plain, send_blocks, send_plain
 from pydp2.worker import IN_WORKER
 
@@ -73,11 +74,12 @@ class ProviderRates:
 # -- in the program ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class ProviderSpec:
-    """Provider as another process can start it. ``args``: encoded plain data; ``path``: where to look for its
-    module."""
+    """Provider as another process can start it. ``args``: encoded plain data; ``program``: encoded state of the
+    program; ``path``: where to look for its module."""
 
     provider: str
     args: bytes
+    program: bytes = b""
     is_train: bool
     input_order: tuple[str, ...]
     root: str
@@ -233,11 +235,13 @@ def _unit(
 
 def load_provider(spec: dict[str, Any], files: FileList) -> StartedProvider:
     """Load the provider as a worker does."""
-    set_up_process(spec["root"], spec["path"])
+    program = ProgramState.from_bytes(spec["program"]) if spec["program"] else None
+    set_up_process(spec["root"], spec["path"], program)
     return start_by_address(
         spec["provider"],
         args=plain_data.decode_plain(spec["args"]),
         is_train=spec["is_train"],
         input_order=spec["input_order"],
         file_list=files,
+        program=program,
     )

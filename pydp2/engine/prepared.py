@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pydp2.engine.fork_setup import flush_output, fork_obstacle, run_child
+from pydp2.engine.open_files import Held, open_descriptors
 from pydp2.engine.process_control import flush_c_output, set_name
 
 READY: Final = b"ready"
@@ -49,7 +50,7 @@ class _ProcessState(NamedTuple):
     """State of a process that a copy of it would share, or not have: open descriptors, memory that is shared, signal
     handlers, and the functions of the modules that a supervisor uses."""
 
-    descriptors: dict[int, str]
+    descriptors: Held
     shared_memory: list[str]
     handlers: list[Any]
     functions: list[dict[str, Any]]
@@ -59,19 +60,11 @@ class _ProcessState(NamedTuple):
         """Return the state of this process. Raises OSError where there is no /proc."""
         maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
         return cls(
-            _open_descriptors(),
+            open_descriptors(),
             [words[0] for words in maps if words[1].startswith("rw") and words[1].endswith("s")],
             [signal.getsignal(number) for number in signal.valid_signals()],
             [dict(vars(module)) for module in _OURS],
         )
-
-
-def _open_descriptors() -> dict[int, str]:
-    found = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the one that listed them
-            found[int(entry.name)] = str(entry.readlink())
-    return found
 
 
 class PreparedCopy:
@@ -190,7 +183,7 @@ def _has_pidfd() -> bool:
 
 def _copy_obstacle(before: _ProcessState) -> str:
     """Return why a copy of this process is not as good as another process that imports the same code, or ''."""
-    if reason := fork_obstacle():
+    if reason := fork_obstacle(before.descriptors):
         return reason
     now = _ProcessState.now()
     if now.descriptors != before.descriptors:
@@ -223,7 +216,7 @@ def _keep_open(descriptors: set[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
-    for number in _open_descriptors():
+    for number in open_descriptors():
         if number > 2 and number not in descriptors:
             with contextlib.suppress(OSError):
                 os.close(number)

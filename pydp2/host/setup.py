@@ -5,12 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
-
-import msgpack
+from typing import Any
 
 from pydp2.file_list import FileList
-from pydp2.server.spec import WorkerTerms, receive_block, send_blocks
+from pydp2.server.spec import WorkerTerms, packed, receive_block, send_blocks, unpacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +36,19 @@ class AgentSetup:
 
 
 def send_setup(
-    channel: socket.socket, setup: AgentSetup, terms: Mapping[str, Any], args: bytes, files: FileList
+    channel: socket.socket, setup: AgentSetup, terms: Mapping[str, Any], args: bytes, program: bytes, files: FileList
 ) -> None:
     """Send all that an agent needs."""
     blob, offsets = files.to_buffers()
     plain = {"setup": asdict(setup), "terms": terms, "source": files.source}
-    send_blocks(channel, cast(bytes, msgpack.packb(plain)), args, blob, offsets)
+    send_blocks(channel, packed(plain), args, program, blob, offsets)
 
 
 def receive_setup(channel: socket.socket) -> tuple[AgentSetup, WorkerTerms, FileList]:
     """Inverse of :func:`send_setup`."""
-    plain = msgpack.unpackb(receive_block(channel))
-    args, blob, offsets = receive_block(channel), receive_block(channel), receive_block(channel)
+    plain = unpacked(receive_block(channel))
+    args, program, blob, offsets = (receive_block(channel) for _ in range(4))
     given = plain["setup"]
     given["path"] = tuple(given["path"])
     files = FileList.from_buffers(blob, offsets, plain["source"])
-    return AgentSetup(**given), WorkerTerms.from_wire(plain["terms"], args), files
+    return AgentSetup(**given), WorkerTerms.from_wire(plain["terms"], args, program), files

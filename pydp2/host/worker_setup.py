@@ -46,6 +46,7 @@ def worker_spec(
         files=files,
         root=root,
         path=path,
+        program=terms.program,
         loop=LoopOptions(
             max_unbound=max(1, _FEW_WORKERS // workers),
             times_samples=terms.sample_timeout is not None,

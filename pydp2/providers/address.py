@@ -109,6 +109,34 @@ def address_of(provider: Provider | str) -> str:
     return f"{Path(file).resolve()}:{name}"
 
 
+def imported_provider(address: str) -> Provider | None:
+    """Return the provider at ``address`` if this program has imported its module, be it as ``__main__``; else None."""
+    place, attribute = _parse_address(address)
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if place.endswith(".py"):
+        path = Path(place).resolve()
+        named = [
+            module
+            for module in [*sys.modules.values()]
+            if Path(getattr(module, "__file__", None) or "").name == path.name
+        ]
+        modules = [module for module in named if _is_same_file(str(module.__file__), str(path))]
+    else:
+        modules = [sys.modules[place]] if place in sys.modules else []
+        if main is not None and file is not None and Path(file).stem == place:
+            modules.append(main)
+    for module in modules:
+        found: Any = module
+        for part in attribute.split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, ModuleType):
+            found = getattr(found, _DEFAULT_FUNCTION, None)
+        if isinstance(found, Provider):
+            return found
+    return None
+
+
 def _parse_address(address: object) -> tuple[str, str]:
     """Return (module or file, attribute) of an address."""
     if not isinstance(address, str):
@@ -215,8 +243,22 @@ def _import_errors(what: str) -> Iterator[None]:
             list(traceback.walk_tb(error.__traceback__))
         ):
             error = error.with_traceback(None)  # its text says where; no frame is the user's
-        text = f"{what} raised {type(error).__name__} while it was imported{remedy(error)}"
+        text = f"{what} raised {type(error).__name__} while it was imported{remedy(error) or _argv_hint(error)}"
         raise from_user(text, error, count_own_frames(error)) from None
+
+
+def _argv_hint(error: BaseException) -> str:
+    """Return the arguments with which the user's module was imported, if ``error`` may come from them, and the remedy;
+    else ''."""
+    if not isinstance(error, SystemExit) and not any(
+        "sys.argv" in (frame.line or "") for frame in traceback.extract_tb(error.__traceback__)
+    ):
+        return ""
+    return (
+        "; workers import the module of the provider, with the arguments of the program, "
+        f"sys.argv = {sys.argv!r:.200}: put what only the program does, such as parse_args(), "
+        'below `if __name__ == "__main__":`, and pass what the provider needs of it with args=… to the init_hook'
+    )
 
 
 def _name_in(module: ModuleType, provider: Provider, name: str) -> str:

@@ -13,31 +13,25 @@ import ast
 import builtins
 import hashlib
 import linecache
-import math
 import os
 import re
 import symtable
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from enum import IntEnum
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pydp2.errors import AddressError
 from pydp2.providers.notebook_comparison import differences
-from pydp2.schema.input_types import InputType, is_bfloat16
+from pydp2.providers.plain_text import ALIAS, VALUE_BYTES, plain_text
 
 _FUTURE = "from __future__ import annotations\n"
-_VALUE_BYTES = 1 << 16  # of the text of one value
-_MAX_LEVELS = 16  # of collections in collections, of wrappers around a function
+_MAX_LEVELS = 16  # of wrappers around a function
 _UNUSED_SECONDS = 90 * 86400.0  # after which a module file is removed
 _AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # scopes inside a statement that run with it
-_ALIAS = "_pydp2_"  # before the names of modules that values are made with; the notebook may have names like those
 _OF_VALUES = ("builtins", "ml_dtypes", "numpy", "pathlib", "pydp2", "re")
 _SHARED_NAMES = ("<string>", "<stdin>")  # of more than one source, so linecache may have another one
 
@@ -117,8 +111,8 @@ class _CellNames:
     def add(self, name: str, attributes: frozenset[str] = frozenset()) -> None:
         """Add what ``name`` needs. ``attributes``: dotted names behind it, which may be modules inside a package."""
         value = self._namespace.get(name, _ABSENT)
-        if name.startswith(_ALIAS):
-            self.refused.append(f"{name} (names that begin with {_ALIAS} are those of the file itself: rename it)")
+        if name.startswith(ALIAS):
+            self.refused.append(f"{name} (names that begin with {ALIAS} are those of the file itself: rename it)")
         elif isinstance(value, ModuleType):  # each time: other attributes may have been used
             self._add_module(name, value, attributes)
         elif name not in self._seen and not _is_given(name, value):
@@ -214,16 +208,16 @@ class _CellNames:
             self.refused.append(f"{name} ({'not defined' if value is _ABSENT else 'of a magic or a shell command'})")
             return
         try:
-            text = _value_text(value)
+            text = plain_text(value)
         except ValueError as error:
             self.refused.append(f"{name} ({error})")
             return
-        if len(text) > _VALUE_BYTES:
-            self.refused.append(f"{name} (a {type(value).__name__} of more than {_VALUE_BYTES >> 10} KiB)")
+        if len(text) > VALUE_BYTES:
+            self.refused.append(f"{name} (a {type(value).__name__} of more than {VALUE_BYTES >> 10} KiB)")
             return
-        for module in re.findall(rf"\b{_ALIAS}(\w+)\.", text):
+        for module in re.findall(rf"\b{ALIAS}(\w+)\.", text):
             if module in _OF_VALUES:
-                self._imports[f"import {module} as {_ALIAS}{module}"] = None
+                self._imports[f"import {module} as {ALIAS}{module}"] = None
         self._values.append(f"{name} = {text}")
 
 
@@ -371,65 +365,6 @@ def _dotted(node: ast.expr) -> str:
         return node.id
     inner = _dotted(node.value) if isinstance(node, ast.Attribute) else ""
     return f"{inner}.{node.attr}" if inner and isinstance(node, ast.Attribute) else ""
-
-
-# -- values ------------------------------------------------------------------------------------------------------------
-def _value_text(value: Any, level: int = 0) -> str:
-    """Return an expression that gives an equal value. Raise ValueError, with the reason, if there is none."""
-    kind = type(value)
-    if level > _MAX_LEVELS:
-        raise ValueError(f"more than {_MAX_LEVELS} collections in each other")
-    if value is None or kind in (bool, int, str, bytes) or (kind is float and math.isfinite(value)):
-        return repr(value)
-    if kind is float:
-        return f"_pydp2_builtins.float({str(value)!r})"
-    if kind is complex:
-        return f"_pydp2_builtins.complex({_value_text(value.real)}, {_value_text(value.imag)})"
-    if isinstance(value, PurePath):
-        return f"_pydp2_pathlib.{kind.__name__}({str(value)!r})"
-    if kind is re.Pattern:
-        return f"_pydp2_re.compile({value.pattern!r}, {value.flags})"
-    if kind is InputType:
-        return _input_type_text(value)
-    plain_array = kind in (np.ndarray, np.memmap) or isinstance(value, np.generic)  # others have more: a mask, say
-    if plain_array and value.dtype.kind in "biufc" and value.nbytes <= _VALUE_BYTES:
-        return _numpy_text(value)
-    return _collection_text(value, level + 1)
-
-
-def _input_type_text(value: InputType) -> str:
-    text = str(value.dim)
-    for code in (value.seq_type, value.type):
-        text += f", _pydp2_pydp2.{type(code).__name__}({code:d})" if isinstance(code, IntEnum) else f", {code}"
-    if value.dtype is not None:
-        named = "_pydp2_ml_dtypes.bfloat16" if is_bfloat16(value.dtype) else repr(value.dtype.str)
-        text += f", dtype=_pydp2_numpy.dtype({named})"
-    if value.shape is not None:
-        text += f", shape={value.shape}"
-    return f"_pydp2_pydp2.InputType({text})"
-
-
-def _numpy_text(value: np.ndarray[Any, Any] | np.generic) -> str:
-    plain = value.item() if isinstance(value, np.generic) else None
-    if type(plain) in (bool, int, float, complex):  # long doubles have no plain number that is equal
-        return f"_pydp2_numpy.{type(value).__name__}({_value_text(plain)})"
-    text = f"_pydp2_numpy.frombuffer({value.tobytes()!r}, {value.dtype.str!r}).reshape({value.shape})"
-    return f"{text}.copy()" if plain is None else f"{text}[()]"
-
-
-def _collection_text(value: Any, level: int) -> str:
-    kind = type(value)
-    if kind in (dict, list, tuple, set, frozenset) and len(value) > _VALUE_BYTES:
-        raise ValueError(f"a {kind.__name__} of {len(value)} entries")
-    if kind is dict:
-        return f"{{{', '.join(f'{_value_text(k, level)}: {_value_text(v, level)}' for k, v in value.items())}}}"
-    if kind in (list, tuple):
-        inner = ", ".join(_value_text(each, level) for each in value)
-        return f"[{inner}]" if kind is list else f"({inner},)" if inner else "()"
-    if kind in (set, frozenset):  # sorted: the text must not depend on the seed of hashes
-        inner = ", ".join(sorted(_value_text(each, level) for each in value))
-        return f"_pydp2_builtins.{kind.__name__}([{inner}])"
-    raise ValueError(f"a {kind.__name__}")
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class HostGateway:
         self._readers: frozenset[str] = frozenset()
         self._terms = spec.to_wire()
         source = b"" if files.source is None else files.source.encode()
-        self._frames: list[Any] = [spec.args, *files.to_buffers(), source]
+        self._frames: list[Any] = [spec.args, spec.program, *files.to_buffers(), source]
         self._digest = _digest(m.encode(m.Spec(self._terms, "")), self._frames)
         self._events: list[HostEvent] = []
         self._breaks: Counter[str] = Counter()  # of the protocol, by the name of the host

@@ -21,14 +21,17 @@ _TERM_TYPES: dict[str, Any] = {
     "provider": str, "is_train": bool, "start": str, "worker_memory": int | None, "sample_timeout": float | int | None,
     "warn_changed": bool, "skip_errors": bool,
 }  # fmt: skip
+_ENCODED = ("args", "program")  # too long for a header
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTerms:
-    """Terms under which workers run, on whichever host. ``args`` are encoded plain data."""
+    """Terms under which workers run, on whichever host. ``args`` are encoded plain data, and ``program`` is the encoded
+    state of the program that serves them, b"" for none."""
 
     provider: str
     args: bytes = field(repr=False)
+    program: bytes = field(default=b"", repr=False)
     is_train: bool
     input_order: tuple[str, ...]
     start: str
@@ -39,12 +42,12 @@ class WorkerTerms:
     timing: Timing = DEFAULT_TIMING
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the terms as plain data, without the arguments."""
-        plain = {each.name: getattr(self, each.name) for each in fields(WorkerTerms) if each.name != "args"}
+        """Return the terms as plain data, without what is encoded."""
+        plain = {each.name: getattr(self, each.name) for each in fields(WorkerTerms) if each.name not in _ENCODED}
         return plain | {"input_order": list(self.input_order), "timing": asdict(self.timing)}
 
     @classmethod
-    def from_wire(cls, plain: Mapping[str, Any], args: bytes) -> WorkerTerms:
+    def from_wire(cls, plain: Mapping[str, Any], args: bytes, program: bytes) -> WorkerTerms:
         """Inverse of :meth:`to_wire`. Raises RemoteProtocolError."""
         try:
             timing = Timing(**plain["timing"])
@@ -55,7 +58,7 @@ class WorkerTerms:
                 raise TypeError
             if not all(type(each) in (int, float) and 0 < each < _MAX_SECONDS for each in asdict(timing).values()):
                 raise TypeError
-            return cls(**{**plain, "args": args, "timing": timing, "input_order": order})
+            return cls(**{**plain, "args": args, "program": program, "timing": timing, "input_order": order})
         except (TypeError, KeyError):
             raise RemoteProtocolError("Spec: its terms are not those of this version") from None
 
@@ -129,15 +132,25 @@ def _exactly(channel: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
+def packed(plain: Mapping[str, Any]) -> bytes:
+    """Return plain values as bytes for :func:`unpacked`. Paths in it need not be UTF-8."""
+    return cast(bytes, msgpack.packb(plain, unicode_errors="surrogatepass"))
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    """Inverse of :func:`packed`."""
+    return cast(dict[str, Any], msgpack.unpackb(data, unicode_errors="surrogatepass"))
+
+
 def send_spec(channel: socket.socket, spec: ServiceSpec, files: FileList) -> None:
     """Program to server: what to serve."""
     blob, offsets = files.to_buffers()
-    send_blocks(channel, cast(bytes, msgpack.packb(asdict(spec) | {"source": files.source})), blob, offsets)
+    send_blocks(channel, packed(asdict(spec) | {"source": files.source}), blob, offsets)
 
 
 def receive_spec(channel: socket.socket) -> tuple[ServiceSpec, FileList]:
     """Inverse of :func:`send_spec`."""
-    plain = msgpack.unpackb(receive_block(channel))
+    plain = unpacked(receive_block(channel))
     source = plain.pop("source")
     blob, offsets = receive_block(channel), receive_block(channel)
     plain["input_order"] = tuple(plain["input_order"])

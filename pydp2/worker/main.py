@@ -9,7 +9,7 @@ import contextlib
 import faulthandler
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.providers.import_progress import is_installed
 from pydp2.providers.process_setup import import_by_address, set_up_process, start_by_address
+from pydp2.providers.program_state import ProgramState
 from pydp2.providers.started_provider import StartedProvider
 from pydp2.stdlib import gc, hashlib, os
 from pydp2.transport import Line
@@ -49,6 +50,7 @@ class WorkerSpec:
     files: FileList = field(repr=False)
     root: str
     path: tuple[str, ...]
+    program: bytes = field(repr=False)
     loop: LoopOptions
     dump_signal: int
 
@@ -112,10 +114,11 @@ def prepare(
     faulthandler.register(spec.dump_signal, all_threads=True)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # forked: it is the interpreter's own stream
     try:
+        program = ProgramState.from_bytes(spec.program) if spec.program else None
         if imported is None:
-            imported = _import_provider(spec, show, watch)
+            imported = _import_provider(spec, program, show, watch)
         home = imported.home
-        running, declared = _start_provider(spec, imported, show)
+        running, declared = _start_provider(spec, program, imported, show)
     except Error as error:
         return ReadyWorker(partial(_report_broken, spec, to_wire(error)), is_usable=False)
     except OSError as error:
@@ -124,15 +127,16 @@ def prepare(
     return ReadyWorker(partial(_run_worker, spec, _PreparedProvider(running, declared, home)), is_usable=True)
 
 
-def _import_provider(spec: WorkerSpec, show: Callable[[str], None], watch: ImportWatch | None) -> Imported:
+def _import_provider(
+    spec: WorkerSpec, program: ProgramState | None, show: Callable[[str], None], watch: ImportWatch | None
+) -> Imported:
     """Import the provider's module. Raises Error."""
-    set_up_process(spec.root, spec.path)
+    set_up_process(spec.root, spec.path, program)
     home = str(Path.cwd())
     if watch is not None:
         watch.begin_import()
     context = contextlib.ExitStack()
-    caught = context.enter_context(warnings.catch_warnings(record=True))
-    warnings.simplefilter("always", UserWarning)
+    caught = context.enter_context(_recorded_warnings())
     try:
         import_by_address(spec.provider, show)
         imported = Imported(home, caught, context)
@@ -145,14 +149,30 @@ def _import_provider(spec: WorkerSpec, show: Callable[[str], None], watch: Impor
 
 
 def _start_provider(
-    spec: WorkerSpec, imported: Imported, show: Callable[[str], None]
+    spec: WorkerSpec, program: ProgramState | None, imported: Imported, show: Callable[[str], None]
 ) -> tuple[StartedProvider, m.Declared]:
     show("running the init_hook")
     with imported.context:
         running = start_by_address(
-            spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files
-        )
+            spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files,
+            program=program,
+        )  # fmt: skip
     return running, _declared_message(running, imported.warnings, _module_fingerprints(Path(spec.root)))
+
+
+@contextlib.contextmanager
+def _recorded_warnings() -> Iterator[list[warnings.WarningMessage]]:
+    """Record the warnings in the block. Filters and ``showwarning`` stay as the user's code sets them there."""
+    with warnings.catch_warnings(record=True) as caught:
+        shown_by = warnings.showwarning
+        warnings.filterwarnings("always", "(?:)", UserWarning)  # with a pattern, unlike any that the user's code sets
+        own = warnings.filters[0]
+        yield caught
+        filters, showwarning = [each for each in warnings.filters if each != own], warnings.showwarning
+    warnings.resetwarnings()
+    warnings.filters[:] = filters  # type: ignore[index]  # it is a list
+    if showwarning is not shown_by:
+        warnings.showwarning = showwarning
 
 
 class _ServerLink:

@@ -1,0 +1,113 @@
+"""Find the global values that a provider uses, to compare them between a program and its workers.
+
+A worker imports the module of the provider for itself. It does not have what the program assigned to a global of that
+module later: in the part below ``if __name__ == "__main__":``, or from another module. A value is described by a text,
+which is the same in both processes for equal plain values. Names that a function of the provider assigns by ``global``
+are not compared.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import hashlib
+import inspect
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+from pydp2.providers.decorator import Provider
+from pydp2.providers.plain_text import VALUE_BYTES, plain_text
+
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_STORES = ("STORE_GLOBAL", "DELETE_GLOBAL")
+_MOST_FUNCTIONS = 1000  # that are looked into
+_MOST_NAMES = 5  # in a message
+_NUMBERS = (bool, int, float, type(None))  # whose values a message shows: a text may be a secret
+_ABSENT = object()
+_OTHER = ""
+"""Describes a value that is not plain."""
+
+
+def describe_globals(provider: Provider) -> dict[str, str]:
+    """Return the global names that ``provider`` uses and its module has, each with a description of its value."""
+    names, namespace = _used_names(provider)
+    return {name: _described(namespace[name]) for name in sorted(names) if name in namespace}
+
+
+def changed_globals(provider: Provider, described: Mapping[str, str]) -> str:
+    """Return in words which globals of ``provider`` are others here than those ``described``, or ''."""
+    namespace = inspect.unwrap(provider.function).__globals__
+    found = []
+    for name, then in described.items():
+        value = namespace.get(name, _ABSENT)
+        if value is _ABSENT:
+            found.append(f"{name}, which the workers do not have")
+        elif then != _OTHER and then != (now := _described(value)):
+            shown = not {then[:1], now[:1]} & {"#", ""}
+            values = (
+                f"is {then} in the program and {now} in the workers" if shown else "has another value in the workers"
+            )
+            found.append(f"{name}, which {values}")
+    if not found:
+        return ""
+    listed = "; ".join(found[:_MOST_NAMES]) + ("; …" if len(found) > _MOST_NAMES else "")
+    return (
+        f"{provider.function.__qualname__} uses {listed}: workers import the module, and have nothing that the program "
+        'changes later (below `if __name__ == "__main__":`, or from another module); assign it at the top level of the '
+        "module, or pass it with args=… to the init_hook"
+    )
+
+
+def _described(value: Any) -> str:
+    """Return a number as it is, a digest of another plain value, and :data:`_OTHER` of anything else."""
+    if type(value) in _NUMBERS:
+        return repr(value)
+    try:
+        text = plain_text(value)
+    except (ValueError, RecursionError):
+        return _OTHER
+    if len(text) > VALUE_BYTES:
+        return _OTHER
+    return "#" + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _used_names(provider: Provider) -> tuple[set[str], Mapping[str, Any]]:
+    """Return the global names that the functions of ``provider`` use, and the namespace in which they look them up."""
+    options, function = provider.options, inspect.unwrap(provider.function)
+    namespace = function.__globals__
+    left: list[Any] = [function, options.init_hook, options.calc_batch_size]
+    used, assigned = set[str](), set[str]()
+    seen = set[int]()
+    while left and len(seen) < _MOST_FUNCTIONS:
+        for found in _functions(left.pop(), namespace):
+            if id(found) in seen:
+                continue
+            seen.add(id(found))
+            for loads, name in _global_names(found.__code__):
+                (used if loads else assigned).add(name)
+                if loads:
+                    left.append(namespace.get(name))
+    return {name for name in used - assigned if name not in vars(builtins) and not name.startswith("__")}, namespace
+
+
+def _functions(value: Any, namespace: Mapping[str, Any]) -> Iterator[FunctionType]:
+    """Yield the functions that ``value`` is, wraps or has as methods, as far as ``namespace`` is theirs."""
+    if isinstance(value, type) and value.__module__ == namespace.get("__name__"):
+        for each in vars(value).values():
+            yield from _functions(getattr(each, "__func__", getattr(each, "fget", each)), namespace)
+        return
+    for _ in range(16):  # of some objects each attribute is another such object
+        if isinstance(value, FunctionType) and value.__globals__ is namespace:
+            yield value
+        value = getattr(value, "__wrapped__", None)
+
+
+def _global_names(code: CodeType) -> Iterator[tuple[bool, str]]:
+    """Yield the global names in ``code`` and what it defines, each with True if it is used and False if assigned."""
+    for step in dis.get_instructions(code):
+        if step.opname in _LOADS or step.opname in _STORES:
+            yield step.opname in _LOADS, step.argval
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _global_names(each)

@@ -1,0 +1,106 @@
+"""Give workers what their program has, and a fresh interpreter has not.
+
+A worker imports the module of the provider in an interpreter of its own, so the module may come out differently from
+that of the program. What is one plain value of the interpreter is given to workers before they import: the arguments
+(``sys.argv``), the options for warnings (``-W``), the locale, and two limits. Environment, working directory,
+``sys.path`` and the flags of the interpreter have other ways. Globals of the module that the program has changed since
+cannot be given; a worker compares them, and warns. See docs/workers.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import locale
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydp2.errors import RemoteProtocolError
+from pydp2.providers.address import imported_provider
+from pydp2.providers.decorator import Provider
+from pydp2.providers.global_values import changed_globals, describe_globals
+
+_LEAST_DEPTH, _MOST_DEPTH = 100, 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramState:
+    """What workers are given of their program. ``described_globals``: names that the provider uses, each with what
+    describes its value."""
+
+    argv: tuple[str, ...]
+    warn_options: tuple[str, ...] = ()
+    locale: str = ""
+    recursion_limit: int
+    digits_limit: int
+    described_globals: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_this_program(cls, provider: Provider | str) -> ProgramState:
+        """Return the state of this process, which serves ``provider``."""
+        found = imported_provider(provider) if isinstance(provider, str) else provider
+        module = None if found is None else sys.modules.get(found.function.__module__)
+        in_file = getattr(module, "__file__", None) is not None  # that of a notebook is made of its present values
+        return cls(
+            argv=tuple(str(each) for each in getattr(sys, "argv", ())),
+            warn_options=tuple(sys.warnoptions),
+            locale=_changed_locale(),
+            recursion_limit=sys.getrecursionlimit(),
+            digits_limit=sys.get_int_max_str_digits(),
+            described_globals=describe_globals(found) if found is not None and in_file else {},
+        )
+
+    def apply(self) -> None:
+        """Give this process what can be given."""
+        sys.argv[:] = self.argv
+        if tuple(sys.warnoptions) != self.warn_options:
+            sys.warnoptions[:] = self.warn_options
+            warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # as the interpreter does at its start
+        if self.locale:
+            with contextlib.suppress(locale.Error):  # another host may not have it
+                locale.setlocale(locale.LC_ALL, self.locale)
+        sys.setrecursionlimit(self.recursion_limit)
+        sys.set_int_max_str_digits(self.digits_limit)
+
+    def warn_of_changes(self, provider: Provider) -> None:
+        """Warn if ``provider``, as it was imported here, uses other globals than in the program."""
+        if changes := changed_globals(provider, self.described_globals):
+            warnings.warn(changes, UserWarning, stacklevel=2)
+
+    def to_bytes(self) -> bytes:
+        """Return the state as bytes."""
+        return json.dumps(asdict(self)).encode()  # in ASCII: arguments need not be UTF-8
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ProgramState:
+        """Return the state that :meth:`to_bytes` wrote. Raises RemoteProtocolError."""
+        try:
+            plain = json.loads(data)
+            plain |= {name: tuple(plain[name]) for name in ("argv", "warn_options")}
+            state = cls(**plain)
+            _check(state)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:  # errors of JSON are ValueErrors
+            raise RemoteProtocolError(f"the state of a program cannot be read: {error!r:.200}") from None
+        return state
+
+
+def _changed_locale() -> str:
+    """Return the locale of this program, '' if it has that of a fresh interpreter, which takes only characters from the
+    environment."""
+    kinds = (locale.LC_COLLATE, locale.LC_MONETARY, locale.LC_NUMERIC, locale.LC_TIME)
+    return locale.setlocale(locale.LC_ALL) if {locale.setlocale(kind) for kind in kinds} != {"C"} else ""
+
+
+def _check(state: ProgramState) -> None:
+    """Raise TypeError or ValueError if ``state`` has other values than a program can have."""
+    known = state.described_globals
+    texts: list[Any] = [*state.argv, *state.warn_options, state.locale, *known, *known.values()]
+    if not all(type(each) is str for each in texts):
+        raise TypeError("a text is needed")
+    if type(state.digits_limit) is not int or state.digits_limit < 0:
+        raise ValueError("digits_limit")
+    if type(state.recursion_limit) is not int or not _LEAST_DEPTH <= state.recursion_limit <= _MOST_DEPTH:
+        raise ValueError("recursion_limit")
