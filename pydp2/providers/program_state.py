@@ -96,7 +96,7 @@ def _changed_locale() -> str:
 
 def _check(state: ProgramState) -> None:
     """Raise TypeError or ValueError if ``state`` has other values than a program can have."""
-    known = state.described_globals
+    known = {**state.described_globals}
     texts: list[Any] = [*state.argv, *state.warn_options, state.locale, *known, *known.values()]
     if not all(type(each) is str for each in texts):
         raise TypeError("a text is needed")

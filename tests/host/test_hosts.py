@@ -1038,3 +1038,25 @@ def test_a_host_whose_data_cannot_leave_hears_what_the_service_says_last(
                 assert wait_until(lambda: active(service) == 1)
         finally:
             relay.end()
+
+
+ARGUMENTS = """
+import sys
+N = len(sys.argv)
+
+@provider(input_types=[integer_value(1000)])
+def process(settings, filename):
+    yield N
+"""
+
+
+def test_workers_have_the_arguments_of_the_program_that_serves_and_not_of_their_host(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long they are: a pattern of the shell may have stood for thousands of files."""
+    monkeypatch.setattr(sys, "argv", ["train.py", *["x" * 400] * 500])
+    with serving(provider_file(ARGUMENTS), file) as service:
+        monkeypatch.setattr(sys, "argv", ["pydp2", "worker"])
+        joined()
+        with service.connect(**OPTIONS) as data:
+            assert {value for batch in data for value in batch[0].tolist()} == {501}
