@@ -382,8 +382,8 @@ def _not_repeatable(task: FileTask) -> NotRepeatable:
     return NotRepeatable(
         f"file {task.context.filename}: process() did not repeat itself: run again, its first {task.required_samples} "
         "samples "
-        "are not those that it gave before; make it depend on the file alone (settings.rng is seeded per file for "
-        "random choices)"
+        "are not those that it gave before; make it depend on the file alone (settings.rng is seeded per file, and so "
+        "are the global generators of random, numpy and torch; `pydp2 check` shows the first sample that differs)"
     )
 
 

@@ -134,7 +134,7 @@ def run_changing(change: str, value: str, address: Callable[[str], str], folder:
 @pytest.mark.parametrize(
     ("change", "value"),
     [
-        ("pass", "random.getrandbits(39)"),
+        ("pass", "random.SystemRandom().getrandbits(39)"),
         ("pass", "i + 1 if again and i == 0 else i"),
         ("if again and i == 50: return", "i"),
         ("if again and i == 50: continue", "i"),
@@ -157,12 +157,17 @@ def test_a_generator_that_does_not_repeat_itself_after_a_death_is_named(
     assert len(samples) <= 300
 
 
-def test_the_rng_of_settings_repeats_itself(provider_file: Callable[[str], str], tmp_path: Path) -> None:
-    samples, error = run_changing("pass", "int(settings.rng.integers(1 << 39))", provider_file, tmp_path)
+@pytest.mark.parametrize(
+    "value",
+    ["int(settings.rng.integers(1 << 39))", "random.getrandbits(39)", "__import__('numpy').random.randint(1 << 39)"],
+    ids=["settings.rng", "random", "numpy"],
+)
+def test_random_numbers_repeat_themselves(value: str, provider_file: Callable[[str], str], tmp_path: Path) -> None:
+    samples, error = run_changing("pass", value, provider_file, tmp_path)
     assert error is None
     assert len(samples) == 400
     (tmp_path / "died").unlink()
-    again, _ = run_changing("pass", "int(settings.rng.integers(1 << 39))", provider_file, tmp_path)
+    again, _ = run_changing("pass", value, provider_file, tmp_path)
     assert again == samples
 
 

@@ -19,6 +19,7 @@ from . import (
     lists,
     misbehave,
     network,
+    random_draws,
     ranks_die,
     samples,
     server_dies,
@@ -34,6 +35,7 @@ from .case import Fault
 _MODULES = (
     workers_die, server_dies, trainers_die, everybody_dies, ranks_die, slow, samples, misbehave, disk, kept, endings,
     lists, network, clock, starts, short_pass, greedy_trainers, strangers, liars, limits, hosts_die, hosts_network,
+    random_draws,
 )  # fmt: skip
 
 ABSENT = {

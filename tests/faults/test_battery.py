@@ -135,6 +135,10 @@ def test_f29_under_a_tight_limit_a_pass_is_exact_or_the_limit_is_named() -> None
     hold("F29")
 
 
+def test_f35_whoever_is_killed_process_draws_the_same_from_the_global_generators() -> None:
+    hold("F35")
+
+
 def test_a1_ranks_of_a_short_pass_that_come_one_by_one_each_end() -> None:
     hold("A1")
 
