@@ -140,18 +140,22 @@ class HostGateway:
             except ProtocolError as error:
                 self._log(f"a host broke the protocol: {error}", "protocol")
                 self.hub.note_refusal(peer, "broke the protocol", now)
+                why = f"it broke the protocol: {shorten(str(error), _REASON_LENGTH)}"
                 if (session := self.sessions.at(peer)) is not None:
-                    self._end_breaker(session, error)
+                    self._end_breaker(session, error, why)
+                else:
+                    self._send(peer, m.Refused(to_wire(HostRefused(f"the service turned this host away: {why}"))))
                 self.hub.end_peer(peer)
         events, self._events = self._events, []
         return events, more
 
-    def _end_breaker(self, session: HostSession, error: ProtocolError) -> None:
-        """End ``session``, whose message raised ``error``. The host may join anew, unless it did so too often."""
+    def _end_breaker(self, session: HostSession, error: ProtocolError, why: str) -> None:
+        """End ``session``, whose message raised ``error``, and say ``why``. The host may join anew, unless it did so too
+        often."""
         if len(self._breaks) >= _MAX_NAMES:
             self._breaks.clear()
         self._breaks[session.name] += 1
-        last: m.Message = m.Closing("it broke the protocol", {}, True)
+        last: m.Message = m.Closing(why, {}, True)
         if self._breaks[session.name] >= _MAX_BREAKS:
             text = f"this host broke the protocol {_MAX_BREAKS} times, the last time so: {shorten(str(error), 200)}"
             last = m.Refused(to_wire(HostRefused(f"{text}; look for what is different here, and start it again")))

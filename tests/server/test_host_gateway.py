@@ -135,7 +135,11 @@ def test_a_host_that_says_wrong_sizes_loses_its_session(side: Side, sizes: list[
         return
     assert events == [HostGone(1, {}, "broke the protocol")]
     assert why in side.log[-1]
-    assert control.heard[-1] == m.Closing("it broke the protocol", {}, True)
+    last = control.heard[-1]
+    assert isinstance(last, m.Closing)
+    assert last.will_restart
+    assert last.reason.startswith("it broke the protocol: ")
+    assert why in last.reason
     assert control.has_ended
     assert not list(side.gateway.sessions)
 
@@ -219,7 +223,9 @@ KEY = "ab" * 32
 )  # fmt: skip
 def test_a_host_whose_row_server_has_no_address_for_trainers_does_not_join(side: Side, address: str) -> None:
     control, _ = side.host(row_server=address)
-    assert side.receive()[0] in ([], [HostGone(1, {}, "broke the protocol")])
+    events = side.receive()[0]
+    assert isinstance(control.heard[0], m.Refused | m.Closing), "and it is told why"
+    assert events in ([], [HostGone(1, {}, "broke the protocol")])
     assert control.has_ended
     assert len(side.gateway.row_servers) == len(side.gateway.sessions) == 0
 

@@ -18,7 +18,7 @@ from pydp2.options.tables import JobOptions
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
-from pydp2.protocol.early_ends import split_frames
+from pydp2.protocol.begin_frames import split_begin_frames
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import pack_unchecked
 from pydp2.rowstore.append_only import AppendOnlyStore
@@ -41,6 +41,7 @@ from pydp2.server.sessions.attach import (
 from pydp2.server.sessions.job_session import JobSession, ServiceContext, combine_stats
 from pydp2.server.sessions.list_counts import ListCounts
 from pydp2.server.sessions.outbox import drain
+from pydp2.server.sessions.refused_peers import RefusedPeers
 from pydp2.server.sessions.shared_pool import SharedPool, create_shared_pool
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.sessions.vanished_peer import VanishedPeer
@@ -56,7 +57,6 @@ _MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
 _MAX_VANISHED = 64  # peers that vanished
 _READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows,
 _READ_AHEAD_WORKER = 16 << 20  # or so many for each worker, if that is more
-_MAX_POOL_FRAMES = 1024  # of 64 KiB: a pool of more samples than memory could hold
 _MAX_MESSAGES = 256  # taken in one round, so that a flood of them does not keep batches back
 
 
@@ -100,6 +100,7 @@ class ClientGateway:
         self._sessions: dict[str, JobSession] = {}  # by name of the job
         self._at: dict[bytes, JobSession] = {}  # peers that are attached, and to which job
         self._vanished: dict[bytes, VanishedPeer] = {}
+        self._refused = RefusedPeers(hub, log)
         self._probed = self._retried = 0.0
         self.outbox: list[Action] = []
         """Actions for workers that followed from what clients said; the loop carries them out."""
@@ -203,15 +204,15 @@ class ClientGateway:
             try:
                 self._handle(peer, frames, now)
             except ProtocolError as error:
-                self._log(f"a client broke the protocol: {error}", "protocol")
-                self._hub.note_refusal(peer, "broke the protocol", now)
                 self._detach(peer, 0, 0)
-                self._hub.end_peer(peer)
+                self._refused.refuse(peer, error, now)
                 self._forget(peer)
             self.deliver(now)
         return True
 
     def _handle(self, peer: bytes, frames: list[memoryview], now: float) -> None:
+        if peer in self._refused:
+            return  # it has been told
         message, body = m.decode(self._hub.open_message(peer, frames))
         link = self._links.get(peer)
         if peer in self._vanished:
@@ -350,15 +351,9 @@ class ClientGateway:
     def _begin_pass(
         self, job_session: JobSession, peer: bytes, begin: m.BeginPass, body: Sequence[memoryview], now: float
     ) -> None:
-        if len(body) > _MAX_POOL_FRAMES:
-            raise RemoteProtocolError(f"BeginPass: {len(body)} frames, at most {_MAX_POOL_FRAMES} are allowed")
-        body, frames = split_frames("BeginPass", body, begin.early_end_frames)
-        if bool(body) != bool(begin.snapshot):
-            raise RemoteProtocolError("BeginPass: a point and its pool come together")
+        pool, frames = split_begin_frames(begin, body)
         try:
-            saved = (
-                SnapshotPoint.from_wire(begin.snapshot, b"".join(body), len(self._files)) if begin.snapshot else None
-            )
+            saved = SnapshotPoint.from_wire(begin.snapshot, pool, len(self._files)) if begin.snapshot else None
             early_ends = check_early_ends(frames, len(self._files))
             check_batch_numbers(begin)
         except Error as error:
