@@ -22,6 +22,7 @@ from pydp2.client.cursor import Place
 from pydp2.client.derived_stream import VERSION, Cut, DerivedStream, own_fits
 from pydp2.client.describe import Fact
 from pydp2.client.progress import LoopState
+from pydp2.client.state_check import seal
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
@@ -90,16 +91,11 @@ class MixPosition:
     def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
         """Return the position as plain data."""
         sources = zip(self.places, identity["sources"], strict=True)
-        return {
-            "version": VERSION,
-            "fits": own_fits(identity),
-            "pass": self.pass_id,
-            "batch": self.batch,
-            "word": self.word,
-            "ended": list(self.ended),
-            "world_size": identity["sources"][0][1],
+        return seal({
+            "version": VERSION, "fits": own_fits(identity), "pass": self.pass_id, "batch": self.batch,
+            "word": self.word, "ended": list(self.ended), "world_size": identity["sources"][0][1],
             "sources": [place.to_state(fits) for place, (fits, _) in sources],
-        }
+        })  # fmt: skip
 
 
 class Mixture(DerivedStream):

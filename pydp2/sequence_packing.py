@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydp2.client.cursor import Cursor, Place
 from pydp2.client.derived_stream import VERSION, Cut, DerivedStream, own_fits
 from pydp2.client.describe import Fact
+from pydp2.client.state_check import seal
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Array, Columns, expand_ranges, offsets
@@ -121,13 +122,13 @@ class PackPosition:
     def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
         """Return the position as plain data."""
         carried = self.carried
-        return {
+        return seal({
             "version": VERSION, "fits": own_fits(identity), "pass": self.pass_id, "batch": self.batch,
             "skip": self.skip, "document": self.document, "ended": self.ended,
             "rank": list(identity["sources"][1]),
             "carried": carried and [[t.tolist() for t in carried.tokens], *(each.tolist() for each in carried[1:])],
             "sources": [self.places[0].to_state(identity["sources"][0])],
-        }  # fmt: skip
+        })  # fmt: skip
 
 
 class PackedSequences(DerivedStream):

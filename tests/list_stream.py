@@ -12,6 +12,7 @@ import numpy as np
 from pydp2.client.cursor import Place
 from pydp2.client.derived_stream import VERSION, Cut, DerivedStream
 from pydp2.client.describe import Fact
+from pydp2.client.state_check import seal
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
 from pydp2.schema.input_types import Slots, integer_value_sequence
@@ -32,7 +33,7 @@ class ListPosition:
         return ListPosition(self.pass_id + 1)
 
     def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
-        return {"version": VERSION, "fits": identity, "pass": self.pass_id, "batch": self.batch}
+        return seal({"version": VERSION, "fits": identity, "pass": self.pass_id, "batch": self.batch})
 
 
 def rotated(sequences: Sequences, pass_id: int) -> Sequences:

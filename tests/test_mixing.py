@@ -414,7 +414,7 @@ def test_a_state_of_another_mixture_is_refused_and_the_text_says_what_differs(
 
 
 @pytest.mark.parametrize(
-    "damage", [None, {}, {"version": 2}, {"word": -1}, {"sources": []}, {"ended": [True]}, {"ended": [0, 0, 0]}]
+    "damage", [None, {}, {"version": 3}, {"word": -1}, {"sources": []}, {"ended": [True]}, {"ended": [0, 0, 0]}]
 )
 def test_a_damaged_or_newer_state_is_refused_and_the_stream_stays_where_it_was(damage: Any) -> None:
     with three() as mixed:

@@ -49,7 +49,6 @@ from pydp2.errors import (
     from_wire,
 )
 from pydp2.protocol import messages as m
-from pydp2.protocol.early_ends import to_frames
 from pydp2.protocol.figures import microseconds
 from pydp2.rowstore.handles import StaleRows
 from pydp2.schema.input_types import Slots
@@ -159,18 +158,11 @@ class Client(Stream):
         if connection.row_fetcher is not None:
             connection.row_fetcher.forget()
         session.progress = now = session.progress._replace(run=session.progress.run + 1, done=0)
-        at = now.position
-        point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
-        early_ends = to_frames(at.early_ends)
-        credit = self._window.start_pass()
-        begin = m.BeginPass(
-            now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead,
-            self._loaded.name, at.buckets, self._loaded.is_repeat, self._loaded.after_pass,
-            [*unreachable[:_MAX_UNREACHABLE]], self._loaded.was_answered,
-        )  # fmt: skip
-        frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
+        begin, frames = now.position.begin(
+            now.run, self._window.start_pass(), self._loaded, unreachable[:_MAX_UNREACHABLE]
+        )
         self._loaded.note_asked()
-        self._send(begin, [*frames, *early_ends])
+        self._send(begin, frames)
         connection.is_damaged = False
 
     def __len__(self) -> int:

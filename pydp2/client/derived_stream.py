@@ -18,12 +18,13 @@ from pydp2.client.connection import CLOSE_SECONDS
 from pydp2.client.cursor import Cursor, Place
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
 from pydp2.client.session import ClientGuard
+from pydp2.client.state_check import check_plain, check_seal, check_version, damaged
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import BadSample, ClientUseError, Error, OptionError, StateMismatch
 from pydp2.protocol.stream_identity import check_allow, check_int, differences
 
-VERSION = 1
+VERSION = 2
 Cut = tuple[Batch | None, Any]
 """A batch, None at the end of the pass, and the position behind it."""
 
@@ -115,25 +116,27 @@ class DerivedStream(Stream):
                 del session.current_call[0]
 
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
+        check_plain(state)
         if not isinstance(state, dict) or type(state.get("version")) is not int:
             raise StateMismatch("a state must be what state_dict() returned")
-        if state["version"] > VERSION:
-            raise StateMismatch(
-                f"the state has version {state['version']}, this pydp2 reads up to {VERSION}: it was written by a "
-                "newer release; use that one"
-            )
+        check_version(state["version"], VERSION)
         check_allow(allow)  # else the state would be blamed
+        if not isinstance(state.get("fits"), dict):
+            raise damaged("fits", ValueError("it is no object"))
+        if differs := differences(state["fits"], own_fits(self._stream_identity)):
+            raise StateMismatch(
+                f"the state was saved for another stream: {'; '.join(differs)}; use the values that it was saved with"
+            )
         try:
-            differs = differences(state["fits"], own_fits(self._stream_identity))
-            if not differs:
-                return self._from_state(state, allow)
+            position = self._from_state(state, allow)
         except StateMismatch:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateMismatch(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
-        raise StateMismatch(
-            f"the state was saved for another stream: {'; '.join(differs)}; use the values that it was saved with"
-        )
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise damaged(
+                ", ".join(name for name in state if name not in ("version", "fits", "digest")), error
+            ) from None
+        check_seal(state)
+        return position
 
     def _place_of(self, state: dict[str, Any], cursor: Cursor, allow: Collection[str]) -> Place:
         """Return the place of a source, which :meth:`Place.to_state` made ``state`` of."""

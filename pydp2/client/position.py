@@ -7,16 +7,20 @@ where it would not give the same stream, and the latest point of the pass from w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
+from pydp2.client.loaded_state import LoadedState
+from pydp2.client.state_check import check_plain, check_seal, check_version, damaged, seal
 from pydp2.columns import sample_set
-from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, StateMismatch
+from pydp2.errors import OptionError, OptionTypeError, ProtocolError, RemoteProtocolError, StateMismatch
+from pydp2.order.snapshot import POINT_FIELDS, SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import bucket_of_pass
+from pydp2.protocol.begin_frames import begin_frames
 from pydp2.protocol.stream_identity import allow_hint, check_allow, check_int, differences
 
 VERSION = 2
@@ -115,47 +119,102 @@ class Position:
         point = None
         if self.point is not None:
             point = {**self.point.saved, "pool": _pool_text(self.point.pool)}
-        return {
+        return seal({
             "version": VERSION, "fits": dict(fits), "pass": self.pass_id, "batch": self.batch,
             "beyond": list(self.acknowledged_ahead), "facts": [list(early_end) for early_end in self.early_ends],
             "point": point, **({"buckets": dict(self.buckets)} if self.buckets else {}),
-        }  # fmt: skip
+        })  # fmt: skip
 
     @classmethod
     def from_state(cls, state: Any, fits: Mapping[str, Any], allow: Collection[str] = ()) -> Position:
         """Return the position of a state that :meth:`to_state` made. Raises StateMismatch, naming what differs, if the
-        stream would be another; OptionError or OptionTypeError if ``allow`` names what may not differ."""
+        stream would be another, and naming the field, if it is damaged; OptionError or OptionTypeError if ``allow``
+        names what may not differ."""
+        check_plain(state)
         if not isinstance(state, Mapping) or type(state.get("version")) is not int:
             raise StateMismatch("a state must be what state_dict() returned")
-        if state["version"] != VERSION:
-            writer = "a newer" if state["version"] > VERSION else "an older"
-            raise StateMismatch(
-                f"the state has version {state['version']}, this pydp2 reads version {VERSION}: it was written by "
-                f"{writer} release; use that one"
-            )
+        check_version(state["version"], VERSION)
         check_allow(allow)  # else the state would be blamed
-        try:
-            differs = differences(state["fits"], fits, allow)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _damaged(error) from None
-        if differs:  # first: a state of a mixture, say, has other fields
+        if not isinstance(state.get("fits"), Mapping):
+            raise damaged("fits", ValueError("it is no object"))
+        if differs := differences(state["fits"], fits, allow):  # first: a state of a mixture, say, has other fields
             raise StateMismatch(
                 "the state was saved for another stream: "
                 + "; ".join(differs)
                 + "; use the values that it was saved with"
                 + allow_hint(state["fits"], fits, allow)
             )
+        position = cls(
+            _field(state, "pass", lambda value: check_int(value, 0, _PASS_LIMIT)),
+            _field(state, "batch", check_int),
+            _field(state, "point", _point),
+            _field(state, "facts", _early_ends),
+            _field(state, "beyond", _numbers),
+            _field({"buckets": {}, **state}, "buckets", _buckets),
+        )
+        position.check_sendable()
+        check_seal(state)
+        return position
+
+    def begin(self, run: int, credit: int, loaded: LoadedState, unreachable: Sequence[str]) -> tuple[Any, list[bytes]]:
+        """Return the message that asks for the pass from this position on, as ``run``, with its frames.
+        ``unreachable``: row servers from which rows could not be fetched."""
+        point, pool = ({}, b"") if self.point is None else (self.point.saved, self.point.pool)
+        frames, records = begin_frames(pool, self.early_ends)
+        message = m.BeginPass(
+            run, self.pass_id, self.batch, credit, point, records, self.acknowledged_ahead, loaded.name, self.buckets,
+            loaded.is_repeat, loaded.after_pass, [*unreachable], loaded.was_answered,
+        )  # fmt: skip
+        return message, frames
+
+    def check_sendable(self) -> None:
+        """Raise StateMismatch unless a service would take this position: all of it fits into a message."""
+        largest = m.INT_LIMIT - 1
+        message, _ = self.begin(largest, largest, LoadedState(), ())
         try:
-            point = state["point"]
-            if point is not None:
-                saved = {key: value for key, value in point.items() if key != "pool"}
-                point = RestorePoint(saved, sample_set.set_from_text(point["pool"]))
-            early_ends = [[check_int(file), check_int(y), str(reason)] for file, y, reason in state["facts"]]
-            beyond = [check_int(index) for index in state["beyond"]]
-            buckets = _buckets(state.get("buckets", {}))
-            return cls(check_int(state["pass"]), check_int(state["batch"]), point, early_ends, beyond, buckets)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _damaged(error) from None
+            m.decode([m.encode(message)])
+        except ProtocolError as error:
+            parts = {"point": message.snapshot, "beyond": message.acknowledged_ahead, "buckets": message.buckets}
+            field = max(parts, key=lambda name: len(repr(parts[name])))
+            raise damaged(field, error) from None
+
+
+def _field(state: Mapping[str, Any], name: str, read: Callable[[Any], Any]) -> Any:
+    """Return field ``name`` of ``state`` as ``read`` gives it. Raises StateMismatch that names the field."""
+    try:
+        return read(state[name])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(name, error) from None
+
+
+def _point(value: Any) -> RestorePoint | None:
+    if value is None:
+        return None
+    saved = {key: item for key, item in value.items() if key != "pool"}
+    SnapshotPoint.fields_from_wire(saved, b"", m.INT_LIMIT)  # the service alone knows how many files there are
+    if unknown := saved.keys() - POINT_FIELDS:
+        raise ValueError(f"{min(unknown)!r:.40} is no field of it")
+    return RestorePoint(saved, sample_set.set_from_text(value["pool"]))
+
+
+def _numbers(value: Any) -> list[int]:
+    return [check_int(index) for index in _list(value)]
+
+
+def _early_ends(value: Any) -> list[list[Any]]:
+    return [[check_int(file), check_int(y), _text(reason)] for file, y, reason in map(_list, _list(value))]
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{value!r:.40} where a list is needed")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} where a text is needed")
+    return value
 
 
 def pass_number(value: Any) -> int:
@@ -168,14 +227,10 @@ def pass_number(value: Any) -> int:
     return number
 
 
-def _damaged(error: Exception) -> StateMismatch:
-    return StateMismatch(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged")
-
-
 def _buckets(value: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     if "bounds" in value:
-        plain["bounds"] = [check_int(bound) for bound in value["bounds"]]
+        plain["bounds"] = _numbers(value["bounds"])
     if "group" in value:
         plain["group"] = check_int(value["group"])
     return plain

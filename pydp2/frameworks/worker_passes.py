@@ -23,6 +23,8 @@ from typing import Any
 from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
+from pydp2.client.position import Position
+from pydp2.client.state_check import seal
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, Error, OptionError, StateMismatch
@@ -69,6 +71,7 @@ class WorkerPasses:
                 self.slots = client.slots
                 start = client.state_dict()
             self._record = PassRecord(start)
+            self._fits: Mapping[str, Any] = start["fits"]
         except BaseException:
             self.close()
             raise
@@ -83,7 +86,7 @@ class WorkerPasses:
         self._record.restart(self._next_pass_if_over(state, allow))
 
     def _next_pass_if_over(self, state: Mapping[str, Any], allow: Collection[str]) -> Mapping[str, Any]:
-        require_state(state)
+        Position.from_state(state, self._fits, allow)
         if not state.get("batch") and not allow:
             return state
         with self._look() as client:
@@ -121,7 +124,7 @@ class WorkerPasses:
             self._reading[1].append(weakref.ref(client))
             if multiprocessing.parent_process() is not None:  # a worker may end in the middle, without closing this
                 Finalize(client, client.close, exitpriority=10)
-            client.load_state_dict(start)
+            client.load_state_dict(seal(start))
             states = _States(client, start, worker, workers, ranks.world_size)
             try:
                 for batch in client:
@@ -162,7 +165,7 @@ class _States:
         batch, self._next = self._next, self._next + self._workers * self._world_size
         if self._worker == self._workers - 1:
             return now
-        return {**now, "batch": batch, "point": before["point"]}
+        return seal({**now, "batch": batch, "point": before["point"]})
 
 
 def beginning_of_pass(state: Mapping[str, Any], pass_id: int, bounds: Sequence[int] | None) -> dict[str, Any]:
@@ -170,7 +173,7 @@ def beginning_of_pass(state: Mapping[str, Any], pass_id: int, bounds: Sequence[i
     buckets, where they are known."""
     fresh: dict[str, Any] = {"pass": pass_id, "batch": 0, "beyond": [], "facts": [], "point": None}
     known = {} if bounds is None else {"bounds": list(bounds)}
-    return {**{key: value for key, value in state.items() if key != "buckets"}, **fresh, **_buckets(known)}
+    return seal({**{key: value for key, value in state.items() if key != "buckets"}, **fresh, **_buckets(known)})
 
 
 def _pass_after(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@ for that (docs/order.md)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,11 @@ from pydp2.order.saved_pool import decode_checksums, decode_samples
 
 UNREACHED = 1 << 62
 """Sample index that no file reaches."""
+POINT_FIELDS = frozenset(
+    ("index", "ended", "offset", "next_file", "current", "left", "taken", "dropped", "lanes", "bucket")
+)
+"""Names of the plain values of a point."""
+_MAX_CRC = (1 << 32) - 1
 _MAX_BATCH_INDEX = 1 << 53  # greatest batch that a point may stand before, so that those after it can be numbered, too
 
 
@@ -91,21 +97,7 @@ class SnapshotPoint:
     def from_wire(cls, wire: Any, pool: bytes, files: int) -> SnapshotPoint:
         """Return the point that :meth:`to_wire` wrote, for a list of ``files`` files. Raises
         OptionError for invalid values."""
-        try:
-            cycle_files = [
-                FilePosition(
-                    _checked_int(f, files - 1), _checked_int(y), _checked_int(c), [_checked_int(v) for v in crcs]
-                )
-                for f, y, c, crcs in wire["lanes"]
-            ]
-            saved = cls(
-                _checked_int(wire["index"], _MAX_BATCH_INDEX), pool, bool(wire["ended"]), _checked_int(wire["offset"]),
-                _checked_int(wire["next_file"], files), _checked_int(wire["current"], max(0, len(cycle_files) - 1)),
-                _checked_int(wire["left"]), cycle_files, _checked_int(wire["taken"]), _checked_int(wire["dropped"]),
-                _checked_int(wire.get("bucket", 0)),
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
-            raise OptionError(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
+        saved = cls.fields_from_wire(wire, pool, files)
         numbers, sample_indices = decode_samples(pool)
         if len(numbers) and int(numbers[-1]) >= files:
             raise OptionError("the state names a file that the list does not have: it is damaged")
@@ -113,6 +105,22 @@ class SnapshotPoint:
             raise OptionError("the state is further in its tail than the tail is long: it is damaged")
         saved._check_ends(numbers, sample_indices)
         return saved
+
+    @classmethod
+    def fields_from_wire(cls, wire: Any, pool: bytes, files: int) -> SnapshotPoint:
+        """Return the point that :meth:`to_wire` wrote, without a look into its pool. Raises OptionError, naming the
+        field, for invalid values."""
+        if not isinstance(wire, Mapping):
+            raise _damaged("it", wire, "an object")
+        if type(wire.get("ended")) is not bool:
+            raise _damaged("ended", wire.get("ended"), "true or false")
+        cycle = _cycle_from_wire(wire.get("lanes"), files)
+        return cls(
+            _number(wire, "index", _MAX_BATCH_INDEX), pool, wire["ended"], _number(wire, "offset"),
+            _number(wire, "next_file", files), _number(wire, "current", max(0, len(cycle) - 1)),
+            _number(wire, "left"), cycle, _number(wire, "taken"), _number(wire, "dropped"),
+            _number({"bucket": 0, **wire}, "bucket"),
+        )  # fmt: skip
 
     def _check_ends(self, files: npt.NDArray[np.int64], sample_indices: npt.NDArray[np.int64]) -> None:
         """Raise OptionError unless each file of the pool is in the cycle, or has an end behind its samples."""
@@ -145,7 +153,36 @@ class SnapshotPoint:
                 raise OptionError("the state stands before samples that it holds: it is damaged")
 
 
-def _checked_int(value: Any, most: int = UNREACHED) -> int:
+def _cycle_from_wire(lanes: Any, files: int) -> list[FilePosition]:
+    if not isinstance(lanes, list | tuple):
+        raise _damaged("lanes", lanes, "a list")
+    cycle = []
+    for at, lane in enumerate(lanes):
+        name = f"lanes[{at}]"
+        if not isinstance(lane, list | tuple) or len(lane) != 4 or not isinstance(lane[3], list | tuple):
+            raise _damaged(name, lane, "[file, sample index, index of its checksum, [checksum]]")
+        file, y, checksum_index = (
+            _checked_int(name, value, most)
+            for value, most in zip(lane, (files - 1, UNREACHED, UNREACHED), strict=False)
+        )
+        crcs = [_checked_int(name, value, _MAX_CRC) for value in lane[3]]
+        if len(crcs) != (checksum_index > 0):
+            raise _damaged(name, lane, "a checksum, or no index of one")
+        cycle.append(FilePosition(file, y, checksum_index, crcs))
+    return cycle
+
+
+def _number(wire: Mapping[str, Any], name: str, most: int = UNREACHED) -> int:
+    return _checked_int(name, wire.get(name), most)
+
+
+def _checked_int(name: str, value: Any, most: int) -> int:
     if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{value!r:.40} where a number from 0 to {most} is needed")
+        raise _damaged(name, value, f"a number from 0 to {most}")
     return value
+
+
+def _damaged(name: str, value: Any, need: str) -> OptionError:
+    return OptionError(
+        f"the state cannot be read: its point needs {need} as {name}, it has {value!r:.40}: it is damaged"
+    )

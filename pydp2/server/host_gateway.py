@@ -150,8 +150,8 @@ class HostGateway:
         return events, more
 
     def _end_breaker(self, session: HostSession, error: ProtocolError, why: str) -> None:
-        """End ``session``, whose message raised ``error``, and say ``why``. The host may join anew, unless it did so too
-        often."""
+        """End ``session``, whose message raised ``error``, and say ``why``. The host may join anew, unless it did so
+        too often."""
         if len(self._breaks) >= _MAX_NAMES:
             self._breaks.clear()
         self._breaks[session.name] += 1

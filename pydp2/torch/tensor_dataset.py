@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
+from pydp2.client.state_check import check_state
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, JobTaken, OptionTypeError, ProviderError, StateMismatch
@@ -37,7 +38,7 @@ from pydp2.frameworks.shared_service import (
 from pydp2.frameworks.worker_passes import PassRecord, beginning_of_pass
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
-from pydp2.torch.tensor_loader import Loader, ranks_of
+from pydp2.torch.tensor_loader import Loader, of_stream, ranks_of
 from pydp2.torch.tensors import Pad, TensorConverter, Tensors
 
 _MEET_SECONDS = 60.0  # seconds in which the workers of one DataLoader say where they stood
@@ -236,7 +237,9 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
         """Have the next iteration in this process go on where ``state`` was taken. ``allow``: see
-        :meth:`pydp2.Client.load_state_dict`."""
+        :meth:`pydp2.Client.load_state_dict`. Raises StateMismatch for what cannot be a state."""
+        if state or not isinstance(state, Mapping):
+            _check_states(state)
         self._state, self._allow, self._loaded_in = state or None, allow, os.getpid()
         self._iteration = _Iteration()
 
@@ -269,6 +272,15 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         self._opened = None
         if self._end is not None:
             self._end()
+
+
+def _check_states(state: Any) -> None:
+    """Raise StateMismatch unless ``state`` has the states that :meth:`Dataset.state_dict` returned."""
+    if not isinstance(state, Mapping) or not {"now", "before"} <= state.keys():
+        raise StateMismatch("a state must be what state_dict() of the dataset returned")
+    for name in ("now", "before"):
+        if name == "now" or state[name] is not None:
+            check_state(of_stream(state[name]))
 
 
 def _least_place(record: PassRecord, worker: _Worker, place: list[int]) -> list[int]:

@@ -11,6 +11,7 @@ import torch
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
+from pydp2.errors import StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, chosen_ranks, open_loader
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
@@ -72,16 +73,26 @@ class Loader(FrameworkLoader[Tensors]):
         """Go to where ``state`` was taken, by this method or by that of a client; see
         :meth:`pydp2.Client.load_state_dict`, also for ``allow``. ``state``: for packed sequences that ranks share,
         those of all ranks."""
-        of_stream = _of_stream(state) if isinstance(state, Mapping) else [_of_stream(each) for each in state]
-        super().load_state_dict(of_stream, allow=allow)
+        several = isinstance(state, list | tuple)
+        super().load_state_dict([of_stream(each) for each in state] if several else of_stream(state), allow=allow)
 
 
 def _as_text(state: Mapping[str, Any]) -> dict[str, Any]:
     return {"pass": state["pass"], "batch": state["batch"], "stream": json.dumps(state)}
 
 
-def _of_stream(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    return dict(json.loads(state["stream"])) if "stream" in state else state
+def of_stream(state: Any) -> Any:
+    """Return the state of the stream in a state that a loader made, or ``state`` if it has none, as that of a client.
+    Raises StateMismatch for what cannot be one."""
+    if not isinstance(state, Mapping) or "stream" not in state:
+        return state
+    try:
+        found = json.loads(state["stream"])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StateMismatch(f"the state cannot be read: stream is no JSON text ({error}): it is damaged") from None
+    if not isinstance(found, Mapping) or any(state.get(name) != found.get(name) for name in ("pass", "batch")):
+        raise StateMismatch("the state cannot be read: stream, pass and batch do not agree: it is damaged")
+    return found
 
 
 class _Copier:

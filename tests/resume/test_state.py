@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import pydp2
+from pydp2.client.state_check import seal
 from pydp2.errors import ServiceLost, StateMismatch
 
 FILES = [[f * 1000 + i for i in range(n)] for f, n in enumerate([300, 0, 7, 450, 300, 1, 260, 300, 299, 301, 5, 400])]
@@ -214,7 +215,7 @@ def test_a_damaged_or_newer_state_is_refused_and_the_stream_stays_where_it_was(
             with pytest.raises(StateMismatch):
                 client.load_state_dict(bad)
         client.load_state_dict(good)
-        client.load_state_dict({**good, "point": {**good["point"], "lanes": [[77, 0, 0, []]], "ended": False}})
+        client.load_state_dict(seal({**good, "point": {**good["point"], "lanes": [[77, 0, 0, []]], "ended": False}}))
         with pytest.raises(pydp2.errors.OptionError, match="damaged"):  # the service, which knows the list, sees it
             next(iter(client))
         client.load_state_dict(good)
