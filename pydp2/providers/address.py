@@ -27,6 +27,7 @@ from pydp2.providers.error_location import count_own_frames, remedy
 
 _FORMS = "write module.process, module:process or file.py:process"
 _DEFAULT_FUNCTION = "process"  # name of the provider if the address names only a module
+_MOST_WRAPPERS = 8  # decorators around a provider that are looked through
 _MAINS = ("__main__", "__mp_main__")
 _REMEDY = "put the decorated function at the top level of a file and give that, as in my_provider.py:process"
 
@@ -64,7 +65,7 @@ def resolve(address: str) -> Provider:
     if isinstance(found, Provider):
         return found
     if callable(found):
-        raise AddressError(f"{address}: {attribute} is not a provider; decorate it with @provider(input_types=…)")
+        raise AddressError(f"{address}: {attribute} is not a provider; {_decoration(found)}")
     raise AddressError(f"{address}: {attribute} must be a decorated function, it is a {type(found).__name__}")
 
 
@@ -84,7 +85,7 @@ def address_of(provider: Provider | str) -> str:
         return provider
     if not isinstance(provider, Provider):
         if callable(provider):
-            raise AddressError(f"{provider!r:.80} is not a provider; decorate it with @provider(input_types=…)")
+            raise AddressError(f"{provider!r:.80} is not a provider; {_decoration(provider)}")
         raise OptionTypeError(f"provider must be a decorated function or its address, got {provider!r:.80}")
     function = provider.function
     name, module_name = function.__qualname__, function.__module__
@@ -101,6 +102,8 @@ def address_of(provider: Provider | str) -> str:
     if importable not in _MAINS and _imports_as(importable, file):
         return f"{importable}:{name}"
     if file is None or not Path(file).is_file():
+        if place := _place_without_file(file, inspect.unwrap(function)):
+            raise AddressError(f"{name} was defined in {place}; {_REMEDY}")
         from pydp2.providers.notebook import module_file  # no script, and no worker, needs it
 
         return f"{module_file(name, inspect.unwrap(function))}:{name}"
@@ -216,7 +219,7 @@ def _import_file(path: Path, address: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        with _import_errors(f"the file {path}"):
+        with _import_errors(f"the file {path}", path, address):
             try:
                 spec.loader.exec_module(module)
             except BaseException:
@@ -231,9 +234,9 @@ def _import_file(path: Path, address: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def _import_errors(what: str) -> Iterator[None]:
+def _import_errors(what: str, path: Path | None = None, address: str = "") -> Iterator[None]:
     """Convert what the user's code raises while it is imported, with its own traceback and without the
-    import system's frames."""
+    import system's frames. ``path``: of the file that ``address`` names."""
     try:
         yield
     except KeyboardInterrupt:
@@ -243,7 +246,8 @@ def _import_errors(what: str) -> Iterator[None]:
             list(traceback.walk_tb(error.__traceback__))
         ):
             error = error.with_traceback(None)  # its text says where; no frame is the user's
-        text = f"{what} raised {type(error).__name__} while it was imported{remedy(error) or _argv_hint(error)}"
+        hint = remedy(error) or _argv_hint(error) or (_package_hint(error, path, address) if path is not None else "")
+        text = f"{what} raised {type(error).__name__} while it was imported{hint}"
         raise from_user(text, error, count_own_frames(error)) from None
 
 
@@ -259,6 +263,61 @@ def _argv_hint(error: BaseException) -> str:
         f"sys.argv = {sys.argv!r:.200}: put what only the program does, such as parse_args(), "
         'below `if __name__ == "__main__":`, and pass what the provider needs of it with args=… to the init_hook'
     )
+
+
+def _package_hint(error: BaseException, path: Path, address: str) -> str:
+    """Return the dotted address of the provider in the file ``path``, if ``error`` says that the file uses imports
+    relative to its package; else ''."""
+    if not isinstance(error, ImportError) or "relative import" not in str(error):
+        return ""
+    folder, names = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file() and folder.name:
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if len(names) == 1:  # the folders of a package need no __init__.py
+        above = [Path(entry) for entry in sys.path if Path(entry) in path.parents and Path(entry) != folder]
+        folder = max(above, key=lambda entry: len(entry.parts), default=folder.parent)
+        names = list(path.with_suffix("").relative_to(folder).parts)
+    where = "" if str(folder) in sys.path else f", with root={folder}"
+    return (
+        f"; its imports are relative to a package, to which a file given by its path does not belong: write "
+        f"{'.'.join(names)}:{address.rpartition(':')[2]}{where}"
+    )
+
+
+def _decoration(value: Any) -> str:
+    """Return how ``value``, which can be called, becomes a provider."""
+    if _holds_provider(value, 0):
+        return "it wraps one: put @provider(…) above all other decorators, so that it is the last one to be applied"
+    return "decorate it with @provider(input_types=…)"
+
+
+def _holds_provider(value: Any, depth: int) -> bool:
+    """Return True if ``value`` wraps a provider: as a decorator of functools does, in a closure, or as an attribute."""
+    if isinstance(value, Provider) or depth > _MOST_WRAPPERS:
+        return isinstance(value, Provider)
+    held = [getattr(value, name, None) for name in ("__wrapped__", "func", "__func__")]
+    for cell in getattr(value, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is empty
+            held.append(cell.cell_contents)
+    held += getattr(value, "__dict__", {}).values()
+    return any(callable(each) and not isinstance(each, type) and _holds_provider(each, depth + 1) for each in held)
+
+
+def _place_without_file(file: str | None, function: Any) -> str:
+    """Return the place of a function that workers cannot import, and that is no cell of a notebook; '' for others.
+    ``file``: that of its module."""
+    if file is not None and (archive := next(filter(Path.is_file, Path(file).parents), None)) is not None:
+        return (
+            f"{file}, the main module of a program in a zip file: workers import other modules of {archive.name}, and "
+            "not this one"
+        )
+    source = function.__code__.co_filename
+    if source == "<string>":
+        return "the text of a command (python -c) or of exec(), where workers cannot find it"
+    if source == "<stdin>" and not hasattr(sys, "ps1"):
+        return "a program that was read from standard input (a here-document), where workers cannot find it"
+    return ""
 
 
 def _name_in(module: ModuleType, provider: Provider, name: str) -> str:

@@ -331,10 +331,75 @@ def test_a_provider_of_the_running_script_is_named_so_that_others_find_it(place:
 
 @pytest.mark.usefixtures("from_checkout")
 def test_a_provider_of_a_prompt_is_refused_with_the_way_out(place: Callable[..., Path]) -> None:
-    told = run("-c", TELL)
+    told = run("-i", "-q", stdin="import sys\nsys.ps1 = ''\n" + TELL.replace("\nif", "\n\nif") + "\n")
     assert "process was defined at a prompt or in a notebook, where workers cannot find it, and its source is" in told
     assert "; write it to a file: begin its cell with %%writefile my_provider.py, run the cell" in told
-    assert "at a prompt or in a notebook" in run("-", stdin=TELL)
+
+
+@pytest.mark.usefixtures("from_checkout")
+def test_a_provider_of_a_command_or_a_here_document_is_not_told_of_notebooks(place: Callable[..., Path]) -> None:
+    for told, where in (
+        (run("-c", TELL), "in the text of a command (python -c) or of exec(), where workers cannot find it; put the"),
+        (run("-", stdin=TELL), "in a program that was read from standard input (a here-document), where workers"),
+    ):
+        assert f"process was defined {where}" in told
+        assert "notebook" not in told
+        assert "%%writefile" not in told
+
+
+OUTER = """
+import functools
+
+def wrapping(function):
+    @functools.wraps(function)
+    def run(*args):
+        return function(*args)
+    return run
+
+def plainly(function):
+    return lambda *args: function(*args)
+
+class Timed:
+    def __init__(self, function):
+        self.function = function
+    def __call__(self, *args):
+        return self.function(*args)
+
+wrapped, hidden, timed = wrapping(process), plainly(process), Timed(process)
+partial, twice = functools.partial(hidden), functools.lru_cache(wrapped)
+"""
+
+
+@pytest.mark.parametrize("name", ["wrapped", "hidden", "timed", "partial", "twice"])
+def test_a_provider_under_another_decorator_is_told_the_order_of_decorators(
+    name: str, importable: Callable[..., Path]
+) -> None:
+    importable("pr_outer.py", GOOD + OUTER)
+    text = r" is not a provider; it wraps one: put @provider\(…\) above all other decorators"
+    with pytest.raises(AddressError, match=name + text):
+        resolve(f"pr_outer:{name}")
+    with pytest.raises(AddressError, match=text):
+        address_of(getattr(sys.modules["pr_outer"], name))
+
+
+RELATIVE = "from . import util\n" + GOOD
+
+
+@pytest.mark.parametrize("has_init", [True, False])
+def test_a_file_with_relative_imports_is_told_its_dotted_address(
+    has_init: bool, importable: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pr_rel/__init__.py", "pr_rel/inner/__init__.py") if has_init else ():
+        importable(name, "")
+    importable("pr_rel/inner/util.py", "")
+    importable("pr_rel/inner/mod.py", RELATIVE)
+    with pytest.raises(ImportError, match=r"does not belong: write pr_rel\.inner\.mod:Group\.inner\n"):
+        resolve("pr_rel/inner/mod.py:Group.inner")
+    assert list(resolve("pr_rel.inner.mod:Group.inner").samples("x")) == [[2]]
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    named, root = ("pr_rel.inner.mod", tmp_path) if has_init else ("inner.mod", tmp_path / "pr_rel")
+    with pytest.raises(ImportError, match=rf"write {named}:process, with root={root}\n"):
+        resolve("pr_rel/inner/mod.py:process")
 
 
 def test_a_module_in_a_package_stands_for_its_process(importable: Callable[..., Path]) -> None:

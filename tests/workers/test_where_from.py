@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -195,13 +196,33 @@ def test_what_no_worker_could_find_is_refused_with_the_way_out(
         assert "put the decorated function at the top level of a file" in str(caught.value)
 
 
-def test_what_was_typed_at_a_prompt_or_in_a_notebook_is_refused_with_the_way_out() -> None:
+def test_what_was_typed_as_a_command_is_refused_with_the_way_out() -> None:
     code = ONE + "\nimport pydp2\npydp2.launch(['a'], process)\n"
     typed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert typed.returncode == 1
     last = typed.stderr.splitlines()[-1]
-    assert last.startswith("pydp2.errors.AddressError: process was defined at a prompt or in a notebook, where workers")
-    assert "begin its cell with %%writefile my_provider.py, run the cell, and give" in last
+    assert last.startswith("pydp2.errors.AddressError: process was defined in the text of a command (python -c) or of")
+    assert "put the decorated function at the top level of a file and give that, as in my_provider.py:process" in last
+
+
+def test_a_zipped_program_is_told_to_have_its_provider_in_another_module_of_the_file(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        main = "import sys, prov\nif __name__ == '__main__':\n    given = [process, prov.process][len(sys.argv) - 1]\n"
+        main += "    with pydp2.load(['a'], given, batch_size=1, workers=1) as data:\n        print(len(list(data)))\n"
+        archive.writestr("__main__.py", f"import pydp2\n{ONE}\n{main}")
+        archive.writestr("prov.py", ONE)
+    refused, served = (
+        subprocess.run(
+            [sys.executable, "app.zip", *more], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        for more in ([], ["other"])
+    )
+    last = refused.stderr.splitlines()[-1]
+    assert last.startswith(
+        f"pydp2.errors.AddressError: process was defined in {tmp_path}/app.zip/__main__.py, the main"
+    )
+    assert "of a program in a zip file: workers import other modules of app.zip, and not this one; put" in last
+    assert (served.returncode, served.stdout, served.stderr) == (0, "1\n", "")
 
 
 @pytest.mark.parametrize(("start", "most"), [("auto", 1), ("spawn", 3)])
