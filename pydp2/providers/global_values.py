@@ -22,6 +22,8 @@ from pydp2.providers.plain_text import VALUE_BYTES, plain_text
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _STORES = ("STORE_GLOBAL", "DELETE_GLOBAL")
 _MOST_FUNCTIONS = 1000  # that are looked into
+_MOST_WRAPPERS = 16  # around a function; of some objects each attribute is another such object
+_MOST_ITEMS = 10_000  # of a collection that is compared
 _MOST_NAMES = 5  # in a message
 _NUMBERS = (bool, int, float, type(None))  # whose values a message shows: a text may be a secret
 _ABSENT = object()
@@ -61,15 +63,31 @@ def changed_globals(provider: Provider, described: Mapping[str, str]) -> str:
 
 def _described(value: Any) -> str:
     """Return a number as it is, a digest of another plain value, and :data:`_OTHER` of anything else."""
-    if type(value) in _NUMBERS:
-        return repr(value)
     try:
-        text = plain_text(value)
-    except (ValueError, RecursionError):
+        if type(value) in _NUMBERS:
+            return repr(value)
+        text = plain_text(value) if _is_small(value) else ""
+    except Exception:  # it has no text, or is an object that raises whatever is asked of it
         return _OTHER
-    if len(text) > VALUE_BYTES:
+    if not 0 < len(text) <= VALUE_BYTES:
         return _OTHER
     return "#" + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _is_small(value: Any) -> bool:
+    """Return True if ``value`` is no collection, or one with few items, all levels together."""
+    left, count = [value], 0
+    while left and count <= _MOST_ITEMS:
+        each = left.pop()
+        kind = type(each)
+        if kind is dict:
+            each = [*each.keys(), *each.values()] if len(each) <= _MOST_ITEMS else range(_MOST_ITEMS + 1)
+        if kind in (dict, list, tuple, set, frozenset):
+            count += len(each)
+            left += each if count <= _MOST_ITEMS else ()
+        elif kind in (str, bytes) and len(each) > VALUE_BYTES:
+            return False
+    return count <= _MOST_ITEMS
 
 
 def _used_names(provider: Provider) -> tuple[set[str], Mapping[str, Any]]:
@@ -93,14 +111,17 @@ def _used_names(provider: Provider) -> tuple[set[str], Mapping[str, Any]]:
 
 def _functions(value: Any, namespace: Mapping[str, Any]) -> Iterator[FunctionType]:
     """Yield the functions that ``value`` is, wraps or has as methods, as far as ``namespace`` is theirs."""
-    if isinstance(value, type) and value.__module__ == namespace.get("__name__"):
+    if issubclass(type(value), type) and value.__module__ == namespace.get("__name__"):
         for each in vars(value).values():
             yield from _functions(getattr(each, "__func__", getattr(each, "fget", each)), namespace)
         return
-    for _ in range(16):  # of some objects each attribute is another such object
-        if isinstance(value, FunctionType) and value.__globals__ is namespace:
+    for _ in range(_MOST_WRAPPERS):
+        if type(value) is FunctionType and value.__globals__ is namespace:
             yield value
-        value = getattr(value, "__wrapped__", None)
+        try:
+            value = getattr(value, "__wrapped__", None)
+        except Exception:  # a stand-in for an object that is not there yet
+            return
 
 
 def _global_names(code: CodeType) -> Iterator[tuple[bool, str]]:
