@@ -351,19 +351,16 @@ class _Normaliser:
 
     def dense(self, value: object, path: ValuePath) -> Any:
         """Return a dense element of anything but an array."""
-        dim = self.declared.dim
-        words = self.expected_kind(SequenceType.NO_SEQUENCE)
         entries = _items(value)
-        if entries is None or len(entries) != dim:
-            if dim == 1:
-                words += list_hint(value, float, f", or declare {_scalar_text(self.declared)}")
-            hint = element_hint(self.declared, value) or (_sequence_hint(value) if entries is None else "")
-            raise bad_sample(self.label, words + hint, value, path)
+        if entries is None or len(entries) != self.declared.dim:
+            hint = self.list_hint(value) or element_hint(self.declared, value)
+            hint = hint or (_sequence_hint(value) if entries is None else "")
+            raise bad_sample(self.label, self.expected_kind(SequenceType.NO_SEQUENCE) + hint, value, path)
         kinds = set(map(type, entries))
         if kinds == {float}:
             return list(entries)
         if not kinds.isdisjoint((list, tuple)) and (hint := element_hint(self.declared, value)):
-            raise bad_sample(self.label, words + hint, value, path)
+            raise bad_sample(self.label, self.expected_kind(SequenceType.NO_SEQUENCE) + hint, value, path)
         if is_float(self.declared.element_dtype):
             if kinds <= (_FLOAT_TYPES if self.strict else _FLOAT_TYPES | _INT_TYPES):
                 with contextlib.suppress(OverflowError):  # the long way finds which one it was
@@ -373,9 +370,16 @@ class _Normaliser:
             return list(entries)
         return np.array([self.integer(v, (*path, i)) for i, v in enumerate(entries)], self.declared.element_dtype)
 
+    def list_hint(self, value: object) -> str:
+        """Return the hint for a number where a vector of one is declared."""
+        if self.declared.dim != 1:
+            return ""
+        return list_hint(value, float, f", or declare {_scalar_text(self.declared)}")
+
     def floating(self, value: object, path: ValuePath) -> float:
         """Return a number for a float slot as a float64."""
-        value = _number_of(value)
+        if not isinstance(value, float | np.floating):
+            value = _number_of(value)
         if isinstance(value, float | np.floating):
             number = float(value)
             if math.isinf(number) and np.isfinite(value):  # a long double may be wider than float64
