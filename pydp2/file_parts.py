@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pydp2.errors import OptionError
+from pydp2.errors import OptionError, OptionTypeError
 
 MAX_FILE_PARTS = 10**9 - 1
 """Number of parts that an entry can name at most."""
@@ -20,20 +20,34 @@ _PART_SUFFIX = re.compile(r"\?part=([0-9]{1,9})/([0-9]{1,9})\Z")
 
 @dataclass(frozen=True)
 class FilePart:
-    """Part ``index`` of ``count``, from 0; raises OptionError if there is no such part."""
+    """Part of a file.
+
+    Attributes:
+        index: number of the part, from 0 to ``count - 1``.
+        count: number of parts that the file has.
+
+    Raises:
+        OptionError: there is no such part.
+        OptionTypeError: one of them is not a whole number.
+    """
 
     index: int
     count: int
 
     def __post_init__(self) -> None:
+        if type(self.index) is not int or type(self.count) is not int:
+            raise OptionTypeError(
+                f"a part has two whole numbers, its index and the count of parts, got {self.index!r:.40} and "
+                f"{self.count!r:.40}"
+            )
         if self.count < 1 or not 0 <= self.index < self.count:
             raise OptionError(
                 f"a part must be INDEX/COUNT with 0 <= INDEX < COUNT, got {self.index}/{self.count}; parts count from 0"
             )
 
     def range(self, total: int) -> tuple[int, int]:
-        """Return the range ``[from, to)`` of ``total`` items that are in this part. Parts are disjoint, complete, in
-        order, and their sizes differ by at most one."""
+        """Return the range ``[from, to)`` of ``total`` items, such as rows or bytes, that are in this part. Parts are
+        disjoint, complete, in order, and their sizes differ by at most one."""
         return total * self.index // self.count, total * (self.index + 1) // self.count
 
 

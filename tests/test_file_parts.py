@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.errors import OptionError
+from pydp2.errors import OptionError, OptionTypeError
 from pydp2.file_parts import WHOLE_FILE, FilePart, part_entries, split_entry
 
 NAMES = st.text(min_size=1).map(lambda text: text.replace("\n", ""))
@@ -51,6 +53,12 @@ def test_what_no_line_of_a_list_could_name_is_refused() -> None:
     for count in (1, 3):
         with pytest.raises(OptionError, match=r"cannot hold the name 'a\\nb'"):
             next(part_entries("a\nb", count))
+
+
+@pytest.mark.parametrize("numbers", [("0", 3), (0.0, 3), (0, 3.0), (None, 1), (True, 2)])
+def test_a_part_has_two_whole_numbers(numbers: Any) -> None:
+    with pytest.raises(OptionTypeError, match="two whole numbers, its index and the count of parts, got"):
+        FilePart(*numbers)
 
 
 @given(st.integers(0, 1000), st.integers(1, 40))

@@ -5,6 +5,7 @@ Samples are counted from 0 in the order of their yields.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
@@ -16,6 +17,7 @@ from typing import TypeVar
 
 from pydp2.errors import (
     BadSample,
+    OptionError,
     ProviderError,
     RemoteError,
     at_sample,
@@ -24,6 +26,7 @@ from pydp2.errors import (
     from_user,
     provider_error,
 )
+from pydp2.file_parts import file_of, split_entry
 
 _COMPILED = "pydp2/native/_packing.pyx"  # file name in frames of compiled code, wherever it is installed
 _OWN_FILES = (str(Path(__file__).resolve().parents[1]) + "/", _COMPILED, importlib.__file__, "<frozen importlib")
@@ -64,10 +67,17 @@ def user_error(error: BaseException, filename: str, sample_index: int, file_list
 def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "") -> str:
     """Return what may help against ``error`` of the user's code, to append to a message; else ''.
 
-    The text says where relative paths start, if a file is not found under one; how to list a file of data, if
-    ``entry``, or the first one of ``file_list``, the file list, looks like a line of data, and no line is a file; how
-    to list what is in a directory; and what to import in place of a module of the first PaddlePaddle.
+    The text says how to take an entry apart that names a part of a file; where relative paths start, if a file is not
+    found under one; how to list a file of data, if ``entry``, or the first one of ``file_list``, the file list, looks
+    like a line of data, and no line is a file; how to list what is in a directory; and what to import in place of a
+    module of the first PaddlePaddle.
     """
+    if named := _named_part(error, entry):
+        name, part = split_entry(named)
+        return (
+            f"; {named!r} names part {part.index} of {part.count} of the file {name!r}: take it apart with "
+            "name, part = pydp2.file_parts.split_entry(filename), see docs/formats.md"
+        )
     source = getattr(file_list, "source", None)
     missing = error.filename if isinstance(error, OSError) and error.errno in _NO_FILE_ERRNOS else None
     if source and missing in (file_list[0], entry) and _LOOKS_LIKE_DATA.search(missing) and not _has_file(file_list):
@@ -89,10 +99,24 @@ def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "")
     return ""
 
 
+def _named_part(error: BaseException, entry: str) -> str:
+    """Return the entry with a part that ``error`` of the user's code takes for the name of a file; '' if it does not:
+    the provider ignores the part."""
+    if not isinstance(error, OSError):
+        return ""
+    filename = error.filename if isinstance(error.filename, str) else ""
+    for name in (filename, entry):
+        if file_of(name) != name and name in (filename, *str(error).split("'"), *str(error).split()):
+            with contextlib.suppress(OptionError):  # there is no such part
+                split_entry(name)
+                return name
+    return ""
+
+
 def _has_file(file_list: Sequence[str]) -> bool:
     """Return True if one of the first lines of ``file_list`` is a file, or names a part of one: it is a list of files
     then, whatever the others look like."""
-    names = (entry.partition("?part=")[0] for entry in file_list[:_LINES])
+    names = map(file_of, file_list[:_LINES])
     return any(name and os.path.lexists(name) for name in names)
 
 

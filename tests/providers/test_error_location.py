@@ -9,6 +9,7 @@ import pytest
 from pydp2.errors import BadSample, FileCondemned, FormatError, ProviderError, RemoteError, provider_error
 from pydp2.file_list import FileList
 from pydp2.providers import user_error, with_location
+from pydp2.providers.error_location import remedy
 
 
 def bad(slot: str = "", expected: str = "", got: str = "") -> BadSample:
@@ -112,3 +113,31 @@ def test_an_entry_that_is_a_pattern_without_files_is_said_to_be_one(
         open("docs-*.jsonl").close()
     text = str(user_error(caught.value, "docs-*.jsonl", 0, FileList.of(["docs-*.jsonl"], tmp_path)))
     assert f"; no file matched this pattern when the list was read, in {tmp_path}" in text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(2, "No such file or directory", "a b.txt?part=3/12"),
+        FileNotFoundError("a b.txt?part=3/12"),
+        OSError("unable to open file: name = 'a b.txt?part=3/12', errno = 2"),
+    ],
+    ids=["open", "text", "quoted"],
+)
+def test_a_provider_that_takes_a_part_for_a_file_is_told_how_to_take_it_apart(error: OSError) -> None:
+    told = str(user_error(error, "a b.txt?part=3/12", 0, ["a b.txt?part=3/12"]))
+    assert "'a b.txt?part=3/12' names part 3 of 12 of the file 'a b.txt': take it apart with name, part = " in told
+    assert "relative paths" not in told
+
+
+def test_a_file_that_is_missing_behind_a_part_is_not_explained_by_the_part() -> None:
+    told = user_error(FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt?part=0/2", 0)
+    assert "relative paths start at" in str(told)
+    assert "split_entry" not in str(told)
+
+
+def test_a_hook_that_opens_the_first_entry_is_told_of_its_part() -> None:
+    error = FileNotFoundError(2, "No such file or directory", "a.txt?part=0/2")
+    assert "split_entry" in remedy(error, ["a.txt?part=0/2", "a.txt?part=1/2"])
+    impossible = FileNotFoundError(2, "No such file or directory", "a.txt?part=2/2")
+    assert "split_entry" not in remedy(impossible, ["a.txt?part=2/2"])
