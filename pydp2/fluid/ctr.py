@@ -18,6 +18,7 @@ from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample, cou
 from pydp2.fluid.files import Name, text_of
 from pydp2.fluid.prefetching import InstanceQueue, PrefetchingReader, PutInstances
 from pydp2.fluid.tensors import Instance, LoDTensor
+from pydp2.formats.first_bytes import COUNT, looks_like
 from pydp2.options.values import Choice, integer_from
 
 _ID_RANGE = 1 << 63
@@ -200,7 +201,12 @@ def _lines(name: str, gzipped: bool) -> Generator[tuple[int, str]]:
 
 
 def _bad(name: str, y: int, what: str) -> BadSample:
-    return BadSample(at_sample(name, y, "", what))
+    """Return the error of line ``y``. For the first line the text says what the file looks like, if that is no text."""
+    known = ""
+    if y == 0:
+        with open(name, "rb") as file:
+            known = looks_like(file.read(COUNT))
+    return BadSample(at_sample(name, y, "", f"{what}; the file looks like {known}" if known else what))
 
 
 def ctr_reader(  # noqa: PLR0913 - the arguments are Fluid's

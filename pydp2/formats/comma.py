@@ -221,6 +221,8 @@ class _Table:
             parts = field.strip().split(sign.encode())
             if len(parts) > 1 and all(_is_number(part, self.dtype) for part in parts):
                 return f"; separator={sign!r} says what stands between two numbers"
+        if self.dtype != np.float64 and _is_number(field, np.dtype(np.float64)):
+            return "; dtype='float64' holds it"
         if not self.header and self.text.is_first(offset):
             return "; header=true says that the first line has names"
         return ""
@@ -282,6 +284,8 @@ def _hook(  # noqa: PLR0913 - the arguments of the provider
         raise OptionError(f"label must be one of {count_text(columns, 'column')}, from 0, got {label}; -1 is the last")
     settings.options = {"header": header, "separator": separator, "dtype": dtype, "columns": columns}
     settings.label = None if label is None else label % columns
+    if label is None and classes is not None:
+        raise OptionError("classes is for the column that label chooses: give label too, such as label=-1 for the last")
     settings.slot = LabelSlot(classes, dtype=dtype)
     width = columns - (label is not None)
     settings.input_types = ({} if not width else {"data": dense_vector(width, dtype=dtype)}) | (

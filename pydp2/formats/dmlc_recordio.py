@@ -262,6 +262,8 @@ def _hook(
     classes: int | Sequence[int] | None = None,
 ) -> None:
     settings.header, settings.slot = flag("header", header), LabelSlot(classes, label_width)
+    if not header and (classes is not None or label_width != 1):
+        raise OptionError("with header=false records have no labels: leave classes and label_width out")
     told = {"label": settings.slot.type, "id": integer_value(IDS)}
     settings.input_types = {"data": BYTES} | (told if header else {})
 
@@ -290,7 +292,8 @@ def process(settings: Any, filename: str) -> Iterator[dict[str, Any] | BadSample
                 try:
                     yield _sample(record, settings)
                 except FormatError as error:
-                    yield BadSample(f"record at byte {offset}: {error}", slot="all slots")
+                    hint = "header=false is for records without an IRHeader"
+                    yield BadSample(f"record at byte {offset}: {error}; {hint}", slot="all slots")
                 except BadSample as error:
                     yield error
 

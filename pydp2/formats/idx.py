@@ -263,6 +263,8 @@ def _hook(
         )
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
         raise OptionTypeError(f"scale must be a number, got {scale!r:.80}")
+    if labels is None and label_column is not None:
+        raise OptionError("label_column is for a file of labels: give labels too")
     settings.labels, settings.scale, settings.slot = labels, scale, LabelSlot(classes)
     settings.label_column = None if label_column is None else whole("label_column", label_column)
     sides: tuple[int, ...] = ()

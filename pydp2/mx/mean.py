@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import FormatError, OptionError
+from pydp2.formats.first_bytes import COUNT, described
 from pydp2.formats.source import written_whole
 from pydp2.mx.finish import Floats
 
@@ -63,10 +64,10 @@ def _told(file: Path) -> Iterator[None]:
 
 def _read(file: Path, shape: tuple[int, ...]) -> Floats:
     with open(file, "rb") as source:
-        if source.read(len(_MAGIC)) != _MAGIC:
+        if not (head := source.read(COUNT)).startswith(_MAGIC):
             raise FormatError(
-                f"{file}: expected a .npy file with a mean picture of floats {shape}; MXNet's .bin is not read, remove "
-                "it to have the mean made anew",
+                f"{file}: expected a .npy file with a mean picture of floats {shape}, got "
+                f"{described(head, len(_MAGIC))}; MXNet's .bin is not read, remove it to have the mean made anew",
                 file=str(file),
             )
         source.seek(0)

@@ -92,8 +92,11 @@ class MNISTIter(FileProvider):
 
 def _expect(path: str | os.PathLike[str], reader: idx.Reader, sides: int, what: str, kinds: str) -> None:
     if len(reader.shape) != sides or reader.dtype.kind not in kinds:
+        hint = ""
+        if sides == 1 and len(reader.shape) == 2:
+            hint = "; pydp2.formats.idx serves one of its columns with label_column, and idx.write writes it to a file"
         raise FormatError(
-            f"{path}: expected {what} of {sides} sides, got {reader.dtype.name} of {reader.shape}", file=str(path)
+            f"{path}: expected {what} of {sides} sides, got {reader.dtype.name} of {reader.shape}{hint}", file=str(path)
         )
 
 

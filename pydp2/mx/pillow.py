@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import OptionError
+from pydp2.formats.first_bytes import COUNT, looks_like
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -88,10 +89,16 @@ def decode(data: bytes, channels: int) -> Picture:
             f"cannot be decoded: more than {MOST_PIXELS} pixels; a function for decode=... may read larger pictures"
         ) from exc
     except image.UnidentifiedImageError:  # whose text is the address of our BytesIO
-        raise ValueError(f"cannot be decoded: Pillow knows no format that begins with {data[:8]!r}") from None
+        raise ValueError(f"cannot be decoded: Pillow knows no format that begins with {_first(data)}") from None
     except Exception as exc:  # damaged pictures make its many readers raise nearly anything
         raise ValueError(f"cannot be decoded: {exc}") from exc
     return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def _first(data: bytes) -> str:
+    """Return what ``data`` look like, or their first bytes."""
+    known = looks_like(data[:COUNT])
+    return f"{data[:8]!r}; it looks like {known}" if known and "picture" not in known else repr(data[:8])
 
 
 def _eight_bits(opened: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.errors import FormatError
+from pydp2.formats.first_bytes import COUNT, looks_like
 from pydp2.reader import pickled_arrays as arrays
 
 _MARK = object()
@@ -63,7 +64,9 @@ def plain(data: bytes) -> Any:
             raise FormatError(str(error), offset=at) from None
         raise
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, RecursionError) as error:
-        raise FormatError(f"the record is not a pickle, or it is damaged: {error} (at byte {at})", offset=at) from None
+        known = "" if at or data.startswith(b"\x80") else looks_like(data[:COUNT])
+        what = f"the record is not a pickle, or it is damaged: {error} (at byte {at})"
+        raise FormatError(f"{what}; it looks like {known}" if known else what, offset=at) from None
     raise AssertionError("the steps of a pickle end with an error or a STOP")
 
 

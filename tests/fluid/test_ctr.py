@@ -253,3 +253,14 @@ def test_lines_before_what_is_no_text_come_first_and_the_line_is_named(kind: str
 def test_what_is_no_list_of_files_or_slots_is_a_type_error(file_list: Any, slots: Any) -> None:
     with pytest.raises(OptionTypeError, match=r"(file_list|slots) must be a list of"):
         fluid.ctr_reader(file_list, batch_size=1, slots=slots)
+
+
+def test_a_file_that_is_no_text_is_named_at_its_first_line(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(gzip.compress(b"1 2:a\n"))
+    (tmp_path / "b").write_bytes(b"<html>\n")
+    for name, words in (("a", "a gzip file"), ("b", "an HTML page")):
+        with (
+            fluid.ctr_reader(str(tmp_path / name), slots=["s"], batch_size=9) as reader,
+            pytest.raises(BadSample, match=f"sample 0: .*; the file looks like {words}"),
+        ):
+            reader.read_next()

@@ -284,7 +284,7 @@ def test_a_label_that_is_no_class_is_told_what_classes_may_be(classes: Any, labe
     ],
 )
 def test_classes_are_a_number_or_a_list_of_labels(module: str, classes: Any, words: str) -> None:
-    args = {"classes": classes} | ({"dim": 3} if module == "libsvm" else {})
+    args = {"classes": classes} | {"libsvm": {"dim": 3}, "comma": {"label": 0}}.get(module, {})
     with pytest.raises(ValueError if "once" in words else TypeError, match=words):
         resolve(f"pydp2.formats.{module}").start(args=args)
 
@@ -327,6 +327,7 @@ def test_a_column_of_the_labels_of_qmnist_is_chosen(tmp_path: Path) -> None:
         ("1,2\n", {"separator": ";"}, "separator=',' says"),
         ('"1","2"\n', {}, "quotes are not read here: write the numbers without them"),
         ("1,,3\n", {}, "got ''; write nan for a number that is missing"),
+        ("1,2.5\n", {"dtype": "int32"}, "got '2.5'; dtype='float64' holds it"),
     ],
 )
 def test_csv_that_is_written_in_another_way_names_the_argument_for_it(

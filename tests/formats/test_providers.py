@@ -226,6 +226,10 @@ def test_without_any_row_csv_has_as_many_columns_as_names(tmp_path: Path) -> Non
         ("idx", {"labels": ["", "b"]}, "labels must be a file, or "),
         ("idx", {"scale": "x"}, "scale must be a number, got 'x'"),
         ("lst", {"folder": 5}, "folder must be a text, got 5"),
+        ("comma", {"classes": 3}, "classes is for the column that label chooses: give label too"),
+        ("idx", {"label_column": 0}, "label_column is for a file of labels: give labels too"),
+        ("idx", {"labels": "a", "label_column": "x"}, "label_column must be a whole number, got 'x'"),
+        ("dmlc_recordio", {"header": False, "classes": 3}, "with header=false records have no labels"),
     ],
 )
 def test_arguments_are_looked_at_when_the_service_starts(module: str, args: dict[str, Any], words: str) -> None:

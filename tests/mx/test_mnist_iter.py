@@ -194,3 +194,11 @@ def test_the_defaults_are_those_of_the_original(ten: Paths, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="at least one batch of 128"):
         MNISTIter()
+
+
+def test_the_labels_of_qmnist_are_told_of_their_columns(ten: Paths, tmp_path: Path) -> None:
+    idx.write(tmp_path / "several", np.zeros((10, 8), np.int32))
+    with pytest.raises(
+        FormatError, match=r"several: expected whole numbers of 1 sides, .*; pydp2.formats.idx serves one"
+    ):
+        MNISTIter(image=ten["image"], label=tmp_path / "several", batch_size=2)

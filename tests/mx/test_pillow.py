@@ -78,6 +78,19 @@ def test_what_is_no_picture_is_told_by_its_first_bytes(write_records: Write) -> 
         ImageRecordIter(path_imgrec=write_records([b"no picture"]), data_shape=(3, 6, 8), batch_size=1)
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"<!DOCTYPE html><title>404</title>", "an HTML page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
+        (b"", "an empty file"),
+    ],
+)
+def test_other_content_in_place_of_a_picture_is_named(write_records: Write, data: bytes, words: str) -> None:
+    with pytest.raises(FormatError, match=f"Pillow knows no format that begins with .*; it looks like {words}"):
+        ImageRecordIter(path_imgrec=write_records([data]), data_shape=(3, 6, 8), batch_size=1)
+
+
 # -- what is none ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
 def test_mutated_pictures_are_decoded_or_refused(kind: str) -> None:

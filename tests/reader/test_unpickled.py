@@ -283,3 +283,8 @@ def look(value: Any, depth: int = 0) -> None:
 def test_many_damaged_pickles() -> None:
     for number in range(int(os.environ["PYDP2_FUZZ"])):
         mutated(SEEDS[number % len(SEEDS)], Random(number))
+
+
+def test_other_content_in_place_of_a_pickle_is_named() -> None:
+    with pytest.raises(FormatError, match=r"is not a pickle, .* \(at byte 0\); it looks like an HTML page"):
+        plain(b"<html><title>404</title>")
