@@ -123,6 +123,15 @@ def serving(command: str, folder: Path) -> Iterator[None]:
         assert process.wait(DEADLINE) == 143
 
 
+def test_every_block_of_a_page_is_in_a_form_that_is_looked_at() -> None:
+    """A block that is indented, or in another language, would neither be run nor its commands looked up."""
+    opened = {}
+    for page in (*PAGES, *(ROOT / name for name in ALSO)):
+        fences = re.findall(r"^(.*(?:```|~~~).*)$", page.read_text("utf-8"), re.MULTILINE)
+        opened |= {f"{page.name}: {line}": line for line in fences}
+    assert [at for at, line in opened.items() if not re.fullmatch(r"```(python|sh|toml|text|console)?", line)] == []
+
+
 def test_the_readme_is_short_and_shows_code_that_is_run() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 125
     assert blocks(ROOT / "README.md", "python")
@@ -259,10 +268,10 @@ def test_the_messages_under_troubleshooting_are_those_of_the_code() -> None:
     quoted = [cell for cell in raw_cells(ROOT / "docs/troubleshooting.md", "you see") if cell.startswith("`")]
     assert len(quoted) >= 10
     for cell in quoted:
-        for fragment in re.split(r"…|'x'|\b[A-Zy]\b", cell.strip("`")):
-            assert len(fragment) < 10 or any(fragment.strip() in text for text in texts), (
-                f"{cell}: nobody says {fragment!r}"
-            )
+        fragments = [f.strip() for f in re.split(r"…|'x'|\b[A-Zy]\b", cell.strip("`")) if len(f) >= 9]
+        assert fragments, f"{cell}: nothing in it is long enough to be looked for"
+        for fragment in fragments:
+            assert any(fragment in text for text in texts), f"{cell}: nobody says {fragment!r}"
 
 
 FIGURES = [
@@ -324,24 +333,24 @@ def states_table(table: Mapping[tuple[Enum, Enum], Enum]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    ("name", "mark", "make"),
-    [
-        ("architecture.md", "messages", messages_table),
-        ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
-        ("architecture.md", "moves: HOST_LINK", lambda: moves_table(link_states.HOST_LINK)),
-        ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(link_states.CLIENT_LINK)),
-        ("architecture.md", "moves: ROW_LINK", lambda: moves_table(link_states.ROW_LINK)),
-        ("architecture.md", "states: FILE_TRANSITIONS", lambda: states_table(FILE_TRANSITIONS)),
-        ("architecture.md", "states: WORK_TRANSITIONS", lambda: states_table(WORK_TRANSITIONS)),
-        ("architecture.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),
-        ("architecture.md", "states: AGENT_TRANSITIONS", lambda: states_table(AGENT_TRANSITIONS)),
-        ("architecture.md", "states: TRAINER_TRANSITIONS", lambda: states_table(TRAINER_TRANSITIONS)),
-        ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
-        ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),
-        ("coming-from-torch.md", "elsewhere", elsewhere_table),
-    ],
-)
+WRITTEN: list[tuple[str, str, Callable[[], str]]] = [
+    ("architecture.md", "messages", messages_table),
+    ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
+    ("architecture.md", "moves: HOST_LINK", lambda: moves_table(link_states.HOST_LINK)),
+    ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(link_states.CLIENT_LINK)),
+    ("architecture.md", "moves: ROW_LINK", lambda: moves_table(link_states.ROW_LINK)),
+    ("architecture.md", "states: FILE_TRANSITIONS", lambda: states_table(FILE_TRANSITIONS)),
+    ("architecture.md", "states: WORK_TRANSITIONS", lambda: states_table(WORK_TRANSITIONS)),
+    ("architecture.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),
+    ("architecture.md", "states: AGENT_TRANSITIONS", lambda: states_table(AGENT_TRANSITIONS)),
+    ("architecture.md", "states: TRAINER_TRANSITIONS", lambda: states_table(TRAINER_TRANSITIONS)),
+    ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
+    ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),
+    ("coming-from-torch.md", "elsewhere", elsewhere_table),
+]
+
+
+@pytest.mark.parametrize(("name", "mark", "make"), WRITTEN)
 def test_a_table_that_is_written_from_the_code_is_that_of_the_code(
     name: str, mark: str, make: Callable[[], str]
 ) -> None:
@@ -355,6 +364,13 @@ def test_a_table_that_is_written_from_the_code_is_that_of_the_code(
         pytest.fail(f"docs/{name}, {mark}: was not that of the code, is now; read the difference")
 
 
+def test_every_block_that_a_mark_encloses_is_compared_with_the_code() -> None:
+    written = {mark for _, mark, _ in WRITTEN} | {"house", "tests"}  # two are compared in test_house.py
+    marks = [mark for page in PAGES for mark in re.findall(r"^<!-- (.*) -->$", page.read_text("utf-8"), re.MULTILINE)]
+    assert set(marks) - {"end"} == written
+    assert marks.count("end") == len(written)
+
+
 # -- links and words ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("page", [*PAGES, *(ROOT / name for name in ALSO)], ids=lambda p: p.name)
 def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
@@ -366,6 +382,17 @@ def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
         assert file.exists(), f"{page.name} links to {link}"
         if anchor and file.suffix == ".md":
             assert anchor in anchors(file), f"{page.name} links to {link}"
+
+
+def test_a_test_that_a_page_names_is_in_the_file_that_it_links_to() -> None:
+    links = [
+        (page, name, (page.parent / target).resolve())
+        for page in PAGES
+        for name, target in re.findall(r"\[(test_\w+)\]\(([^)\s]+)\)", page.read_text("utf-8"))
+    ]
+    assert len(links) > 100
+    text = {file: file.read_text("utf-8") for _, _, file in links}
+    assert [f"{page.name}: {name}" for page, name, file in links if f"def {name}(" not in text[file]] == []
 
 
 def anchors(page: Path) -> set[str]:

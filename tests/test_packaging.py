@@ -181,7 +181,9 @@ TOOLS = {
 
 def test_workflows_run_what_exists() -> None:
     assert {file.name for file in WORKFLOWS} == {"ci.yml", "wheels.yml"}
-    commands = [line for file in WORKFLOWS for line in re.findall(r"^ *- run: (.*)$", file.read_text("utf-8"), re.M)]
+    commands = [
+        line for file in WORKFLOWS for line in re.findall(r"^ *(?:- )?run: (.*)$", file.read_text("utf-8"), re.M)
+    ]
     assert ".ci/run" in commands
     assert os.access(ROOT / ".ci/run", os.X_OK)
     for command in commands:
