@@ -23,7 +23,7 @@ from _pytest.assertion import rewrite
 from pydp2.api import preparation
 from pydp2.server.timing import Timing
 
-from . import warm_starts
+from . import skips, warm_starts
 from .warm_starts import REAL_STARTS, WarmStarts
 
 # Started in the background these are ignored, and programs of tests would inherit that.
@@ -50,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("tests")
     if hasattr(config, "workerinput"):
         return
+    if os.environ.get("CI"):
+        config.pluginmanager.register(skips.SkipLedger(skips.SKIPS), "skips")
     for folder in ("pydp2", "cli"):
         compileall.compile_dir(ROOT / folder, quiet=2)
     if config.getoption("numprocesses", None):

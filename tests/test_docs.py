@@ -89,7 +89,7 @@ FRAMEWORKS = {"jax", "keras", "orbax", "paddle", "tensorflow", "torch"}
 
 @pytest.mark.parametrize(("page", "code"), cases("python"))
 def test_a_python_block_runs_in_a_folder_with_the_digits(page: Path, code: str, folder: Path) -> None:
-    for name in FRAMEWORKS.intersection(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)):
+    for name in sorted(FRAMEWORKS.intersection(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
     for name, content in files_of(page):
