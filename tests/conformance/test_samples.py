@@ -245,7 +245,7 @@ BAD = [
     ("None, [1], [0.0] * 3", "label", r"an int in \[0, 10\), got None"),
     ("5, 1, [0.0] * 3", "bits", r"a list, tuple or numpy array of indices \(write \[1\]\), got 1"),
     ("5, [1], [0.0, 1e39, 0.0]", "vector", r"a number within the range of float32, got 1e\+39 \(float\) at \[1\]"),
-    ("5, [1], ['1.5', 0.0, 0.0]", "vector", "a float, got '1.5'"),
+    ("5, [1], ['1.5', 0.0, 0.0]", "vector", r"a float \(write float\(x\)\), got '1.5'"),
 ]
 MANY = """
 BAD = [{values}]
