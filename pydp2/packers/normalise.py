@@ -67,15 +67,15 @@ def describe(value: object) -> str:
         return f"{kind} of shape {array.shape} and dtype {array.dtype}"
     try:
         text = _repr.repr(value[:_MAX_REPR] if isinstance(value, bytes | bytearray) else value)
-    except Exception:  # a user's __repr__ may raise: the type still helps
+        sized = isinstance(value, list | tuple | str | bytes | set | frozenset | dict)
+        kind = f"{name} of length {len(value)}" if sized else name  # type: ignore[arg-type]  # these have one
+    except Exception:  # a user's __repr__ or __len__ may raise: the type still helps
         return f"a {name}"
     if len(text) > _MAX_REPR:
         text = f"{text[: _MAX_REPR // 2]}…{text[-_MAX_REPR // 2 :]}"
     if value is None or value is True or value is False:
         return text
-    if isinstance(value, list | tuple | str | bytes | set | frozenset | dict):
-        return f"{text} ({name} of length {len(value)})"
-    return f"{text} ({name})"
+    return f"{text} ({kind})"
 
 
 def bad_sample(label: str, expected: str, value: object, path: ValuePath = ()) -> BadSample:
@@ -129,8 +129,10 @@ def normalise(slots: Slots, slot: int, value: object, strict: bool) -> Any:
 
 def _items(value: object) -> Sequence[Any] | None:
     """Return the items of a list, tuple, array or other sequence; None for anything else, texts and bytes among it."""
-    if isinstance(value, list | tuple):
+    if type(value) is list or type(value) is tuple:
         return value
+    if isinstance(value, list | tuple):
+        return list(iter(value))  # what it has, whatever its own __len__ says
     array = as_array(value)
     if array is not None:
         return list(array) if array.ndim and not isinstance(array, np.ma.MaskedArray) else None
@@ -284,9 +286,10 @@ class _Normaliser:
         array = as_array(value)
         if array is not None and array.ndim == 1:
             value = list(array)
-        if not isinstance(value, list | tuple) or len(value) != 2:
+        entries = _items(value) if isinstance(value, list | tuple) else None
+        if entries is None or len(entries) != 2:
             raise bad_sample(self.label, "an (index, value) pair", value, path)
-        return self.id(value[0], (*path, 0)), self.floating(value[1], (*path, 1))
+        return self.id(entries[0], (*path, 0)), self.floating(entries[1], (*path, 1))
 
     def string(self, value: object, path: ValuePath) -> str | bytes:
         """Return one string of text or bytes."""
@@ -324,7 +327,7 @@ class _Normaliser:
     def number(self, value: object, path: ValuePath) -> Any:
         """Return the number of a scalar slot."""
         if isinstance(value, list | tuple):
-            hint = " (write x[0])" if len(value) == 1 else ""
+            hint = " (write x[0])" if len(_items(value) or ()) == 1 else ""
             raise bad_sample(self.label, f"a number{hint}", value, path)
         if isinstance(value, np.generic) and is_bfloat16(value.dtype) and self.takes_as_is(value.dtype):
             return np.array([value])

@@ -241,3 +241,35 @@ def test_a_tensor_that_cannot_be_read_is_told_what_to_call(state: Any, remedy: s
         assert f"(write {remedy}), got" in said(declared, tensor(**state))
     assert f"(write {remedy}), got" in said(scalar(), tensor(ndim=0, **state))
     assert f"(write {remedy}), got" in said(integer_value(3), tensor(ndim=0, **state))
+
+
+class ListOfAnotherLength(list[Any]):
+    """A list whose own ``len()`` is wrong."""
+
+    def __len__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("native", FORMS)
+@pytest.mark.parametrize(
+    ("declared", "value", "taken"),
+    [
+        (dense_vector(3), ListOfAnotherLength([1.0, 2.0, 3.0]), True),
+        (dense_vector(2), ListOfAnotherLength([1.0, 2.0, 3.0]), False),
+        (dense_vector_sequence(2), (ListOfAnotherLength([1.0]),), False),
+        (integer_value_sequence(9), ListOfAnotherLength([1, 2, 3]), True),
+        (sparse_float_vector(9), [ListOfAnotherLength([1])], False),
+        (sparse_float_vector(9), ListOfAnotherLength([(1, 2.0)]), True),
+        (scalar(), ListOfAnotherLength([1.0]), False),
+    ],
+)
+def test_a_list_whose_len_is_wrong_is_judged_by_what_it_has(
+    declared: InputType, value: Any, taken: bool, native: bool
+) -> None:
+    packer = Packer(Slots((declared,), None), False, native)
+    if taken:
+        packer.add([value])
+        assert packer.finish().columns.rows == 1
+    else:
+        with pytest.raises(BadSample):
+            packer.add([value])
