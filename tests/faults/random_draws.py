@@ -54,12 +54,10 @@ def draw(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     events = [Event("trainer", random.randint(3, max(4, batches // 2)), random.random()) for _ in range(legs)]
     at = sorted(random.sample(range(1, batches - 1), min(kills, batches - 2)))
     events += [Event("worker", n, random.random()) for n in at]
-    starts = ["auto", "spawn"]
     return {
         "counts": counts,
         "pool_size": random.choice([-1, 300 * scale]),
         "workers": workers,
-        "starts": starts,
     }, events
 
 
@@ -83,7 +81,8 @@ def play(bench: Bench, schedule: Schedule) -> Report:
 
     legs, kills = Legs(bench.folder, lines, batches), 0
     for leg, event in enumerate([*(event for event in schedule.events if event.what == "trainer"), None]):
-        service = {"args": args, "workers": setup["workers"][leg % 4], "start": setup["starts"][leg % 2]}
+        workers = setup["workers"][leg % 4]  # many that import torch for themselves take minutes
+        service = {"args": args, "workers": workers, "start": "spawn" if workers == 2 else "auto"}
         path = legs.begin({
             "address": None, "files": files, "provider": address, "job": job, "service": service, "every": 3,
             "loads": 1, "die_at": -1 if event is None else event.at,

@@ -53,7 +53,9 @@ def test_a_seed_stands_for_one_schedule_which_is_plain_data(name: str, size: str
 
 
 def test_every_fault_is_held_or_said_to_be_absent() -> None:
-    assert {f"F{n}" for n in range(1, 31)} == {name for name in FAULTS.keys() | ABSENT.keys() if name.startswith("F")}
+    assert {f"F{n}" for n in (*range(1, 31), 35)} == {
+        name for name in FAULTS.keys() | ABSENT.keys() if name.startswith("F")
+    }
 
 
 def test_rounds_that_hold_are_counted_with_what_they_report() -> None:
