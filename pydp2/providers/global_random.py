@@ -90,24 +90,23 @@ def _digest(purpose: bytes, data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=40, person=purpose).digest()
 
 
-def switch_to(owner: GlobalRandom) -> GlobalRandom:
-    """Let the global generators give the numbers of ``owner``; return the owner whose numbers they gave before. Only
-    the main thread switches: for another one nothing changes."""
+def switch_to(owner: GlobalRandom) -> None:
+    """Let the global generators give the numbers of ``owner``. Only the main thread switches: for another one nothing
+    changes."""
     global _running  # it says what is in three generators that are global themselves
-    before = _running
-    if owner is not before and threading.current_thread() is threading.main_thread():
+    if owner is not _running and threading.current_thread() is threading.main_thread():
         _finder.install()
-        before.save()
+        _running.save()
         _running = owner
         owner.load()
-    return before
 
 
 @contextlib.contextmanager
 def running(owner: GlobalRandom) -> Iterator[None]:
     """Let the global generators give the numbers of ``owner`` within this context."""
-    before = switch_to(owner)
+    before = _running
     try:
+        switch_to(owner)
         yield
     finally:
         switch_to(before)

@@ -69,8 +69,7 @@ class OpenFile(Iterator[Any]):
 
     def __next__(self) -> Any:
         show_context(self._settings, self.context)
-        before = switch_to(self.context.global_random)
-        try:
+        with self.user_code():
             while True:
                 for sample in self._pending:
                     return sample
@@ -78,8 +77,6 @@ class OpenFile(Iterator[Any]):
                 if type(drawn) is not ManySamples:
                     return drawn
                 self._pending = drawn.samples(self._is_single_slot)
-        finally:
-            switch_to(before)
 
     def user_code(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which the global random generators are those of this file: for what runs code of the
