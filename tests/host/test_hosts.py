@@ -62,6 +62,18 @@ def process(settings, filename):
         time.sleep(0.001)
         yield int(filename) * 1000 + i
 """
+DRAWS = """
+import random
+import numpy as np
+
+def hook(settings, **_):
+    settings.table = [random.getrandbits(20) for _ in range(4)]
+
+@provider(input_types=[integer_value(1 << 40)], pool_size=200, init_hook=hook)
+def process(settings, filename):
+    for i in range(random.randrange(20, 90)):
+        yield (random.getrandbits(20) + settings.table[i % 4]) << 16 | int(np.random.randint(1 << 16))
+"""
 KINDS = """
 import numpy as np
 
@@ -220,7 +232,7 @@ def active(service: pydp2.Service) -> int:
     return sum(each["active"] for each in service.stats()["workers"])
 
 
-@pytest.mark.parametrize("code", [KINDS, ROWS], ids=["all kinds of slots", "rows"])
+@pytest.mark.parametrize("code", [KINDS, ROWS, DRAWS], ids=["all kinds of slots", "rows", "random numbers"])
 def test_the_stream_of_three_hosts_is_that_of_a_local_service(
     code: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
