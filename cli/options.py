@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from pydp2.file_bytes import read_named
+
 if TYPE_CHECKING:
     from pydp2.options.tables import Config, Option
 
@@ -328,6 +330,9 @@ def _parse_value(text: str) -> Any:
     return text if len(document) != 1 or isinstance(value, date | time) else value
 
 
+_MAX_ARGS_BYTES = 256 << 20
+
+
 def _read_args_file(name: str) -> dict[str, Any]:
     """Return the arguments in a file."""
     readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
@@ -335,7 +340,7 @@ def _read_args_file(name: str) -> dict[str, Any]:
     if path.suffix not in readers:
         raise click.BadParameter(f"need a .toml or .json file, have {name}", param_hint="'--args-file'")
     try:
-        value = readers[path.suffix](path.read_text("utf-8-sig"))
+        value = readers[path.suffix](read_named(path, _MAX_ARGS_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise click.ClickException(f"--args-file {name} cannot be read: {error.strerror}") from None
     except RecursionError:

@@ -24,7 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import ListError, OptionTypeError, RemoteProtocolError, count_text
+from pydp2.file_bytes import read_named
 
+_MAX_BYTES = 1 << 32  # of a list: tens of millions of entries
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _UNUSUAL_FIRST, _UNUSUAL_LAST = (np.isin(np.arange(256), list(odd)) for odd in (b" \t#", b" \t"))
@@ -215,7 +217,7 @@ class FileList(Sequence[str]):
 
 def _read_list(source: str) -> bytes:
     try:
-        return Path(source).read_bytes()
+        return read_named(source, _MAX_BYTES)
     except FileNotFoundError:
         place = Path.cwd()
         raise ListError(f"the file list {source} is missing; relative names are looked up in {place}") from None

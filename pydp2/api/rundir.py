@@ -97,6 +97,7 @@ def take_state(path: Path) -> int:
     OptionError if it cannot be one."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_own(path)
         lock = open_lock(path / _LOCK)
     except OSError as error:
         raise OptionError(
@@ -116,6 +117,17 @@ def take_state(path: Path) -> int:
             time.sleep(RETRY_SECONDS)
         else:
             return lock
+
+
+def _require_own(path: Path) -> None:
+    """Raise OptionError if other users can write to the state directory ``path``: they could put anything there."""
+    known = path.stat()
+    if known.st_mode & 0o022 or known.st_uid not in (os.geteuid(), 0):
+        raise OptionError(
+            f"state_dir={str(path)!r} must be a directory that only its user can write to, this one belongs to user "
+            f"{known.st_uid} and has mode {stat.S_IMODE(known.st_mode):04o}; run chmod go-w {path}, or name a new "
+            "folder in it, which pydp2 makes"
+        )
 
 
 def keep_token(state_dir: Path) -> str:

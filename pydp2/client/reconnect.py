@@ -52,4 +52,8 @@ def reconnect(
             "the same arguments as before"
         )
     connection.map_shared_rows(shown)
-    write_stderr(f"pydp2: the service at {connection.name} is back after {time.monotonic() - began:.1f} s")
+    loss = answer.service.get("loss", "")
+    write_stderr(
+        f"pydp2: the service at {connection.name} is back after {time.monotonic() - began:.1f} s"
+        + (f", but could not go on from where it was: {loss!s:.2000}" if loss else "")
+    )

@@ -32,6 +32,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 import numpy as np
 
 from pydp2.errors import Error, OptionError, OptionTypeError
+from pydp2.file_bytes import read_named
 from pydp2.options.values import (
     MAX_CYCLE,
     Check,
@@ -587,7 +588,7 @@ def _document(file: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(file.read_text("utf-8-sig"))
+        return tomllib.loads(read_named(file, 16 << 20).decode("utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise OptionError(f"{file}: not valid TOML: {error}") from None
     except UnicodeDecodeError as error:

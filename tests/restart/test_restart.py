@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.errors import Error, OptionError, ServiceLost, ServiceUnreachable, StateMismatch
+from pydp2.errors import Error, OptionError, Rewound, ServiceLost, ServiceUnreachable, StateMismatch
 from pydp2.server.snapshots.state_dir import LAST, decode
 from tests.conftest import wait_until
 from tests.runs import NUMBERS, Numbered, numbered
@@ -346,3 +346,71 @@ def test_serve_is_started_again_by_whoever_watches_over_it(
             assert seen == alone[0]
         third.send_signal(signal.SIGTERM)
         third.communicate(timeout=30)
+
+
+def damage(path: Path) -> None:
+    """Change one byte in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_trainer_learns_that_a_snapshot_is_damaged_and_goes_on_where_it_was(
+    restarted: Restarted, alone: list[list[Numbered]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pydp2.connect(restarted.address, **OPTIONS) as data:
+        seen = []
+        for batch in data:
+            seen.append(numbered(batch))
+            if batch.index == 7:
+                assert wait_until((tmp_path / "state" / LAST).exists)
+                restarted.kill()
+                restarted.service.close()
+                damage(tmp_path / "state" / LAST)
+                capfd.readouterr()
+                restarted.start()
+        assert seen == alone[0]
+    said = capfd.readouterr().err
+    assert "is back after" in said
+    assert f"could not go on from where it was: the snapshot {tmp_path / 'state' / LAST} is damaged" in said
+
+
+def test_trainers_that_cannot_go_on_because_snapshots_are_damaged_are_told_which(
+    restarted: Restarted, tmp_path: Path
+) -> None:
+    with pydp2.connect(restarted.address, share="dynamic", **OPTIONS) as data:
+        stream = iter(data)
+        next(stream)
+        assert wait_until((tmp_path / "state" / LAST).exists)
+        restarted.kill()
+        restarted.service.close()
+        for path in (tmp_path / "state").glob("snapshot*"):
+            damage(path)
+        restarted.start()
+        with pytest.raises(Rewound, match=rf"what rank 0 .* needs to go on \(the snapshot {tmp_path}.* is damaged"):
+            list(stream)
+
+
+def test_a_pipe_in_the_place_of_a_snapshot_ends_the_start_and_leaves_nothing(
+    restarted: Restarted, address: str, tmp_path: Path
+) -> None:
+    restarted.kill()
+    restarted.service.close()
+    snapshot = tmp_path / "state" / LAST
+    snapshot.unlink(missing_ok=True)
+    os.mkfifo(snapshot)
+    with pytest.raises(OptionError, match=f"{snapshot} cannot: it is not a regular file"):
+        restarted.start()
+    snapshot.unlink()
+    restarted.start()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_directory_that_others_can_write_is_refused(address: str, tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(OptionError, match=r"only its user can write to.* mode [01]77[57]; run chmod go-w"):
+        pydp2.launch(FILES, address, state_dir=folder)
+    with pydp2.launch(FILES, address, workers=1, state_dir=folder / "own"):
+        assert (folder / "own").stat().st_mode & 0o077 == 0

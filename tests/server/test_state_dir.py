@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.errors import OptionError, StateMismatch
+from pydp2.file_bytes import read_own
 from pydp2.server.snapshots.state_dir import BEFORE, LAST, NEW, VERSION, DamagedSnapshot, StateDir, decode, encode
 from tests.runs import eventually
 
@@ -161,19 +162,18 @@ def test_a_new_snapshot_takes_the_place_of_a_damaged_one_and_spares_the_one_befo
 def test_a_snapshot_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
     tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch, name: str, error: int
 ) -> None:
-    def read_bytes(path: Path) -> bytes:
+    def read(path: Path, limit: int) -> bytes:
         if path.name == name:
             raise OSError(error, os.strerror(error))
-        return real(path)
+        return read_own(path, limit)
 
-    real = Path.read_bytes
     state, _ = opened(tmp_path)
     for number in (1, 2):
         state.write([{"number": number}], wait=True)
     shutil.copy(tmp_path / LAST, tmp_path / NEW)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", read_bytes)
+        patch.setattr("pydp2.server.snapshots.state_dir.read_own", read)
         with pytest.raises(OptionError) as raised:
             opened(tmp_path)[0].read()
     assert str(raised.value) == (
@@ -274,6 +274,48 @@ def test_a_slow_disk_does_not_keep_the_service_waiting(
     goes_on.set()
     state.write([{"number": 50}], wait=True)
     assert opened(tmp_path)[0].read() == [{"number": 50}]
+
+
+def put_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_endless_link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def put_link(path: Path) -> None:
+    (path.parent / "other").write_bytes(encode(1, []))
+    path.symlink_to("other")
+
+
+@pytest.mark.parametrize("name", [BEFORE, LAST, NEW])
+@pytest.mark.parametrize("put", [put_fifo, put_endless_link, put_link, Path.mkdir])
+def test_what_is_no_regular_file_is_not_read_and_named(
+    tmp_path: Path, opened: Opened, put: Callable[[Path], None], name: str
+) -> None:
+    put(tmp_path / name)
+    with pytest.raises(OptionError, match=f"{tmp_path / name} cannot: it is (not a regular file|a symbolic link)"):
+        opened(tmp_path)[0].read()
+
+
+def test_a_snapshot_that_is_larger_than_any_is_not_read(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pydp2.server.snapshots.state_dir._MAX_BYTES", 1 << 20)
+    with open(tmp_path / LAST, "wb") as file:
+        file.truncate(1 << 40)  # sparse: it takes no room
+    with pytest.raises(OptionError, match="it has more than 1048576 bytes"):
+        opened(tmp_path)[0].read()
+
+
+def test_a_pipe_that_comes_to_the_place_of_the_next_snapshot_is_not_waited_for(tmp_path: Path, opened: Opened) -> None:
+    state, told = opened(tmp_path)
+    state.write([{"number": 1}], wait=True)
+    os.mkfifo(tmp_path / NEW)
+    state.write([{"number": 2}], wait=True)
+    assert len(told.lines) == 1
+    assert "the state cannot be written" in told.lines[0]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")

@@ -299,7 +299,7 @@ class ClientGateway:
         service = {
             "files": len(self._files), "workers": self._worker_pool.target, "shuffle": job_session.runner.plan.shuffle,
             "position": position, "fits": job_session.stream_identity, "durable": self._snapshotter.durable,
-            "counts": self._counts_summary(),
+            "counts": self._counts_summary(), "loss": self._snapshotter.loss,
         }  # fmt: skip
         self._send(peer, m.Welcome(self._schema.to_wire(), service))
 
@@ -331,7 +331,7 @@ class ClientGateway:
             schema=self._schema, spec=spec, files=self._files, source=self._source, read=read,
             store=None if self._pool_memory is None else self._pool_memory.store, worker_pool=self._worker_pool,
             act=lambda actions: self.outbox.extend(actions), remember_counts=self._counts.remember,
-            is_forgetful=self._snapshotter.is_forgetful,
+            is_forgetful=self._snapshotter.is_forgetful, loss=self._snapshotter.loss,
         )  # fmt: skip
 
     def _log_job(self, job: str, text: str, kind: str, *, names_job: bool = False) -> None:

@@ -19,11 +19,12 @@ def went_back(job: str) -> Rewound:
     )
 
 
-def not_known(job: str, rank: int) -> Rewound:
-    """Return the error of a rank that needs what a service that was started again does not know."""
+def not_known(job: str, rank: int, loss: str = "") -> Rewound:
+    """Return the error of a rank that needs what a service that was started again does not know. ``loss``: why, if
+    its last snapshot could not be used."""
     return Rewound(
-        f"the service was started again and does not know any more what rank {rank} of job {job!r} needs to go on; "
-        "load the same state in all ranks"
+        f"the service was started again and does not know any more what rank {rank} of job {job!r} needs to go on"
+        f"{loss and f' ({loss})'}; load the same state in all ranks"
     )
 
 

@@ -30,7 +30,7 @@ class ServiceContext:
 
     ``source``: a fingerprint of the provider's code; ``store`` makes a row store in memory that trainers see, None
     where there is none; ``act`` is given what follows for workers; ``remember_counts`` is called when a pass is over
-    or was left; ``is_forgetful``: a service before this one knew more of the jobs.
+    or was left; ``is_forgetful``: a service before this one knew more of the jobs, and ``loss`` says why.
     """
 
     schema: Schema
@@ -43,6 +43,7 @@ class ServiceContext:
     act: Callable[[Sequence[Action]], None]
     remember_counts: Callable[[], None]
     is_forgetful: bool
+    loss: str = ""
 
 
 class JobSession:
@@ -78,6 +79,7 @@ class JobSession:
             prefetch_bytes=given.prefetch_bytes,
             missing_rank=spec.timing.missing_rank,
             is_forgetful=service.is_forgetful,
+            loss=service.loss,
         )
         self.trainers = TrainerGroup(
             self.runner, group, on_begin=self._begin_reading, on_end=self._log_pass_end, log=log

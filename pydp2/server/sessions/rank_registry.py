@@ -21,7 +21,7 @@ _MAX_EXPIRED = 1024  # trainers that were away for too long, of those that may c
 class GroupOptions:
     """Options of the trainers that share the batches of job ``name``: ``world`` ranks, or with ``dynamic`` as many as
     come. ``missing_rank``: seconds that trainers wait for a rank before the log names it. ``is_forgetful``: a service
-    before this one knew more of its jobs."""
+    before this one knew more of its jobs, and ``loss`` says why."""
 
     name: str
     world: int
@@ -30,6 +30,7 @@ class GroupOptions:
     prefetch_bytes: int
     missing_rank: float = DEFAULT_TIMING.missing_rank
     is_forgetful: bool = False
+    loss: str = ""
 
 
 class RankRegistry:
@@ -41,6 +42,7 @@ class RankRegistry:
         self.dynamic = options.dynamic
         self.lease = options.lease
         self.is_forgetful = options.is_forgetful
+        self.loss = options.loss
         self.alone = self.world == 1 and not self.dynamic
         """There is one rank."""
         self.trainers: dict[int, Trainer] = {}

@@ -153,7 +153,7 @@ class TrainerGroup:
         if self._rejoin is None and self._continues_unknown_pass(begin):
             self.stop()
             if registry.dynamic:
-                self._fail(trainer, not_known(registry.name, trainer.rank))
+                self._fail(trainer, not_known(registry.name, trainer.rank, registry.loss))
                 return
             self._rejoin = Rejoin(range(registry.world), now + registry.lease, dynamic=False)
             self._begin_again(trainer)
@@ -278,7 +278,7 @@ class TrainerGroup:
         """Tell ``trainer`` to load the state that others have loaded, or any if nobody knows where to go on."""
         error, loaded = went_back(self.registry.name), self._generation.loaded
         if self._maybe_stale or not loaded:
-            error, loaded = not_known(self.registry.name, trainer.rank), ""
+            error, loaded = not_known(self.registry.name, trainer.rank, self.registry.loss), ""
         self._tell(trainer, m.Failed(trainer.run, to_wire(error), loaded))
 
     def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
@@ -310,7 +310,7 @@ class TrainerGroup:
 
     def _join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         if not (self.delivery.can_join(trainer, begin) and self.runner.has_early_ends(start.early_ends)):
-            self._fail(trainer, not_known(self.registry.name, trainer.rank))
+            self._fail(trainer, not_known(self.registry.name, trainer.rank, self.registry.loss))
             return
         self.delivery.join(trainer, begin, start.early_ends)
         trainer.point = self._start if begin.snapshot else None

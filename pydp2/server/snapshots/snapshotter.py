@@ -70,6 +70,11 @@ class Snapshotter:
         """True if the last snapshot of a service before this one could not be read."""
         return self._state is not None and not self._state.intact
 
+    @property
+    def loss(self) -> str:
+        """Reason why the service cannot go on from that one, for trainers; empty if it can."""
+        return "" if self._state is None else self._state.loss
+
     def provider_differences(self, files: int, identity_of: Callable[[JobOptions], dict[str, Any]]) -> list[str]:
         """Return in words how a provider differs from that with which jobs were written down that are not restored yet.
         ``identity_of``: what the stream of a job with these options has from the provider. Raises StateMismatch."""

@@ -8,6 +8,7 @@ the writing, because a disk may take its time.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import threading
@@ -19,11 +20,13 @@ from typing import Any, cast
 import msgpack
 
 from pydp2.errors import OptionError, StateMismatch
+from pydp2.file_bytes import read_own
 from pydp2.server.timing import DEFAULT_TIMING
 
 VERSION = 2
 LAST, BEFORE, NEW = "snapshot", "snapshot.old", "snapshot.new"
 _MAGIC = b"pydp2 state\n"
+_MAX_BYTES = 1 << 31  # of a snapshot: as many jobs as a service has, each with the largest pool that it takes
 _HEAD = struct.Struct("<12sIQQ16s")  # magic, version, serial, size of what follows, digest of all but itself
 
 
@@ -60,6 +63,10 @@ def decode(data: bytes) -> tuple[int, list[Any]]:
     return serial, jobs
 
 
+def _reason(error: OSError) -> str:
+    return "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
+
+
 def _digest(version: int, serial: int, body: bytes) -> bytes:
     return blake2b(body, digest_size=16, salt=struct.pack("<IQ", version, serial)).digest()
 
@@ -83,6 +90,8 @@ class StateDir:
         self._serial = 0
         self.intact = True
         """What was read is the last that was written."""
+        self.loss = ""
+        """Why the service cannot go on from the last snapshot, for its trainers; empty if it can."""
         self._jobs: list[dict[str, Any]] = []
         self._failed: str | None = None  # why the last one could not be written,
         self._untold: str | None = None  # and one before it, of which nothing was said yet
@@ -99,9 +108,10 @@ class StateDir:
         no damaged one: it would be overwritten."""
         found: dict[str, tuple[int, list[Any]]] = {}
         wrong: dict[str, str] = {}
+        text = ""
         for name in (BEFORE, LAST, NEW):
             try:
-                found[name] = decode((self._path / name).read_bytes())
+                found[name] = decode(read_own(self._path / name, _MAX_BYTES))
             except FileNotFoundError:
                 continue
             except DamagedSnapshot as error:
@@ -109,8 +119,7 @@ class StateDir:
             except OSError as error:
                 raise OptionError(
                     f"state_dir={str(self._path)!r} must have snapshots that can be read, {self._path / name} cannot: "
-                    f"{error.strerror or error}; make it readable and start the service again, or choose another "
-                    "directory"
+                    f"{_reason(error)}; make it readable and start the service again, or choose another directory"
                 ) from None
             except StateMismatch as error:
                 raise StateMismatch(
@@ -122,10 +131,14 @@ class StateDir:
             instead = "the service begins anew"
             if found:
                 instead = "a later one is used" if self.intact else "the one before it is used"
-            self._log(f"the snapshot {self._path / LAST} is damaged ({wrong[LAST]}); {instead}", "")
+            text = f"the snapshot {self._path / LAST} is damaged ({wrong[LAST]}); {instead}"
+            self._log(text, "")
         elif found.keys() == {BEFORE}:
             self.intact = False
-            self._log(f"{self._path / BEFORE} is used: a later snapshot could not be written", "")
+            text = f"{self._path / BEFORE} is used: a later snapshot could not be written"
+            self._log(text, "")
+        if not self.intact:
+            self.loss = text
         if not found:
             return []
         latest = max(found, key=lambda name: found[name][0])
@@ -215,7 +228,8 @@ class StateDir:
                 self._written.notify_all()
 
     def _replace(self, data: bytes) -> None:
-        file = os.open(self._path / NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(self._path / NEW, flags, 0o600)
         try:
             view = memoryview(data)
             while view:
