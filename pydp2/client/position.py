@@ -17,7 +17,6 @@ from pydp2.client.loaded_state import LoadedState
 from pydp2.client.state_check import check_plain, check_seal, check_version, damaged, seal
 from pydp2.columns import sample_set
 from pydp2.errors import OptionError, OptionTypeError, ProtocolError, RemoteProtocolError, StateMismatch
-from pydp2.order.snapshot import POINT_FIELDS, SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import bucket_of_pass
 from pydp2.protocol.begin_frames import begin_frames
@@ -176,7 +175,7 @@ class Position:
         except ProtocolError as error:
             parts = {"point": message.snapshot, "beyond": message.acknowledged_ahead, "buckets": message.buckets}
             field = max(parts, key=lambda name: len(repr(parts[name])))
-            raise damaged(field, error) from None
+            raise damaged(field, ValueError(f"it is larger than a service takes ({error})")) from None
 
 
 def _field(state: Mapping[str, Any], name: str, read: Callable[[Any], Any]) -> Any:
@@ -188,6 +187,8 @@ def _field(state: Mapping[str, Any], name: str, read: Callable[[Any], Any]) -> A
 
 
 def _point(value: Any) -> RestorePoint | None:
+    from pydp2.order.snapshot import POINT_FIELDS, SnapshotPoint  # only a trainer that loads a state needs it
+
     if value is None:
         return None
     saved = {key: item for key, item in value.items() if key != "pool"}

@@ -511,7 +511,7 @@ class Probe(Message):
 class Closing(Message):
     """Server: the service ends, because of ``reason``. ``error``: the one that it could not survive ({}: none).
     ``will_restart``: it goes on where it was when it is started again. To a host also: its session is over, or (with
-    ``will_restart``) it may join anew."""
+    ``will_restart``) it may join anew. To a client also: ``error`` is why it is not heard any more."""
 
     reason: str
     error: Plain

@@ -383,3 +383,30 @@ def test_an_error_of_a_provider_is_raised_where_the_step_is_asked_for(tmp_path: 
             next(iter(steps))
         del steps
         gc.collect()  # the traceback holds the iterator with its processes
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: {**state, "now": 3}, lambda state: {"now": state["now"]}, lambda state: [state],
+        lambda state: {**state, "now": {**state["now"], "stream": "{"}},
+        lambda state: {**state, "now": {**state["now"], "batch": 99}},
+        lambda state: {**state, "before": {}}, lambda state: "x",
+        lambda state: {**state, "now": {**state["now"], "stream": "[" * 100_000}},
+    ],
+)  # fmt: skip
+def test_a_damaged_state_of_a_dataset_or_loader_is_refused(damage: Any, provider_file: Any) -> None:
+    address = provider_file(
+        """
+        @provider(input_types=[integer_value(1000)])
+        def process(settings, filename):
+            yield from range(100)
+        """
+    )
+    with pydp2.torch.dataset(["a"], address, batch_size=10) as data:
+        stream = iter(data)
+        next(stream), next(stream)
+        state = data.state_dict()
+        with pytest.raises(pydp2.errors.StateMismatch):
+            data.load_state_dict(damage(state))
+        assert len(list(stream)) == 8
