@@ -324,3 +324,25 @@ def test_the_example_with_a_trainer_that_is_killed_ends_with_the_weights_of_one_
     assert (tmp_path / "killed").exists()
     assert made == undisturbed
     assert bool(re.search(r"begins in pass 0 at batch [1-9]", said)) == goes_on, said
+
+
+ARGUMENTS = """
+import sys
+N = len(sys.argv)
+
+@provider(input_types=[integer_value(1000)])
+def process(settings, filename):
+    yield N
+"""
+
+
+def test_workers_have_the_arguments_of_the_program_that_serves(
+    cluster: Any, provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", *"abcdefghijklmnopq"])
+    with (
+        alarm(120),
+        pydp2.ray.launch(FILES, provider_file(ARGUMENTS), name="argv", hosts=1, workers_per_host=1) as service,
+        service.connect(**OPTIONS) as data,
+    ):
+        assert {value for batch in data for value in batch[0].tolist()} == {18}
