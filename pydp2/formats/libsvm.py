@@ -199,17 +199,28 @@ def process(settings: Any, filename: str) -> Iterator[ManySamples | BadSample]:
     name, part = split_entry(filename)
     found = read_or_errors(name, part=part, base=settings.base)
     while some := list(islice(found, _TOGETHER)):
-        labels, errors = settings.slot.values(
-            np.array([0.0 if isinstance(row, FormatError) else row.label for row in some])
-        )
-        for i, row in enumerate(some):
-            if (error := _error_of(row, settings)) is not None:
-                errors[i] = error
+        labels, errors = settings.slot.values(np.array([row.label if isinstance(row, Row) else 0.0 for row in some]))
+        errors |= _errors_of(some, settings)
 
         def piece(first: int, last: int, some: Sequence[Any] = some, labels: Any = labels) -> ManySamples:
             return rows(data=_as_csr(some[first:last], settings), label=labels[first:last])
 
         yield from in_pieces(len(some), errors, piece)
+
+
+def _errors_of(some: Sequence[Row | FormatError], settings: Any) -> dict[int, BadSample]:
+    """Return the errors of those of ``some`` whose line or entries are wrong, by their place."""
+    right = [row for row in some if isinstance(row, Row)]
+    if len(right) == len(some):
+        csr = _as_csr(right, settings)
+        if csr.indices.max(initial=-1) < settings.dim and (not settings.binary or _are_ones(right)):
+            return {}
+    found = {i: _error_of(row, settings) for i, row in enumerate(some)}
+    return {i: error for i, error in found.items() if error is not None}
+
+
+def _are_ones(some: Sequence[Row]) -> bool:
+    return all((row.values == 1).all() for row in some)
 
 
 def _error_of(row: Row | FormatError, settings: Any) -> BadSample | None:
@@ -220,7 +231,7 @@ def _error_of(row: Row | FormatError, settings: Any) -> BadSample | None:
     if len(row.indices) and (most := int(row.indices.max())) >= dim:
         hint = "; base=1 says that columns count from 1" if most == dim and not settings.base else ""
         return bad_value("data", f"columns below dim={dim}", f"{most + settings.base}{hint}")
-    if settings.binary and (row.values != 1).any():
+    if settings.binary and not _are_ones([row]):
         return bad_value("data", "values of 1, as binary=true says", f"{row.values[row.values != 1][0]:g}")
     return None
 

@@ -161,7 +161,8 @@ def each(begin: int, block: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _count_ends(data: bytes) -> int:
     """Return the number of line breaks in ``data``."""
-    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
+    count = data.count(b"\n")
+    return count + data.count(b"\r") - data.count(b"\r\n") if b"\r" in data else count
 
 
 def too_large(text: bytes, value: float) -> bool:
