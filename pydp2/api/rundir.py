@@ -1,7 +1,9 @@
 """Make run directories: a short path for a service's sockets, and a lock that shows whether the service still lives.
 
 libzmq takes over a bound ipc path silently, so a lock of our own shows which service owns it. A service holds the lock
-of its directory as long as it lives, however it ends; the next start removes directories whose lock is free.
+of its directory as long as it lives, however it ends; the next start removes directories whose lock is free. The lock
+is on the directory itself: programs that clean up old files may remove each file in it, but not what a process has
+open.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import errno
 import fcntl
 import os
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -21,6 +24,8 @@ from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.service_address import new_token, split_token
 
 _LOCK = "lock"
+"""Name of the file that is the lock of a state directory; in a run directory it only keeps a rename from taking the
+place of an empty one."""
 _TOKEN = "token"
 _MAX_TOKEN_BYTES = 1024  # bytes
 _STALE_SECONDS = 60.0  # seconds
@@ -32,7 +37,13 @@ RETRY_SECONDS = 0.02
 def run_directories() -> Path:
     """Return the parent of this user's run directories: in the temporary folder, because ipc paths hold 107 bytes at
     most."""
-    path = Path(tempfile.gettempdir()) / f"pydp2-{os.getuid()}"
+    try:
+        path = Path(tempfile.gettempdir()) / f"pydp2-{os.getuid()}"
+    except FileNotFoundError:
+        raise ServiceUnreachable(
+            "a folder for temporary files is needed, and none of the usual ones can be written; set TMPDIR to one that "
+            "can"
+        ) from None
     if len(str(path)) > 60:
         path = Path("/tmp") / f"pydp2-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
@@ -57,16 +68,15 @@ class RunDir:
         name = os.urandom(4).hex() if of is None else f"s{blake2b(os.fsencode(of), digest_size=6).hexdigest()}"
         young = run_directories() / f".{os.urandom(4).hex()}"  # a sweep must not see it before its lock is held
         young.mkdir(mode=0o700)
-        self.lock = open_lock(young / _LOCK)
-        fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (young / _LOCK).touch(0o600)
+        self.lock = _lock_new(young)
         path = run_directories() / name
         deadline = time.monotonic() + RELEASE_SECONDS
         while True:  # what a service that was killed left there, or one that is just ending, or another sweep's
-            try:
-                self.path = young.rename(path)
-                return
-            except OSError:
-                _remove_if_free(path)
+            with contextlib.suppress(OSError):
+                if _remove_if_free(path):
+                    self.path = young.rename(path)
+                    return
             if time.monotonic() > deadline:
                 shutil.rmtree(young, ignore_errors=True)
                 os.close(self.lock)
@@ -193,16 +203,33 @@ def take_path(path: str) -> int:
                     raise ServiceUnreachable(
                         f"cannot bind ipc://{path}: it is there and no socket; choose another path"
                     )
+                if _is_served(path):  # its lock file was removed
+                    raise _taken(path)
                 Path(path).unlink()
         except BlockingIOError:
             os.close(lock)
-            raise ServiceUnreachable(
-                f"ipc://{path} is taken by a service that is running; stop it, or bind to another path"
-            ) from None
+            raise _taken(path) from None
         except BaseException:
             os.close(lock)
             raise
         return lock
+
+
+def _taken(path: str) -> ServiceUnreachable:
+    return ServiceUnreachable(f"ipc://{path} is taken by a service that is running; stop it, or bind to another path")
+
+
+def _is_served(path: str) -> bool:
+    """Return True if a process listens at the socket ``path``."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:  # it is busy, or speaks in another way
+            return True
+    return True
 
 
 def is_at(descriptor: int, path: Path) -> bool:
@@ -216,33 +243,56 @@ def is_at(descriptor: int, path: Path) -> bool:
 def remove_stale() -> None:
     """Remove run directories whose service is gone."""
     for path in run_directories().iterdir():
-        if path.name.startswith("."):  # of a start that is under way, unless it has been so for long
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < time.time() - _STALE_SECONDS:
-                    shutil.rmtree(path, ignore_errors=True)
-            continue
-        _remove_if_free(path)
+        with contextlib.suppress(OSError):
+            # of a start that is under way, unless it has been so for long
+            if not path.name.startswith(".") or path.stat().st_mtime < time.time() - _STALE_SECONDS:
+                _remove_if_free(path)
 
 
 def _remove_if_free(path: Path) -> bool:
     """Remove the run directory ``path`` unless its service lives; return False if its lock is not free. Only the owner
     of the lock removes it, so a directory made anew in its place stays."""
     try:
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        shutil.rmtree(path, ignore_errors=True)  # what is left of a removal that was broken off
-        return True
-    except OSError:
+        lock = _open_directory(path)
+    except OSError:  # there is none, or it is something else
         return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if is_at(lock, path / _LOCK):
+        if is_at(lock, path):
             shutil.rmtree(path, ignore_errors=True)
     except OSError:
         return False
     finally:
         os.close(lock)
     return True
+
+
+def _open_directory(path: Path) -> int:
+    """Return a descriptor of the directory ``path``. Raises OSError, also for a symbolic link."""
+    return move_above_standard_streams(
+        os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    )
+
+
+def _lock_new(path: Path) -> int:
+    """Lock the directory ``path``, which was just made, and return the lock. Raises ServiceUnreachable where
+    directories have no locks."""
+    lock = _open_directory(path)
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if isinstance(error, BlockingIOError) and time.monotonic() < deadline:
+                time.sleep(RETRY_SECONDS)  # a program that cleans up is looking at it
+                continue
+            os.close(lock)
+            shutil.rmtree(path, ignore_errors=True)
+            raise ServiceUnreachable(
+                f"{path.parent} must be in a folder whose file system has locks for directories: {error.strerror}; set "
+                "TMPDIR to a folder on a local disk"
+            ) from None
+        return lock
 
 
 def move_above_standard_streams(descriptor: int) -> int:

@@ -276,7 +276,7 @@ def launch(
             advertise=chosen.advertise,
             connection=None if place is None else str(place.path),
             state_dir=None if state_dir is None else str(state_dir),
-            cache_dir=str(Path(chosen.cache_dir or default_folder()).absolute()),
+            cache_dir=_cache_dir(chosen.cache_dir),
             cache_size=chosen.cache_size,
             remember_counts=chosen.remember_counts,
             metrics=chosen.metrics,
@@ -463,6 +463,14 @@ def require_allowed_process() -> None:
 def search_path() -> list[str]:
     """Return where this program finds its modules; its working directory replaces ''."""
     return [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
+
+
+def _cache_dir(given: str | None) -> str:
+    """Return the directory of the cache on disk; "" if none is given and this user has no home folder, which matters
+    only where something is to be kept."""
+    with contextlib.suppress(OptionError):
+        return str(Path(given or default_folder()).absolute())
+    return ""
 
 
 def _start(

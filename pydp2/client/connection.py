@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pydp2.client.lazy_rows import SharedRows, open_shared_rows
@@ -20,7 +21,7 @@ from pydp2.protocol.link_states import LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import decode_plain
 from pydp2.protocol.used_word import pack_used
 from pydp2.schema.input_types import Slots
-from pydp2.service_address import split_key, without_token
+from pydp2.service_address import ipc_path, split_key, without_token
 from pydp2.stdlib import time
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
@@ -373,6 +374,10 @@ def _unreachable(target: Target, seconds: float, why: str) -> ServiceUnreachable
             f"no service with the key of this address answers at {target.name} {tried}; check that it runs, that "
             "this host can reach it, and, if it is fed by other hosts, that one has joined; use the connection file "
             "that it wrote when it was started last"
+        )
+    if (path := ipc_path(target.address)) is not None and not Path(path).exists():
+        tried += (
+            "; its socket is not there: the service has ended, or a program that cleans up old files has removed it"
         )
     return ServiceUnreachable(
         f"no service answers at {target.name} {tried}; start it with `pydp2 serve LIST --provider ADDRESS` and use the "

@@ -258,7 +258,15 @@ class PassRecord:
     @contextlib.contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:
         """Give the contents under a lock, and write down what was changed in them."""
-        with open(self._path, "r+") as file:
+        try:
+            opened = open(self._path, "r+")  # noqa: SIM115  # closed below, where its content is used
+        except FileNotFoundError:
+            raise ClientUseError(
+                f"{self._path}, in which the workers of this loader find the pass that they read, was removed, as "
+                "programs do that clean up old files; make the loader anew, and set TMPDIR to a folder that is not "
+                "cleaned up"
+            ) from None
+        with opened as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             text = file.read()
             record: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0] if text else {}

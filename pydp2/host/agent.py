@@ -25,6 +25,7 @@ from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceLost, Servic
 from pydp2.file_list import FileList
 from pydp2.host.agent_state import AgentEvent, AgentLife, AgentState
 from pydp2.host.list_entries import opened_entries
+from pydp2.host.own_files import REMEDY, OwnFiles
 from pydp2.host.row_server import RowServer
 from pydp2.host.service_link import ServiceLink
 from pydp2.host.setup import AgentSetup
@@ -38,7 +39,7 @@ from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.release import RELEASE
 from pydp2.server.spec import WorkerTerms, status_rows
-from pydp2.service_address import without_token
+from pydp2.service_address import ipc_path, without_token
 from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.keys import KeyPair
 
@@ -91,6 +92,8 @@ class Agent:
             for handle in (rows.hub.handle, *rows.hub.listeners):
                 self._poll.add(handle)
             rows.hub.on_refusal = self._log
+        path = ipc_path(setup.worker_address)
+        self._own_files = OwnFiles(self._timing.file_check, "" if path is None else str(Path(path).parent))
         self._starved = False
         self._rest_until = 0.0
         self._heard_at = self._out_of_reach_since = time.monotonic()
@@ -124,6 +127,7 @@ class Agent:
         if self._rows is not None:
             self._rows.serve(now)
         self._watchdog.check(now)
+        self._look_at_files(now)
         for worker in [worker for worker, until in self._unheard.items() if now > until]:
             del self._unheard[worker]
             self._exited(worker, 0)
@@ -131,6 +135,11 @@ class Agent:
             self._connect_if_due(now)
         else:
             self._serve_link(self._link, now)
+
+    def _look_at_files(self, now: float) -> None:
+        """Look whether the sockets are still where new workers find them."""
+        if self._own_files.is_look_due(now) and (text := self._own_files.look(now)) is not None:
+            self._log(f"this host goes on, but {text}; its workers stay, and no other one can start here: {REMEDY}")
 
     def _patience(self) -> float:
         limit = self._terms.sample_timeout

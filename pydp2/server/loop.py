@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydp2.engine.base import Engine, EngineLost, EngineNote, Exited, Started
 from pydp2.errors import Error, HostRefused, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
 from pydp2.file_list import FileList
+from pydp2.host.own_files import REMEDY, OwnFiles
 from pydp2.host.watch_state import WatchEvent
 from pydp2.host.watchdog import Watchdog, WorkerConnection
 from pydp2.host.worker_inbox import WorkerInbox, break_text
@@ -116,6 +117,7 @@ class Server:
         self._gateway.server_stats = self.stats
         self._gateway.row_servers = None if hosts is None else hosts.row_servers
         self._quarantine = Quarantine(spec.quarantine, self.log)
+        self.own_files = OwnFiles(spec.timing.file_check, spec.run_dir, spec.client_address, spec.state_dir)
         self._control = control
         self._parent = os.getppid()
         self._wakeup = wakeup
@@ -207,6 +209,8 @@ class Server:
             self._exited(worker, 0)
         if now - self._advised_at > _ADVISE_SECONDS:
             self._advise(now)
+        if self.own_files.is_look_due(now):
+            self._look_at_files(now)
         if now > self._release_at:
             began = time.thread_time()
             release_free_heap()
@@ -226,6 +230,13 @@ class Server:
         self._scaling.add(now, totals, self._worker_pool.target, attached=attached)
         if self._endpoint is not None:
             self._endpoint.publish(self._gateway.stats(), ready=bool(self._worker_pool.active))
+
+    def _look_at_files(self, now: float) -> None:
+        """Look whether the sockets are still where others find them."""
+        if (text := self.own_files.look(now)) is not None:
+            self.log(f"the service goes on, but {text}; who is connected stays, nobody else can connect: {REMEDY}", "")
+            if not self.own_files.is_at_place(self._spec.worker_address):
+                self._worker_pool.no_replacement = ServiceLost(f"no worker can be replaced, because {text}; {REMEDY}")
 
     def _accept(self, now: float) -> None:
         """Let workers and trainers in."""
@@ -287,6 +298,7 @@ class Server:
             self._inbox.forget(connection)
         if self._cell_grants is not None:
             self._cell_grants.worker_gone(worker)
+        self._look_at_files(time.monotonic())  # it may have ended because it could not connect
         watched = connection or WorkerConnection(b"", worker_link(LinkRole.SERVER))
         running = None
         if status_row is not None:
@@ -563,7 +575,7 @@ class Server:
             "hosts": [] if self._hosts is None else self._hosts.stats(now),
             "refused": self._refused(now),
             "memory": resident_bytes(os.getpid()),
-            "workers_lost": self._worker_pool.workers_lost,
+            "workers_lost": self._worker_pool.workers_lost, "removed_files": self.own_files.missing,
             "uptime_seconds": now - self._began,
         }  # fmt: skip
 

@@ -26,7 +26,6 @@ from pydp2.server.available_memory import describe_exhaustion
 from pydp2.server.host_gateway import HostGateway
 from pydp2.server.loop import Server, ServiceStop
 from pydp2.server.spec import ServiceSpec, send_plain
-from pydp2.service_address import ipc_path
 from pydp2.transport import Hub
 from pydp2.transport.descriptors import raise_descriptor_limit
 from pydp2.transport.keys import KeyPair, advertised_address
@@ -117,7 +116,12 @@ def serve(
         zmq.term()
         host_zmq.term()
         pump.close()
-        _clean_up(spec, address)
+        if server is None:
+            shutil.rmtree(spec.run_dir, ignore_errors=True)
+        else:
+            server.own_files.remove()
+        if spec.connection is not None and address:
+            remove_connection(Path(spec.connection), address)
         channel.close()
         log.close()
     return status
@@ -159,14 +163,3 @@ def _access(spec: ServiceSpec, *roles: str) -> AllowedKeys | None:
         return None
     folder = None if spec.key_folder is None else Path(spec.key_folder)
     return AllowedKeys(KeyPair(*spec.server_key), spec.allowed, folder, roles)
-
-
-def _clean_up(spec: ServiceSpec, address: str) -> None:
-    """Remove what stands in the file system; the locks on it are ours as long as we live."""
-    shutil.rmtree(spec.run_dir, ignore_errors=True)
-    if spec.connection is not None and address:
-        remove_connection(Path(spec.connection), address)
-    if (path := ipc_path(spec.client_address)) is not None:
-        for name in (path, f"{path}.lock"):
-            with contextlib.suppress(OSError):
-                Path(name).unlink()

@@ -36,6 +36,8 @@ class Timing:
     """A worker that was let in is connected within it. New trainers wait meanwhile."""
     descriptor_notice: float = 60.0
     """Descriptors were enough for so long before the log says again that they lack."""
+    file_check: float = 5.0
+    """Between looks whether the sockets are still where others find them."""
     heap_release: float = 5.0
     """Between two times at which free memory of the heap goes back to the system, at least."""
     snapshot_interval: float = 2.0

@@ -16,10 +16,12 @@ from pydp2.service_address import INNER_SUFFIX
 from pydp2.stdlib import socket, time
 from pydp2.transport.descriptors import (
     descriptor_limit,
+    file_identity,
     foreign_user,
     open_descriptors,
     peer_credentials,
     unix_listener,
+    unlink_own,
 )
 
 _ADMIT, _LATER, _REFUSE = "pydp2 connect", "pydp2 later", "pydp2 refused"
@@ -54,13 +56,13 @@ class Admission:
         self._reserve = reserve
         self._before_admitting = before_admitting
         self._on_their_way: list[tuple[int, float]] = []  # processes of peers that were admitted, and when
-        self._bound_paths: list[str] = []
+        self._bound: dict[str, tuple[int, int] | None] = {}  # the files of the sockets
         self._listener = self._listen(path)
         self._spare_descriptor = os.dup(self._listener.fileno())
 
     def _listen(self, path: str) -> socket.socket:
         listener = unix_listener(path, socket.SOCK_STREAM)
-        self._bound_paths.append(path)
+        self._bound[path] = file_identity(path)
         return listener
 
     def listen_inner(self) -> int:
@@ -138,12 +140,11 @@ class Admission:
         return ""
 
     def close(self) -> None:
-        """Close and remove both sockets."""
+        """Remove and close both sockets."""
+        for path, identity in self._bound.items():
+            unlink_own(path, identity)
         self._listener.close()
         self._close_spare()
-        for path in self._bound_paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)  # noqa: PTH108
 
 
 def _is_alive(process: int) -> bool:

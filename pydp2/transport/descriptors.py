@@ -70,6 +70,24 @@ def unix_listener(path: str, kind: int) -> socket.socket:
     return listener
 
 
+def file_identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Return what tells the file at ``path`` from any other one, also from one that is put there later; None: there is
+    none. A symbolic link is a file of its own."""
+    try:
+        known = os.lstat(path)
+    except OSError:
+        return None
+    return known.st_dev, known.st_ino
+
+
+def unlink_own(path: str | os.PathLike[str], identity: tuple[int, int] | None) -> None:
+    """Remove the file at ``path`` if it is the one with ``identity``. Whoever removed that one may have made room for
+    a file of another service."""
+    if identity is not None and file_identity(path) == identity:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108  # no path object where a text is enough
+
+
 def peer_credentials(connection: socket.socket) -> tuple[int, int, int] | None:
     """Return the numbers of process, user and group that opened the other end of a Unix socket; None where the system
     does not tell. Raises OSError."""

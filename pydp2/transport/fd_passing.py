@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pydp2.service_address import ipc_path
 from pydp2.stdlib import os, socket
-from pydp2.transport.descriptors import foreign_user, unix_listener
+from pydp2.transport.descriptors import file_identity, foreign_user, unix_listener, unlink_own
 from pydp2.transport.slabs import TOKEN_BYTES, create_slab
 
 _MAX_SILENT = 8  # connections of peers that have handed over nothing yet
@@ -43,11 +43,13 @@ class FdReceiver:
     def __init__(self, address: str) -> None:
         self._path = _fd_socket_path(address)
         self._socket: socket.socket | None = None
+        self._identity: tuple[int, int] | None = None
         self._silent: list[socket.socket] = []  # connected, and nothing has come yet
         self._unclaimed: dict[bytes, _UnclaimedFd] = {}
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._socket = unix_listener(self._path, socket.SOCK_SEQPACKET)
+                self._identity = file_identity(self._path)
 
     def claim(self, token: bytes) -> int | None:
         """Return the descriptor that was sent with ``token``, once. None: it is not there and will not come, or its
@@ -111,10 +113,9 @@ class FdReceiver:
             connection.close()
         self._unclaimed, self._silent = {}, []
         if self._socket is not None and self._path is not None:
+            unlink_own(self._path, self._identity)
             self._socket.close()
             self._socket = None
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
 
 
 def has_ended(connection: socket.socket) -> bool:

@@ -33,7 +33,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 def locked(path: Path) -> bool:
     """Whether somebody lives in the run directory ``path``."""
-    lock = os.open(path / "lock", os.O_RDWR)
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

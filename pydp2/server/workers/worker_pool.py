@@ -88,6 +88,8 @@ class WorkerPool:
         """What is read now, by number: one for each job that is in a pass."""
         self._jobs: dict[int, str] = {}  # whose each is
         self.workers_lost = 0
+        self.no_replacement: ServiceLost | None = None
+        """Why no worker can be started on this machine any more. The service ends with it when there is none left."""
         self._workers: dict[int, _PooledWorker] = {}
         self._active: dict[int, None] = {}  # those of them that read, in the order in which they began
         self._hosts = {THIS_HOST: _Places(workers)}
@@ -393,6 +395,8 @@ class WorkerPool:
     def _replenish(self, host: int) -> list[Action]:
         """Start as many workers of ``host`` as it lacks."""
         places = self._hosts[host]
+        if host == THIS_HOST and self.no_replacement is not None:
+            return [] if self._workers else [Fatal(self.no_replacement)]
         out: list[Action] = []
         while len(places.workers) < places.wanted:
             worker = _PooledWorker(self._next, places.free_rows.pop(0), host)
