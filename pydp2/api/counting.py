@@ -134,6 +134,7 @@ def count(
     served = resolve_source(files, provider, args, is_train, root)
     if not service_options(**options).remember_counts:
         raise OptionError("count remembers what it counts, got remember_counts=False; leave it out, or make it True")
+    folder = Path(options.get("cache_dir") or default_folder()).absolute()
     if options.get("workers") == 0:  # of a service whose workers are on other hosts
         del options["workers"]
     with launch(files, provider, args=args, is_train=is_train, root=root, **options) as service:
@@ -152,7 +153,6 @@ def count(
             "counts of samples can be remembered for a provider in a file only, because pydp2 could not notice when "
             "another one changes; put process into a module"
         )
-    folder = Path(options.get("cache_dir") or default_folder()).absolute()
     origin = CacheOrigin(
         counts["key"], address_of(served.provider), served.files, str(served.root), schema.slots, schema.weighted
     )

@@ -62,13 +62,13 @@ class _PendingFile:
 
 
 class DiskCache(DiskThread[DiskAnswer]):
-    """Cache of entries of ``origin`` in the directory ``folder``, which together with all others there have
-    at most ``limit`` bytes; None: half of what is free. Answers come by :meth:`take_answers` once
-    :attr:`wake_fd` can be read."""
+    """Cache of entries of ``origin`` in the directory ``folder`` ("": the default one), which together with all others
+    there have at most ``limit`` bytes; None: half of what is free. Answers come by :meth:`take_answers` once
+    :attr:`wake_fd` can be read. Raises OptionError if there is no default one."""
 
-    def __init__(self, folder: Path, origin: CacheOrigin, limit: int | None) -> None:
+    def __init__(self, folder: str | Path, origin: CacheOrigin, limit: int | None) -> None:
+        self._folder = folder = Path(folder or place.default_folder())
         super().__init__("pydp2-cache")
-        self._folder = folder
         self._origin = origin
         self._names = EntryNames(origin)
         self._key_folder = folder / origin.key

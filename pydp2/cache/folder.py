@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydp2.user_folders import cache_home
+
 TEMPORARY_PREFIX = ".new-"
 """Beginning of the name of an entry that is being written."""
 COUNTS_NAME = "counts"
@@ -32,9 +34,8 @@ _TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by pydp2; `pydp2 
 
 
 def default_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/pydp2``, or ``~/.cache/pydp2``."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "pydp2"
+    """Return ``$XDG_CACHE_HOME/pydp2``, or ``~/.cache/pydp2``. Raise OptionError if this user has neither."""
+    return cache_home() / "pydp2"
 
 
 @dataclass(frozen=True, order=True)

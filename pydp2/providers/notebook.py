@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from pydp2.errors import AddressError
 from pydp2.providers.notebook_comparison import differences
 from pydp2.providers.plain_text import ALIAS, VALUE_BYTES, plain_text
+from pydp2.user_folders import cache_home
 
 _FUTURE = "from __future__ import annotations\n"
 _MAX_LEVELS = 16  # of wrappers around a function
@@ -370,8 +371,7 @@ def _dotted(node: ast.expr) -> str:
 # -- the file ----------------------------------------------------------------------------------------------------------
 def _write(name: str, text: str) -> Path:
     """Return the path of a file with ``text``; remove files that were not used for long."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    folder = (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "pydp2-notebooks"
+    folder = cache_home() / "pydp2-notebooks"
     content = text.encode("utf-8", "surrogateescape")
     file = folder / f"{name.replace('.', '_')}_{hashlib.blake2b(content, digest_size=6).hexdigest()}.py"
     try:

@@ -138,7 +138,7 @@ class ClientGateway:
         spec = self._spec
         if schema.cached_on_disk and self._source:
             origin = cache_origin(schema, spec, self._files, self._source)
-            self._disk = DiskCache(Path(spec.cache_dir), origin, spec.cache_size)
+            self._disk = DiskCache(spec.cache_dir, origin, spec.cache_size)
             self.disk_threads.append(self._disk)
         elif schema.cached_on_disk:
             self._log(
