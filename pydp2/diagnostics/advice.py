@@ -2,6 +2,9 @@
 
 The functions compute words from figures, without clock or IO. Stages build on each other, so each one is charged with
 the time that it takes beyond the one before. Rates are samples per second of all workers together.
+
+Measurements vary, and the stages are measured one after another. Where a stage is much faster than one before it, which
+does less, they contradict each other: then there is no advice.
 """
 
 from __future__ import annotations
@@ -18,7 +21,15 @@ _WAITS = 0.5  # of its time a generator waits: then it is waiting that bounds it
 _LARGE = 1 << 20  # bytes of a sample
 _STREAM = 5e8  # bytes a second
 _FEW_ROWS = 32  # in a batch
+TOLERANCE = 1.5
+"""A stage may be so many times as fast as one that does less before the two contradict each other."""
+_FED = 0.6  # of the samples that a trainer takes: with fewer it would have to wait
 STAGES = ("process", "packing", "transport", "pool")
+_RATES = ("process() alone", "checks and packing", "transport", "order and pool")
+_AGAIN = (
+    "something else used the machine meanwhile, or files came from the disk first and from memory later: run it again, "
+    "with nothing beside it and for longer (seconds)"
+)
 _CACHE = "let it be read once (cache=CacheType.CACHE_PASS_IN_MEM)"
 
 
@@ -75,7 +86,8 @@ class Measured:
 class Advice:
     """Bottleneck, and what to change.
 
-    ``cause``: one of "trainer", "uneven", "filling", "files", "waiting", "process", "packing", "transport", "pool".
+    ``cause``: one of "trainer", "uneven", "filling", "files", "waiting", "process", "packing", "transport", "pool", or
+    "unclear": the stages contradict each other, and the sentence says which.
     ``workers``: how many would feed the stated step, whether or not this machine can run them; None: no step was
     stated, or it is fed, or more workers would not help."""
 
@@ -97,6 +109,30 @@ def shares(measured: Measured) -> dict[str, float]:
     return {name: now - before for name, now, before in zip(STAGES, reached, [0.0, *reached], strict=False)}
 
 
+def contradiction(measured: Measured) -> str | None:
+    """Return which two stages contradict each other the most, in words; None: none do.
+
+    Two stages contradict each other if the later one, which does more, is more than :data:`TOLERANCE` times as fast.
+    A trainer contradicts the stage before it if it hardly waits, and that stage gives far less than the trainer takes.
+    """
+    rates = list(zip(_RATES, (measured.bare, measured.packed, measured.moved, measured.pooled), strict=True))
+    pairs = [(one, other) for i, one in enumerate(rates) for other in rates[i + 1 :] if one[1] > 0]
+    (name, less), (later, more) = max(pairs, key=lambda pair: pair[1][1] / pair[0][1], default=(("", 1.0), ("", 0.0)))
+    if more > TOLERANCE * less:
+        return (
+            f"no advice, because the stages contradict each other: {later} gives {_rate(more)}, {more / less:.1f} "
+            f"times as many as {name}, which does less; {_AGAIN}"
+        )
+    step, waits = measured.step, measured.trainer_waits
+    if step is None or waits is None or waits > LITTLE or measured.pooled * step >= _FED * measured.batch_size:
+        return None
+    return (
+        f"no advice, because the stages contradict each other: with a {_step(step)} the trainer takes "
+        f"{_rate(measured.batch_size / step)} and waits only {_percent(waits)} of its time, but order and pool give "
+        f"{_rate(measured.pooled)}; {_AGAIN}"
+    )
+
+
 def workers_for(measured: Measured, step: float) -> int:
     """Return how many workers would feed a trainer whose step takes ``step`` seconds, if each had the core it needs.
 
@@ -116,6 +152,8 @@ def advise(measured: Measured) -> Advice:
     """Return what limits the stream, and what to change."""
     if measured.pooled <= 0:
         return _filling(measured)
+    if (why := contradiction(measured)) is not None:
+        return Advice("unclear", why)
     step = measured.step
     if step is not None and measured.trainer_waits is not None:
         ahead = measured.pooled * step / measured.batch_size

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.diagnostics.advice import STAGES, Measured, Slot, advise, most_workers, shares, workers_for
+from pydp2.diagnostics.advice import (
+    STAGES,
+    TOLERANCE,
+    Measured,
+    Slot,
+    advise,
+    contradiction,
+    most_workers,
+    shares,
+    workers_for,
+)
 from pydp2.native import COMPILED, PackingForm
 
 PLAIN = Measured(cores=8, workers=2, files=100, bare=1000.0, packed=950.0, moved=930.0, pooled=910.0)
@@ -192,10 +202,41 @@ def test_later_passes_out_of_a_cache_are_told_beside_it() -> None:
     assert "later ones come out of the cache with 90,000 samples/s" in said(cached=90_000.0)[1]
 
 
+RATES = ("bare", "packed", "moved", "pooled")
+
+
+@given(measured.filter(lambda m: m.pooled > 0))
+def test_stages_contradict_each_other_where_a_later_one_is_much_faster_and_nowhere_else(m: Measured) -> None:
+    m = replace(m, step=None)
+    given = [getattr(m, name) for name in RATES]
+    faster = max(other / one for i, one in enumerate(given) for other in given[i + 1 :])
+    assert (advise(m).cause == "unclear") == (faster > TOLERANCE)
+    assert (contradiction(m) is not None) == (faster > TOLERANCE)
+
+
+def test_the_two_stages_that_contradict_each_other_most_are_named_and_nothing_is_advised() -> None:
+    advice = advise(replace(PLAIN, bare=1000.0, packed=1200.0, moved=4000.0, pooled=3900.0))
+    assert (advice.cause, advice.workers) == ("unclear", None)
+    assert advice.sentence.startswith(
+        "no advice, because the stages contradict each other: transport gives 4,000 samples/s, 4.0 times as many as "
+        "process() alone, which does less; "
+    )
+    assert "run it again, with nothing beside it and for longer" in advice.sentence
+
+
+@pytest.mark.parametrize(("waits", "unclear"), [(0.02, True), (0.5, False)])
+def test_a_trainer_that_hardly_waits_contradicts_a_stream_that_is_too_slow_for_it(waits: float, unclear: bool) -> None:
+    """128 samples in 10 ms are 12,800 a second."""
+    cause, sentence = said(bare=4000.0, packed=3900.0, moved=3800.0, pooled=3700.0, step=0.01, trainer_waits=waits)
+    assert (cause == "unclear") == unclear
+    takes = "the trainer takes 12,800 samples/s and waits only 2 % of its time, but order and pool give 3,700"
+    assert (takes in sentence) == unclear
+
+
 @given(measured)
 def test_every_figure_has_one_sentence_and_a_known_cause(m: Measured) -> None:
     advice = advise(m)
-    assert advice.cause in {"trainer", "uneven", "filling", "files", "waiting", *STAGES}
+    assert advice.cause in {"trainer", "uneven", "filling", "files", "waiting", "unclear", *STAGES}
     assert advice.sentence
     assert not advice.sentence.endswith(".")
 
