@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from pydp2.api.rundir import move_above_standard_streams
-from pydp2.engine.prepared import FORKED, READY
 from pydp2.server.spec import ServiceSpec
 
 _MOST = 4  # processes that a program has at a time
@@ -84,7 +83,7 @@ class Preparation:
         elif channel is not None:
             channel.settimeout(0.0)
             with contextlib.suppress(OSError):
-                if channel.recv(_PACKET) == READY:
+                if channel.recv(_PACKET):
                     channel.settimeout(_ANSWER_SECONDS)
                     _keep(self._key, channel)
                     return
@@ -128,7 +127,7 @@ def _fork_supervisor(key: Key) -> socket.socket | None:
         )
         with theirs, contextlib.suppress(OSError):
             socket.send_fds(channel, [b"fork"], [theirs.fileno()])
-            if channel.recv(_PACKET) == FORKED:
+            if channel.recv(_PACKET):
                 _channels[key] = channel
                 return ours
         ours.close()

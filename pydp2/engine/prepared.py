@@ -4,7 +4,9 @@ The zygote of a service imports the user's code, and then runs its hook. If the 
 between the two, and the copy waits for requests of the program, over a socket of packets:
 
     program → copy    a packet with a descriptor: the socket over which an engine is to command a supervisor
-    copy → program    "forked": the supervisor is there; "stale": a file that was imported has changed
+    copy → program    any packet: the supervisor is there
+
+The copy ends instead, without an answer, if a file that was imported has changed.
 
 For each request the copy forks a supervisor, which forks the zygote of that service: it has what the import left, and
 nothing that a hook did. The copy starts no thread and runs no code of the user. It ends with the program, and when no
@@ -34,13 +36,11 @@ from pydp2.engine.fork_setup import flush_output, fork_obstacle, run_child
 from pydp2.engine.open_files import Held, open_descriptors
 from pydp2.engine.process_control import flush_c_output, set_name
 
-READY: Final = b"ready"
-FORKED: Final = b"forked"
-STALE: Final = b"stale"
 NAME: Final = "pydp2-prepared"
 _SLOW_IMPORT = 0.5  # seconds from which on the import is worth a process that stays
 _IDLE_SECONDS = 60.0  # that it stays without a service
 _PACKET = 16
+_DONE = b"done"
 _CREDENTIALS = struct.Struct("3i")  # of the process that made a pair of sockets: pid, uid, gid
 _OURS = (os, select, signal, socket)  # modules whose functions a supervisor calls
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -101,7 +101,7 @@ class PreparedCopy:
                 return
             with contextlib.suppress(OSError):
                 if self._fork(program, imported, files):
-                    program.send(READY)
+                    program.send(_DONE)
 
     def _fork(self, channel: socket.socket, imported: Any, files: dict[str, tuple[int, int]]) -> bool:
         """Fork the copy, which becomes a child of the supervisor; return True if that went well."""
@@ -152,14 +152,13 @@ class PreparedCopy:
             if not given:
                 return
             if _module_files(files) != files:
-                channel.send(STALE)
                 return
             number = self._fork_supervisor(given[0], [requests, program, *users], imported)
             os.close(given[0])
             user = os.pidfd_open(number)
             users[user] = number
             poll.register(user, select.POLLIN)
-            channel.send(FORKED)
+            channel.send(_DONE)
 
     def _fork_supervisor(self, engine: int, others: list[int], imported: Any) -> int:
         """Fork a supervisor that is commanded over ``engine``, and return its number. ``others``: descriptors that it
