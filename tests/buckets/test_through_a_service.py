@@ -14,6 +14,7 @@ import pydp2_samples
 import pytest
 
 import pydp2
+from pydp2.client.state_check import seal
 from pydp2.errors import OptionError, StateMismatch
 
 SET: dict[str, Any] = {"root": pydp2_samples.path("sequence"), "args": {"dictionary": "dictionary.txt"}, "seed": 1}
@@ -183,7 +184,7 @@ def test_a_state_of_other_buckets_is_refused_and_the_text_says_what_differs() ->
     with load(bucket_by="words") as data:
         with pytest.raises(StateMismatch, match="damaged"):
             data.load_state_dict(state | {"buckets": {"bounds": "x"}})
-        data.load_state_dict(state | {"buckets": {"bounds": [9, 3], "group": 1}})
+        data.load_state_dict(seal(state | {"buckets": {"bounds": [9, 3], "group": 1}}))
         with pytest.raises(StateMismatch, match="the buckets in the state cannot be read"):  # the service sees it
             next(iter(data))
 

@@ -17,6 +17,7 @@ import pytest
 
 import pydp2
 from pydp2.client.received import ReceivedBatch
+from pydp2.client.state_check import seal
 from pydp2.errors import ServiceLost
 
 from ..conftest import open_files
@@ -301,7 +302,7 @@ def test_what_has_come_is_good_when_the_server_is_killed_and_everything_is_freed
 
 def state_of(data: pydp2.Client) -> dict[str, Any]:
     """The beginning of the second pass."""
-    return {**data.state_dict(), "pass": 1, "batch": 0, "point": None}
+    return seal({**data.state_dict(), "pass": 1, "batch": 0, "point": None})
 
 
 TRAINER = """
