@@ -743,7 +743,7 @@ def test_a_host_that_sends_bombs_loses_its_session_and_the_stream_goes_on(
         for size in (1024, 1 << 40):
             with hostile(file) as (link, data):
                 data.send([m.encode(m.FromWorker(1, [size])), b"", bomb])
-                assert answer(link, m.Closing).reason .startswith("it broke the protocol: ")
+                assert answer(link, m.Closing).reason.startswith("it broke the protocol: ")
         assert not hosts(service)
         assert resident_bytes(service.pid) - before < 16 << 20
         joined(workers=1, compress="zstd")
