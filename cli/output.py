@@ -213,11 +213,17 @@ class StderrRelay:
     def diverted(self) -> Iterator[None]:
         """Divert descriptor 2 to the relay inside the context, for processes to inherit; the terminal needs another."""
         sys.stderr.flush()
+        from pydp2.log_writer import LOG_TIMES
+
         saved = os.dup(2)
         os.dup2(self._write, 2)
+        times = os.environ.get(LOG_TIMES)
+        os.environ[LOG_TIMES] = times or "0"  # the lines are for a terminal, which the other process cannot see
         try:
             yield
         finally:
+            if times is None:
+                del os.environ[LOG_TIMES]
             os.dup2(saved, 2)
             os.close(saved)
             self._close_write_end()

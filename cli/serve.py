@@ -237,7 +237,10 @@ class _LineDisplay:
             self.print(f"pydp2: {', '.join(figures.parts())}")
 
     def print(self, text: str, style: str = "") -> None:
-        self._console.print(text, style=style, soft_wrap=True)
+        from pydp2.log_writer import with_times
+
+        is_log = text.startswith("pydp2:")  # else it is for the user to copy
+        self._console.print(with_times(text, self._console.file) if is_log else text, style=style, soft_wrap=True)
 
     def restore(self) -> None:
         pass

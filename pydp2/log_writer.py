@@ -15,8 +15,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from datetime import datetime
+from typing import IO, Any
 
+LOG_TIMES = "PYDP2_LOG_TIMES"
+"""Variable that decides whether lines of the log begin with the time."""
 MAX_WAITING_BYTES = 1 << 20
 """Number of bytes that wait to be written at most; the rest is left out, which is told once
 half of them are written."""
@@ -197,8 +200,28 @@ def unfailing_stderr() -> Iterator[None]:
 
 
 def write_stderr(text: str, end: str = "\n") -> None:
-    """Write ``text`` and ``end`` to ``sys.stderr``, if possible."""
+    """Write ``text`` and ``end`` to ``sys.stderr``, if possible; where that is no terminal, with the time before each
+    line."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(text + end)
+            sys.stderr.write(with_times(text + end, sys.stderr))
             sys.stderr.flush()
+
+
+def with_times(text: str, stream: IO[str]) -> str:
+    """Return ``text`` as ``stream`` is to show it: where it is no terminal, each line begins with the local time, as
+    ``2026-03-01T12:00:00+01:00``, except in the journal of systemd, which has times of its own. The variable
+    :data:`LOG_TIMES` decides otherwise: "0", without times; "1", with them."""
+    if (os.environ.get(LOG_TIMES) or str(int(not _shows_times(stream)))) == "0":
+        return text
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    return "".join(f"{now} {line}" if line.strip() else line for line in text.splitlines(keepends=True))
+
+
+def _shows_times(stream: IO[str]) -> bool:
+    """Return True if ``stream`` is a terminal, where one sees when a line comes, or the journal of systemd."""
+    try:
+        known = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # it is not a file of the system, as in a notebook
+        return False
+    return stream.isatty() or os.environ.get("JOURNAL_STREAM") == f"{known.st_dev}:{known.st_ino}"

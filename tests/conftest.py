@@ -95,10 +95,12 @@ def _own_temporary_folder() -> Iterator[None]:
     os.environ["XDG_CACHE_HOME"] = folder
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads cost each program of a test 0.1 s of a core
     os.environ["PYDP2_NOTICE_SECONDS"] = "0"  # a loaded machine must not write lines that no test expects
+    os.environ["PYDP2_LOG_TIMES"] = "0"  # tests look for lines, and two runs have the same
     os.environ[_MARK] = _RUN  # inherited by every process that a test starts, so leftovers can be told
     yield
     tempfile.tempdir = before
-    del os.environ["PYDP2_NOTICE_SECONDS"], os.environ["TMPDIR"], os.environ["XDG_CACHE_HOME"], os.environ[_MARK]
+    for name in ("PYDP2_NOTICE_SECONDS", "PYDP2_LOG_TIMES", "TMPDIR", "XDG_CACHE_HOME", _MARK):
+        del os.environ[name]
     shutil.rmtree(folder)
 
 

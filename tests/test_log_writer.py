@@ -7,6 +7,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 import resource
 import signal
 import sys
@@ -17,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from pydp2.log_writer import MAX_WAITING_BYTES, LogWriter, log_stream, unfailing_stderr, write_stderr
+import pydp2
+from pydp2.log_writer import MAX_WAITING_BYTES, LogWriter, log_stream, unfailing_stderr, with_times, write_stderr
 
 from .conftest import wait_until
 
@@ -242,3 +244,60 @@ def test_where_no_thread_can_be_started_what_is_logged_goes_out_at_once(
         assert everything(ends[0], 2 * len(LINE)) == 2 * LINE
     log.write(LINE)  # by a thread, now that there can be one
     assert everything(ends[0], len(LINE)) == LINE
+
+
+# -- the time of a line ------------------------------------------------------------------------------------------------
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d "
+
+
+def test_each_line_begins_with_the_time_where_the_stream_is_no_terminal(
+    ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYDP2_LOG_TIMES")
+    with open(ends[1], "w", closefd=False) as stream:
+        assert re.fullmatch(f"{TIME}one\n\n{TIME}two\n", with_times("one\n\ntwo\n", stream))
+    assert re.fullmatch(f"{TIME}one\n", with_times("one\n", io.StringIO())), "a notebook"
+
+
+def test_a_terminal_and_the_journal_of_systemd_have_no_times(
+    ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYDP2_LOG_TIMES")
+    main, terminal = os.openpty()
+    with open(main, "w"), open(terminal, "w") as stream:
+        assert with_times("one\n", stream) == "one\n"
+    known = os.fstat(ends[1])
+    with open(ends[1], "w", closefd=False) as stream:
+        monkeypatch.setenv("JOURNAL_STREAM", f"{known.st_dev}:{known.st_ino}")
+        assert with_times("one\n", stream) == "one\n"
+        monkeypatch.setenv("JOURNAL_STREAM", "1:2")  # of a process around this one
+        assert with_times("one\n", stream) != "one\n"
+
+
+@pytest.mark.parametrize(("told", "matches"), [("0", "one\n"), ("1", f"{TIME}one\n"), ("", f"{TIME}one\n")])
+def test_a_variable_decides_otherwise(told: str, matches: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYDP2_LOG_TIMES", told)
+    assert re.fullmatch(matches, with_times("one\n", io.StringIO()))
+
+
+@pytest.mark.real_starts
+def test_the_log_of_a_service_has_times_and_names_the_job(
+    provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PYDP2_LOG_TIMES")
+    address = provider_file("""
+        @provider(input_types=[integer_value(10)], should_shuffle=False)
+        def process(settings, filename):
+            print("reading")
+            yield 1
+            raise ValueError("bad")
+    """)
+    with pydp2.launch(["a"], address, workers=1, on_error="skip") as service:
+        for job in ("validation", "default"):
+            with service.connect(job=job, batch_size=4) as data:
+                assert len(list(data)) == 1
+    screen = capfd.readouterr().err
+    assert re.search(f"^{TIME}pydp2: skipped: job 'validation': the rest of a file is left out: file a", screen, re.M)
+    assert re.search(f"^{TIME}pydp2: skipped: the rest of a file is left out: file a", screen, re.M)
+    assert re.search(f"^{TIME}\\[worker [01] a\\] reading$", screen, re.M)
+    assert [line for line in screen.splitlines() if line and not re.match(TIME, line)] == []

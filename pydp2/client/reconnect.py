@@ -27,10 +27,11 @@ def reconnect(
     """
     began = time.monotonic()
     secured = connection.target.is_secured  # so it may be on another host
+    begin = "pydp2: " if attach.job == "default" else f"pydp2: job {attach.job!r}: "
     write_stderr(
-        f"pydp2: the connection to {connection.name} was lost; trying for {patience:g} s to connect again"
+        f"{begin}the connection to {connection.name} was lost; trying for {patience:g} s to connect again"
         if secured
-        else f"pydp2: the service at {connection.name} went away; waiting {patience:g} s for it to be started again"
+        else f"{begin}the service at {connection.name} went away; waiting {patience:g} s for it to be started again"
     )
     try:
         answer = parse_welcome(connection.renew(attach, began + patience))
@@ -54,6 +55,6 @@ def reconnect(
     connection.map_shared_rows(shown)
     loss = answer.service.get("loss", "")
     write_stderr(
-        f"pydp2: the service at {connection.name} is back after {time.monotonic() - began:.1f} s"
+        f"{begin}the service at {connection.name} is back after {time.monotonic() - began:.1f} s"
         + (f", but could not go on from where it was: {loss!s:.2000}" if loss else "")
     )

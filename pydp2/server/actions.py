@@ -11,6 +11,8 @@ from pydp2.protocol.messages import Message
 
 THIS_HOST = 0
 """Number of the machine of the server, among the hosts that workers run on."""
+DEFAULT_JOB = "default"
+"""Name of the job of trainers that name none. A log that knows no other one does not show it."""
 TIMED_OUT = "timed out"
 """The kind of a loss that exceeded ``sample_timeout``."""
 ENDED_EARLY = "ended early"

@@ -17,6 +17,7 @@ from . import (
     liars,
     limits,
     lists,
+    losses_kept,
     misbehave,
     network,
     random_draws,
@@ -27,6 +28,7 @@ from . import (
     slow,
     starts,
     strangers,
+    trainers_away,
     trainers_die,
     workers_die,
 )
@@ -34,8 +36,8 @@ from .case import Fault
 
 _MODULES = (
     workers_die, server_dies, trainers_die, everybody_dies, ranks_die, slow, samples, misbehave, disk, kept, endings,
-    lists, network, clock, starts, short_pass, greedy_trainers, strangers, liars, limits, hosts_die, hosts_network,
-    random_draws,
+    lists, losses_kept, network, clock, starts, short_pass, greedy_trainers, strangers, liars, limits, hosts_die,
+    hosts_network, random_draws, trainers_away,
 )  # fmt: skip
 
 ABSENT = {

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,17 +42,30 @@ class Trainer:
     place: dict[str, Any]
     has_begun: bool = False
     done: bool = False
+    steps: int = 0
 
 
 class Crew:
     """``count`` trainers at ``address``; ``share``: "one", "ranks" or "dynamic"; ``job``: their options.
 
-    ``pause``: seconds that a step takes. ``every``: steps between checkpoints.
+    ``pause``: seconds that a step takes. ``every``: steps between checkpoints. ``act``: called behind each step with
+    the trainer and its last batch; True: it goes back to the last checkpoint.
     """
 
     def __init__(
-        self, address: str, job: dict[str, Any], share: str, count: int, passes: int, every: int, pause: float = 0.0
+        self,
+        address: str,
+        job: dict[str, Any],
+        share: str,
+        count: int,
+        passes: int,
+        every: int,
+        pause: float = 0.0,
+        act: Callable[[Trainer, Given], bool] = lambda me, given: False,
     ) -> None:
+        self._act = act
+        self.handed_on: set[tuple[int, str]] = set()
+        """Batches, each with its trainer, that others may have been given, too: it was away with them."""
         self._address, self.job, self._passes = address, job, passes
         self._every, self._pause = every, pause
         self.share = share
@@ -127,6 +142,12 @@ class Crew:
                         return
                 if self._pause:
                     time.sleep(self._pause)
+                me.steps += 1
+                if self._act(me, given):
+                    with self._change:
+                        self._note(me, "goes back by itself")
+                        self.kept.go_back(me.who)
+                    return
             with self._change:
                 me.has_begun = True
                 self._change.notify_all()
@@ -206,6 +227,11 @@ class Crew:
         for pass_id in range(self._passes):
             given = [self.kept.given(trainer.who) for trainer in self._trainers]
             mine = [[one for one in some if one.pass_id == pass_id] for some in given]
+            count = Counter(one.line for some in mine for one in some)
+            mine = [
+                [one for one in some if count[one.line] < 2 or (who, one.line) not in self.handed_on]
+                for who, some in enumerate(mine)
+            ]
             every = sorted((one for some in mine for one in some), key=lambda one: one.index)
             early_ends = every[-1].early_ends if every else ()
             assert all(one.early_ends == early_ends[: len(one.early_ends)] for one in every), (

@@ -218,3 +218,12 @@ def test_h9_behind_a_network_that_dropped_all_packets_hosts_and_trainers_go_on()
 def test_every_fault_of_the_battery_is_held_here() -> None:
     here = {name.split("_")[1].upper() for name in globals() if re.match(r"test_[afh]\d+_", name)}
     assert here == set(FAULTS)
+
+
+def test_f36_what_a_pass_loses_is_written_down_once_though_the_server_is_killed() -> None:
+    hold("F36")
+
+
+@pytest.mark.parametrize("seed", [pytest.param(1, id="dynamic"), pytest.param(7, id="ranks")])
+def test_f37_a_trainer_that_was_away_while_others_loaded_a_state_goes_on(seed: int) -> None:
+    hold("F37", seed)

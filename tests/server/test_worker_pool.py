@@ -144,9 +144,9 @@ def test_readings_side_by_side_share_workers_and_budget_and_each_gets_what_is_it
     assert two.end_pass(one) == []
 
 
-def test_what_is_told_of_a_reading_names_the_job_where_there_are_several(two: WorkerPool) -> None:
+def test_what_is_told_of_a_reading_names_the_job_unless_it_is_the_default_one_alone(two: WorkerPool) -> None:
     one, other = pass_over(1), pass_over(1)
-    two.begin_pass(one, "train")
+    two.begin_pass(one, "default")
     two.dispatch()
 
     def drop(reading: FileDispatcher) -> list[str]:
@@ -155,6 +155,9 @@ def test_what_is_told_of_a_reading_names_the_job_where_there_are_several(two: Wo
 
     assert drop(one) == ["file 0, sample 3, slot bits: bad"]
     two.begin_pass(other, "eval")
+    assert drop(other) == ["job 'eval': file 0, sample 3, slot bits: bad"]
+    assert drop(one) == ["job 'default': file 0, sample 3, slot bits: bad"]
+    two.end_pass(one)
     assert drop(other) == ["job 'eval': file 0, sample 3, slot bits: bad"]
 
 

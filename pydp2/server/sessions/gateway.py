@@ -26,7 +26,7 @@ from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.host_rows import RowServers
 from pydp2.rowstore.region_layout import RegionLayout
 from pydp2.schema.provider_schema import Schema
-from pydp2.server.actions import Action, Log, SendRowsOf
+from pydp2.server.actions import DEFAULT_JOB, Action, Log, SendRowsOf
 from pydp2.server.available_memory import AvailableMemory, available_memory
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
@@ -335,8 +335,8 @@ class ClientGateway:
         )  # fmt: skip
 
     def _log_job(self, job: str, text: str, kind: str, *, names_job: bool = False) -> None:
-        """Log ``text`` about ``job``, after the job's name if there are several jobs and ``text`` does not name it."""
-        named = names_job or len(self._sessions) < 2
+        """Log ``text`` about ``job``, after its name, unless ``text`` has it or it is the default job alone."""
+        named = names_job or (job == DEFAULT_JOB and len(self._sessions) < 2)
         self.outbox.append(Log(text if named else f"job {job!r}: {text}", kind))
 
     def _drop_job(self, job_session: JobSession) -> None:

@@ -16,6 +16,7 @@ from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import Reread
 from pydp2.protocol.file_ranges import FileRange
 from pydp2.server.actions import (
+    DEFAULT_JOB,
     THIS_HOST,
     Action,
     Event,
@@ -260,7 +261,9 @@ class WorkerPool:
         ledger = None if dispatcher is None else dispatcher.ledgers.get(file)
         if dispatcher is None or ledger is None or ledger.attempt != attempt:
             return ""
-        return f" in file {dispatcher.label(file)}, sample {sample_index}"
+        job = self._jobs[dispatcher.number]
+        of_job = "" if job in ("", DEFAULT_JOB) and len(self.dispatchers) < 2 else f" of job {job!r}"
+        return f" in file {dispatcher.label(file)}, sample {sample_index}{of_job}"
 
     def _fruitless_error(self, host: int, event: WorkerGone, blamed: bool) -> ServiceLost | None:
         """Return why no more workers are started on ``host``: too many were lost in a row without a sample between
@@ -333,10 +336,11 @@ class WorkerPool:
         return out
 
     def _name_jobs(self, dispatcher: FileDispatcher, actions: list[Action]) -> list[Action]:
-        """Return the ``actions`` of one dispatcher. Where there are several, what the user is told names the job."""
-        if len(self.dispatchers) < 2:
-            return actions
+        """Return the ``actions`` of one dispatcher. What the user is told names the job, unless it is the default job
+        alone."""
         job = self._jobs[dispatcher.number]
+        if job in ("", DEFAULT_JOB) and len(self.dispatchers) < 2:
+            return actions
         return [Log(f"job {job!r}: {act.text}", act.kind) if isinstance(act, Log) else act for act in actions]
 
     def _divide_budget(self) -> None:
