@@ -57,7 +57,10 @@ class Preparation:
         self._key: Key = ()
         if sys.platform != "linux" or spec.start != "auto" or not spec.workers:
             return
-        self._key = _key_of(spec)
+        try:
+            self._key = _key_of(spec)
+        except OSError:  # there is no /proc
+            return
         supervisor = _fork_supervisor(self._key)
         if supervisor is not None:
             self.passed = [supervisor.detach()]

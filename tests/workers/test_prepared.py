@@ -134,9 +134,11 @@ def test_other_surroundings_are_another_import(
     samples(provider, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path / "more"))
     samples(provider, tmp_path)
-    assert len(lines(tmp_path, "imports")) == 3
+    monkeypatch.setattr("sys.argv", ["program", "--other"])
     samples(provider, tmp_path)
-    assert len(lines(tmp_path, "imports")) == 3
+    assert len(lines(tmp_path, "imports")) == 4
+    samples(provider, tmp_path)
+    assert len(lines(tmp_path, "imports")) == 4
 
 
 def test_spawned_workers_import_for_themselves(slow: Callable[..., str], tmp_path: Path) -> None:
