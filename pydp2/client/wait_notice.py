@@ -6,15 +6,14 @@ The line goes to ``sys.stderr`` of the trainer, because a notebook shows that on
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
 from pydp2.errors import Error, count_text, shorten
 from pydp2.log_writer import write_stderr
+from pydp2.stdlib import os, time
 
 NOTICE_VARIABLE = "PYDP2_NOTICE_SECONDS"
 """Environment variable with the seconds of a wait before a line says what it is for; 0: never."""

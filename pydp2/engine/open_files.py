@@ -9,13 +9,12 @@ count as there are maps of it. Where there is no ``/proc``, no open file is foun
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import socket
 import stat
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+from pydp2.stdlib import fcntl, os, socket
 
 _FOLDER = Path("/proc/self/fd")
 _SHARED_MEMORY = ("/dev/shm/", "/memfd:")  # where the files lie whose use is to be mapped

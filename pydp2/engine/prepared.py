@@ -19,14 +19,8 @@ speaks against one (:func:`_copy_obstacle`); then later services import the code
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
 import select
-import signal
-import socket
-import struct
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,6 +29,7 @@ from typing import Any, Final, NamedTuple
 from pydp2.engine.fork_setup import flush_output, fork_obstacle, run_child
 from pydp2.engine.open_files import Held, open_descriptors
 from pydp2.engine.process_control import flush_c_output, set_name
+from pydp2.stdlib import gc, os, signal, socket, struct, time
 
 NAME: Final = "pydp2-prepared"
 _SLOW_IMPORT = 0.5  # seconds from which on the import is worth a process that stays
@@ -42,7 +37,7 @@ _IDLE_SECONDS = 60.0  # that it stays without a service
 _PACKET = 16
 _DONE = b"done"
 _CREDENTIALS = struct.Struct("3i")  # of the process that made a pair of sockets: pid, uid, gid
-_OURS = (os, select, signal, socket)  # modules whose functions a supervisor calls
+_OURS = [sys.modules[name] for name in ("os", "select", "signal", "socket")]  # whose functions a supervisor calls
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 

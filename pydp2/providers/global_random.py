@@ -23,11 +23,8 @@ would change the numbers of the thread that draws at the same time.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import random
-import struct
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -35,6 +32,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from pydp2.stdlib import hashlib, struct, threading
+
+_seed = random.seed  # as it is before code of the user runs
 _PREPARED: Final = b"pydp2 prepared"
 _FILE: Final = b"pydp2 global rng"
 
@@ -114,7 +114,7 @@ def running(owner: GlobalRandom) -> Iterator[None]:
 
 # -- the three generators ----------------------------------------------------------------------------------------------
 def _seed_random(key: bytes) -> None:
-    random.seed(int.from_bytes(key[:16], "little"))
+    _seed(int.from_bytes(key[:16], "little"))
 
 
 def _numpy() -> Any:

@@ -11,7 +11,6 @@ import __future__
 
 import ast
 import builtins
-import hashlib
 import linecache
 import os
 import re
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 from pydp2.errors import AddressError
 from pydp2.providers.notebook_comparison import differences
 from pydp2.providers.plain_text import ALIAS, VALUE_BYTES, plain_text
+from pydp2.stdlib import hashlib
 from pydp2.user_folders import cache_home
 
 _FUTURE = "from __future__ import annotations\n"
