@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from pydp2.file_bytes import read_named
-
 if TYPE_CHECKING:
     from pydp2.options.tables import Config, Option
 
@@ -335,6 +333,8 @@ _MAX_ARGS_BYTES = 256 << 20
 
 def _read_args_file(name: str) -> dict[str, Any]:
     """Return the arguments in a file."""
+    from pydp2.file_bytes import read_named
+
     readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
     path = Path(name)
     if path.suffix not in readers:

@@ -172,6 +172,8 @@ class Batcher:
 
     def _take_snapshot(self, samples: bytes, *, ended: bool) -> None:
         """Take a snapshot with the pool ``samples``, a set. ``ended``: the tail begins."""
+        if self.plan.relaxed:  # its pool is in the order of arrival, so it is no set, and the pass has no state
+            return
         self.pool.points_since_snapshot = 0
         pool = encode_pool(samples, *self._source.end_checksums(files_of_set(samples)))
         merge = self.merge
