@@ -132,5 +132,9 @@ def count_own_frames(error: BaseException) -> int:
 
 
 def mismatch_text(error: BadSample) -> str:
-    """Return what is wrong with the value."""
-    return f"expected {error.expected}, got {error.got}" if error.expected else str(error)
+    """Return what is wrong with the value, and the remedy where the message has one, without the name of the slot."""
+    if not error.expected:
+        return str(error)
+    mismatch = f"expected {error.expected}, got {error.got}"
+    remedy = str(error).removeprefix(f"{error.slot}: {mismatch}")
+    return mismatch if remedy == str(error) else mismatch + remedy

@@ -8,8 +8,9 @@ import pytest
 
 from pydp2.errors import BadSample, FileCondemned, FormatError, ProviderError, RemoteError, provider_error
 from pydp2.file_list import FileList
+from pydp2.packers.normalise import bad_sample
 from pydp2.providers import user_error, with_location
-from pydp2.providers.error_location import remedy
+from pydp2.providers.error_location import mismatch_text, remedy
 
 
 def bad(slot: str = "", expected: str = "", got: str = "") -> BadSample:
@@ -31,6 +32,13 @@ def test_file_and_sample_come_first_then_slot_expected_and_got(error: RemoteErro
     placed = with_location(error, "a/b.txt", 7)
     assert str(placed) == text
     assert type(placed) is type(error)
+
+
+def test_a_placed_bad_sample_keeps_the_remedy_of_its_message() -> None:
+    error = bad_sample("label", "an int in [0, 3)", None)
+    text = "file f, sample 0, slot label: expected an int in [0, 3), got None; leave the sample out, or give a default"
+    assert str(with_location(error, "f", 0)) == text
+    assert f"file f, sample 0, slot label: {mismatch_text(error)}" == text
 
 
 def test_a_placed_bad_sample_keeps_its_parts() -> None:
