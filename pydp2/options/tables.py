@@ -433,7 +433,8 @@ def check_options(
         homes |= dict.fromkeys(allowed_there, where_there)
         near = elsewhere(name, allowed_here, homes)
         near = near or did_you_mean(name, [*allowed_here, *allowed_there, *PROVIDER_OPTIONS])
-        raise OptionTypeError(f"there is no option {name!r}{near}; known here: {', '.join(sorted(allowed_here))}")
+        near = near or f"; known here: {', '.join(sorted(allowed_here))}"
+        raise OptionTypeError(f"there is no option {name!r}{near}")
 
 
 def elsewhere(name: str, allowed_here: Collection[str], homes: Mapping[str, str]) -> str:

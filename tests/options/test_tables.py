@@ -416,25 +416,32 @@ def test_unknown_and_misplaced_names_are_told_the_right_one(
         (job_options, "drop_last", 'write last_batch="drop"'),
         (service_options, "drop_last", r'write last_batch="drop" in connect\(\) or load\(\)'),
         (job_options, "num_workers", r"write workers=4 in launch\(\), load\(\) or serve"),
-        (service_options, "num_workers", "write workers=4; known here"),
-        (job_options, "prefetch_factor", "write prefetch=2; known"),
-        (job_options, "generator", "write seed=7; known"),
-        (service_options, "worker_init_fn", r"write init_hook=function in @provider\(...\), beside process; known"),
+        (service_options, "num_workers", "write workers=4$"),
+        (job_options, "prefetch_factor", "write prefetch=2$"),
+        (job_options, "generator", "write seed=7$"),
+        (service_options, "worker_init_fn", r"write init_hook=function in @provider\(...\), beside process$"),
         (job_options, "collate_fn", "a batch is made of the columns that input_types declare, so leave it out"),
         (job_options, "pin_memory", "batches are numpy arrays"),
         (job_options, "sampler", "nothing samples here: the order is drawn from seed=, and shuffle=False turns it off"),
         (service_options, "persistent_workers", "workers live as long as the service, so leave it out"),
         (job_options, "drop_remainder", 'write last_batch="drop"'),
-        (service_options, "num_parallel_calls", "write workers=4; known"),
-        (job_options, "buffer_size", r"write pool_size=4096, .* in @provider\(...\), beside process; known"),
+        (service_options, "num_parallel_calls", "write workers=4$"),
+        (job_options, "buffer_size", r"write pool_size=4096, .* in @provider\(...\), beside process$"),
         (job_options, "num_epochs", ".*for epoch in range"),
-        (service_options, "worker_count", "write workers=4; known"),
+        (service_options, "worker_count", "write workers=4$"),
         (job_options, "shard_count", r"connect\(\) has rank=0, world_size=4"),
     ],
 )
 def test_the_names_of_other_loaders_are_told_what_to_write(make: Callable[..., Any], name: str, words: str) -> None:
     with pytest.raises(OptionTypeError, match=f"there is no option '{name}': {words}"):
         make(**{name: 1})
+
+
+def test_the_known_names_are_listed_only_where_no_name_is_near() -> None:
+    for name, is_listed in {"xyz": True, "batchsize": False, "num_workers": False}.items():
+        with pytest.raises(OptionTypeError) as caught:
+            service_options(**{name: 1})
+        assert ("known here: advertise, " in str(caught.value)) is is_listed, name
 
 
 def test_what_is_written_in_place_of_another_loader_s_name_is_an_option_of_ours() -> None:
