@@ -131,8 +131,8 @@ class FileList(Sequence[str]):
         found = _matching_files(_encode_entry(pattern, 0), folder, f"the pattern {pattern}")
         if not found:
             raise ListError(
-                f"no file matches {pattern!r}; patterns are looked up in {os.fsdecode(folder)}, or where root= "
-                "(--root) says"
+                f"no file matches {pattern!r}{_folders_hint(pattern, folder)}; patterns are looked up in "
+                f"{os.fsdecode(folder)}, or where root= (--root) says"
             )
         return cls._of_texts(found)
 
@@ -223,8 +223,8 @@ def _read_list(source: str) -> bytes:
         raise ListError(f"the file list {source} is missing; relative names are looked up in {place}") from None
     except IsADirectoryError:
         raise ListError(
-            f"the file list must be a file with one entry per line; {source} is a directory: write "
-            f"{Path(source, '*')} into a list to have its files"
+            f"the file list must be a file with one entry per line; {source} is a directory: write {Path(source, '*')} "
+            f"in its place to have its files, or {Path(source, '**')} to have those of its folders as well"
         ) from None
     except ValueError:  # a NUL in the name itself
         raise ListError(f"the file list cannot have the name {source!r}") from None
@@ -321,7 +321,8 @@ class _UnusualLines:
         found = _matching_files(entry, self.root, self._place_of(number))
         if not found and b"*" in entry:
             raise ListError(
-                f"{self._place_of(number)}: no file matches {entry.decode()!r}; patterns are looked up "
+                f"{self._place_of(number)}: no file matches {entry.decode()!r}"
+                f"{_folders_hint(entry.decode(), self.root)}; patterns are looked up "
                 f"in {os.fsdecode(self.root)}. If the line is not a pattern, give the entries as a list in Python"
             )
         return found or [entry]
@@ -367,6 +368,13 @@ def _matching_files(pattern: bytes, root: bytes, place: str) -> list[bytes]:
             f"{place}: entries must be UTF-8, and {pattern.decode()!r} matches the file "
             f"{os.fsencode(error.object)!r}; rename it, or write a pattern that leaves it out"
         ) from None
+
+
+def _folders_hint(pattern: str, root: bytes) -> str:
+    """Return what to write where ``pattern``, which matches no file, matches folders; '' if it matches nothing."""
+    if next(glob.iglob(pattern, root_dir=os.fsdecode(root), recursive=True), None) is None:  # noqa: PTH207
+        return ""
+    return f", only folders: write {str(Path(pattern, '*'))!r} to have the files in them"
 
 
 def _expand_entries(texts: list[bytes], root: bytes) -> list[bytes]:

@@ -186,7 +186,7 @@ def test_what_is_no_utf8_text_is_refused_with_its_line(
 
 
 def test_a_directory_is_no_list(tmp_path: Path) -> None:
-    with pytest.raises(ListError, match=rf"is a directory: write {tmp_path}/\* into a list to have its files"):
+    with pytest.raises(ListError, match=rf"is a directory: write {tmp_path}/\* in its place to have"):
         FileList.read(tmp_path)
 
 
@@ -240,6 +240,18 @@ def test_a_pattern_in_place_of_a_list_must_match_a_file(folder: Path) -> None:
     assert FileList.matching("?.txt", folder) == ["a.txt", "b.txt"]
     with pytest.raises(ListError, match=rf"no file matches 'z-\*\.txt'; patterns are looked up in {folder}"):
         FileList.matching("z-*.txt", folder)
+
+
+def test_a_pattern_that_matches_folders_alone_says_how_to_have_their_files(tmp_path: Path) -> None:
+    (tmp_path / "pics/cat").mkdir(parents=True)
+    (tmp_path / "pics/cat/1.png").write_bytes(b"")
+    (tmp_path / "train.list").write_text("pics/*\n")
+    says = r"no file matches 'pics/\*', only folders: write 'pics/\*/\*' to have the files in them"
+    with pytest.raises(ListError, match=says):
+        FileList.matching("pics/*", tmp_path)
+    with pytest.raises(ListError, match=f"train.list, line 1: {says}"):
+        FileList.read(tmp_path / "train.list", tmp_path)
+    assert FileList.matching("pics/*/*", tmp_path) == ["pics/cat/1.png"]
 
 
 def test_a_pattern_in_python_that_matches_a_name_that_is_not_utf_8_is_an_error_that_names_entry_and_pattern(
