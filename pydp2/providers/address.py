@@ -287,6 +287,11 @@ def _package_hint(error: BaseException, path: Path, address: str) -> str:
 
 def _decoration(value: Any) -> str:
     """Return how ``value``, which can be called, becomes a provider."""
+    if isinstance(value, type):  # such as a Dataset of torch
+        return (
+            "it is a class: write a generator function, process(settings, filename), that yields the samples of one "
+            "file, and decorate it with @provider(input_types=…)"
+        )
     if _holds_provider(value, 0):
         return "it wraps one: put @provider(…) above all other decorators, so that it is the last one to be applied"
     return "decorate it with @provider(input_types=…)"

@@ -139,6 +139,10 @@ def test_a_file_whose_import_failed_is_tried_again(place: Callable[..., Path]) -
         ("pr_one.proces", "the module pr_one has no attribute 'proces', did you mean 'process'"),
         ("pr_one:xyz", "the module pr_one has no attribute 'xyz'; its providers are: process, renamed"),
         ("pr_one:Group.outer", "the module pr_one has no attribute 'outer'.* inner"),
+        (
+            "pr_one:Group",
+            r"Group is not a provider; it is a class: write a generator function, process\(settings, filena",
+        ),
         ("pr_one:plain", "plain is not a provider; decorate it with @provider"),
         ("pr_one.NUMBER", "NUMBER must be a decorated function, it is a int"),
         ("pr_one.py:proces", "the file pr_one.py has no attribute 'proces', did you mean 'process'"),
