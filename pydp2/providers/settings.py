@@ -28,15 +28,18 @@ class GeneratorContext:
     Attributes:
         filename: the entry of the file list.
         pass_id: passes count from 0.
-        rng: a :class:`numpy.random.Generator` over Philox, seeded by job seed, pass and file alone, so that a worker
-            that runs the file again draws the same. (NumPy does not promise one stream for all its versions.)
+        rng: a :class:`numpy.random.Generator` over Philox, seeded by job seed, pass (``drawn_pass``, if it is another
+            one) and file alone, so that a worker that runs the file again draws the same. (NumPy does not promise one
+            stream for all its versions.)
         global_random: its states of the global random generators, seeded likewise.
     """
 
-    def __init__(self, filename: str, *, file_index: int, seed: int, pass_id: int) -> None:
+    def __init__(
+        self, filename: str, *, file_index: int, seed: int, pass_id: int, drawn_pass: int | None = None
+    ) -> None:
         self.filename = filename
         self.pass_id = pass_id
-        self._seed_parts = (seed, pass_id, file_index)
+        self._seed_parts = (seed, pass_id if drawn_pass is None else drawn_pass, file_index)
         self.global_random = file_random(*self._seed_parts)
 
     @cached_property

@@ -162,8 +162,16 @@ class StartedProvider:
         """Return a new run of ``process`` over ``filename``; nothing of it runs before the first ``next``.
 
         ``file_index`` is its number in the file list, ``seed`` the job's; with ``pass_id`` they seed ``settings.rng``.
+        What a cache keeps serves all passes, so there each pass draws what pass 0 draws: otherwise it would depend on
+        stops and limits which pass reads a file first.
         """
-        context = GeneratorContext(filename, file_index=file_index, seed=seed, pass_id=pass_id)
+        context = GeneratorContext(
+            filename,
+            file_index=file_index,
+            seed=seed,
+            pass_id=pass_id,
+            drawn_pass=0 if self.schema.cache else pass_id,
+        )
         generator, settings = self.settings.generator, self.settings
         iterator = None
         if inspect.isgeneratorfunction(generator):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,6 +197,32 @@ def test_the_numbers_of_a_cached_pass_are_those_of_the_pass_that_filled_it(provi
         assert rows_of(data) == first
     with pydp2.load(FILES, address, workers=1, batch_size=8, seed=5) as data:
         assert rows_of(data) == first
+
+
+@pytest.mark.parametrize("kind", ["CACHE_PASS_IN_MEM", "CACHE_PASS_ON_DISK"])
+def test_a_cache_that_a_stop_has_left_empty_gets_the_same_numbers_in_a_later_pass(
+    kind: str, provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A pass that goes on on another service does not fill its cache: the pass after it reads the files again."""
+    address = provider_file(code(arguments=f", cache=CacheType.{kind}"))
+    options: dict[str, Any] = {"batch_size": 8, "seed": 5, "shuffle": False}
+
+    def batches(data: pydp2.Client, passes: int) -> list[list[Any]]:
+        return [[batch[slot].tolist() for slot in range(4)] for _ in range(passes) for batch in data]
+
+    with pydp2.load(FILES, address, workers=2, cache_dir=tmp_path / "a", **options) as data:
+        undisturbed = batches(data, 2)
+    with pydp2.load(FILES, address, workers=1, cache_dir=tmp_path / "b", **options) as data:
+        got = [[batch[slot].tolist() for slot in range(4)] for batch in itertools.islice(data, 20)]
+        state = data.state_dict()
+    with pydp2.load(FILES, address, workers=3, cache_dir=tmp_path / "c", **options) as data:
+        data.load_state_dict(state)
+        assert got + batches(data, 1) + batches(data, 1) == undisturbed
+        in_second_pass = data.state_dict()
+    with pydp2.load(FILES, address, workers=1, cache_dir=tmp_path / "d", **options) as data:
+        data.set_epoch(1)
+        assert batches(data, 1) == undisturbed[len(undisturbed) // 2 :]
+    assert in_second_pass["pass"] == 2
 
 
 def test_what_module_and_hook_draw_is_the_same_in_all_workers(provider_file: Callable[[str], str]) -> None:
