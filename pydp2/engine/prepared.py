@@ -19,6 +19,7 @@ speaks against one (:func:`_copy_obstacle`); then later services import the code
 from __future__ import annotations
 
 import contextlib
+import resource
 import select
 import sys
 from collections.abc import Callable
@@ -43,11 +44,12 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 class _ProcessState(NamedTuple):
     """State of a process that a copy of it would share, or not have: open descriptors, memory that is shared, signal
-    handlers, and the functions of the modules that a supervisor uses."""
+    handlers and mask, limits, the timeout of new sockets, and the functions of the modules that a supervisor uses."""
 
     descriptors: Held
     shared_memory: list[str]
     handlers: list[Any]
+    settings: list[Any]
     functions: list[dict[str, Any]]
 
     @classmethod
@@ -58,6 +60,11 @@ class _ProcessState(NamedTuple):
             open_descriptors(),
             [words[0] for words in maps if words[1].startswith("rw") and words[1].endswith("s")],
             [signal.getsignal(number) for number in signal.valid_signals()],
+            [
+                signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+                socket.getdefaulttimeout(),
+                *(resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")),
+            ],
             [dict(vars(module)) for module in _OURS],
         )
 
@@ -186,6 +193,8 @@ def _copy_obstacle(before: _ProcessState) -> str:
         return "it has memory that a copy would share"
     if now.handlers != before.handlers or any(signal.getitimer(timer)[0] for timer in _TIMERS):
         return "it set signal handlers or timers, which a supervisor changes"
+    if now.settings != before.settings:
+        return "it changed the signal mask, a limit, or the timeout of new sockets, which a supervisor would have too"
     for known, functions in zip(before.functions, now.functions, strict=True):
         if any(functions.get(name) is not known[name] for name in known):
             return "it replaced functions that a supervisor calls"

@@ -110,9 +110,10 @@ def prepare(
     If that fails, the worker tells the error once it is one.
     """
     os.environ[IN_WORKER] = IN_ZYGOTE if worker is None else str(worker)
-    faulthandler.enable(all_threads=False)
-    faulthandler.register(spec.dump_signal, all_threads=True)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # forked: it is the interpreter's own stream
+    if imported is None:  # else the user's code may have put streams of its own there
+        faulthandler.enable(all_threads=False)
+        faulthandler.register(spec.dump_signal, all_threads=True)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is the interpreter's own stream
     try:
         program = ProgramState.from_bytes(spec.program) if spec.program else None
         if imported is None:

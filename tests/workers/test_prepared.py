@@ -158,6 +158,9 @@ def test_spawned_workers_import_for_themselves(slow: Callable[..., str], tmp_pat
         pytest.param("signal.setitimer(signal.ITIMER_REAL, 1000)", id="sets a timer"),
         pytest.param("was = os.kill; os.kill = lambda *given: was(*given)", id="replaces a function"),
         pytest.param("import mmap; shared = mmap.mmap(-1, 4096)", id="shares memory"),
+        pytest.param("socket.setdefaulttimeout(0.2)", id="sets a timeout"),
+        pytest.param("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])", id="blocks a signal"),
+        pytest.param("import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (200, r.getrlimit(7)[1]))", id="sets a limit"),
     ],
 )
 def test_a_copy_that_would_not_be_as_good_is_not_made(slow: Callable[..., str], tmp_path: Path, first: str) -> None:
@@ -167,6 +170,18 @@ def test_a_copy_that_would_not_be_as_good_is_not_made(slow: Callable[..., str], 
     assert processes(NAME) == []
     assert samples(provider, tmp_path, 2, workers=1) == {2}
     assert len(lines(tmp_path, "imports")) > before
+
+
+def test_a_module_may_put_streams_of_its_own_in_place(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider = slow("""
+class Stream:
+    def write(self, text):
+        return len(text)
+
+sys.stdout = sys.stderr = Stream()
+""")
+    assert [samples(provider, tmp_path, number) for number in (1, 2)] == [{1}, {2}]
+    assert len(lines(tmp_path, "imports")) == 1
 
 
 def test_workers_that_prepare_for_themselves_import_for_themselves(slow: Callable[..., str], tmp_path: Path) -> None:
