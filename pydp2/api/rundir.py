@@ -102,31 +102,60 @@ class RunDir:
             time.sleep(RETRY_SECONDS)
 
 
-def take_state(path: Path) -> int:
+def take_state(path: Path) -> list[int]:
     """Lock the state directory ``path``, and make it if it does not exist. Raise ServiceUnreachable if it is taken, and
-    OptionError if it cannot be one."""
+    OptionError if it cannot be one.
+
+    There are two locks, as descriptors: of the directory itself, and of a file in it. A program that cleans up may
+    remove the file; a file system of other hosts may have locks of files only.
+    """
+    locks: list[int] = []
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(path)
-        lock = open_lock(path / _LOCK)
+        locks.append(_open_directory(path))
+        locks.append(open_lock(path / _LOCK))
+        is_free = _wait_for_locks(*locks)
     except OSError as error:
+        _close_all(locks)
         raise OptionError(
             f"state_dir={str(path)!r} must be a directory that can be written: {error.strerror}; choose another place, "
             "or leave the option out"
         ) from None
+    if not is_free:
+        _close_all(locks)
+        raise ServiceUnreachable(
+            f"state_dir={str(path)!r} belongs to a service that is running; stop it, or give another directory"
+        )
+    return locks
+
+
+def _wait_for_locks(directory: int, file: int) -> bool:
+    """Lock the state directory and its lock file; workers of a service that was killed have them for a moment longer.
+    Return False if they stay taken. Raises OSError if not even the file can be locked."""
     deadline = time.monotonic() + RELEASE_SECONDS
-    while True:  # workers of a service that was killed have it for a moment longer
+    while True:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(lock)
-                raise ServiceUnreachable(
-                    f"state_dir={str(path)!r} belongs to a service that is running; stop it, or give another directory"
-                ) from None
-            time.sleep(RETRY_SECONDS)
+            pass
         else:
-            return lock
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pass
+            except OSError:  # the file system has locks of files only
+                return True
+            else:
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(RETRY_SECONDS)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
 def _require_own(path: Path) -> None:

@@ -236,7 +236,7 @@ def launch(
     place: ConnectionPlace | None = None
     try:
         if state_dir is not None:
-            locks.append(take_state(state_dir))
+            locks += take_state(state_dir)
         keys = service_keys(chosen, state_dir)
         if chosen.connection is not None:
             place = ConnectionPlace(Path(chosen.connection).absolute())
