@@ -78,17 +78,19 @@ def test_a_path_stays_taken_without_its_lock_file(address: str, place: Path) -> 
 @pytest.mark.parametrize("what", ["lock", "directory"])
 def test_a_state_directory_stays_taken_without_its_lock_file(what: str, address: str, place: Path) -> None:
     """Two services would write their snapshots over each other."""
-    with pydp2.launch(["a"], address, workers=1, state_dir=place / "state") as service:
-        with service.connect(batch_size=400) as data:
-            (place / "state" / "lock").unlink()
-            if what == "lock":
-                (run_dir_of(service) / "lock").unlink()
-            else:
-                shutil.rmtree(run_dir_of(service))
-            for _ in range(2):
-                with pytest.raises(ServiceUnreachable, match="belongs to a service that is running"):
-                    pydp2.launch(["a"], address, workers=1, state_dir=place / "state")
-            assert numbers(data) == [*range(4000)]
+    with (
+        pydp2.launch(["a"], address, workers=1, state_dir=place / "state") as service,
+        service.connect(batch_size=400) as data,
+    ):
+        (place / "state" / "lock").unlink()
+        if what == "lock":
+            (run_dir_of(service) / "lock").unlink()
+        else:
+            shutil.rmtree(run_dir_of(service))
+        for _ in range(2):
+            with pytest.raises(ServiceUnreachable, match="belongs to a service that is running"):
+                pydp2.launch(["a"], address, workers=1, state_dir=place / "state")
+        assert numbers(data) == [*range(4000)]
     with pydp2.load(["a"], address, workers=1, state_dir=place / "state", batch_size=400) as data:
         assert len(numbers(data)) == 4000
 
