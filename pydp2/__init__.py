@@ -28,6 +28,7 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.api.service import connect as connect
     from pydp2.api.service import launch as launch
     from pydp2.api.service import load as load
+    from pydp2.api.service import prepare as prepare
     from pydp2.api.service import stats as stats
     from pydp2.api.sources import Source as Source
     from pydp2.api.sources import define_py_data_sources2
@@ -151,6 +152,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "pack_sequences": "pydp2.sequence_packing",
     "packing": "pydp2.native",
     "peek": "pydp2.diagnostics.peek",
+    "prepare": "pydp2.api.service",
     "provider": "pydp2.providers",
     "raw": "pydp2.schema.input_types",
     "raw_sequence": "pydp2.schema.input_types",

@@ -1,15 +1,18 @@
-"""Start a fresh interpreter that runs one function of pydp2, connected by a socket pair."""
+"""Start a fresh interpreter that runs one function of pydp2, connected by a socket pair, and wait for what it says."""
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 from pydp2.api.rundir import is_open, move_above_standard_streams
+from pydp2.client.wait_notice import notice_seconds, write_notice
 
 # The order of a set of texts depends on their hashes, and Python draws these anew for each interpreter. A provider that
 # goes through a set would yield something else in each run, and on each host.
@@ -66,6 +69,17 @@ def start_interpreter(
     finally:
         theirs.close()
     return process, ours
+
+
+def await_readable(channel: socket.socket, doing: str) -> None:
+    """Wait until ``channel`` can be read. If that takes long, write one line that says what the start of the service is
+    ``doing``."""
+    poll = select.poll()  # select() knows no descriptor above 1023
+    poll.register(channel, select.POLLIN)
+    patience = notice_seconds()
+    if patience < inf and not poll.poll(patience * 1000):
+        write_notice(f"the service starts: {doing}")
+    poll.poll()
 
 
 def _flags() -> list[str]:

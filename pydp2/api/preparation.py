@@ -1,13 +1,17 @@
 """Know the processes that have imported a provider for this program, so that later services need not import it again.
 
 A service whose provider takes long to import leaves such a process behind (:mod:`pydp2.engine.prepared`). It serves the
-services of this program that name the same provider and would import it in the same surroundings.
+services of this program that name the same provider and would import it in the same surroundings. A program can also
+have a provider imported before its first service (:mod:`pydp2.host.import_ahead`), which then waits for the rest of the
+import.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
+import signal
 import socket
 import sys
 import threading
@@ -16,12 +20,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydp2.api.interpreter import await_readable, start_interpreter
 from pydp2.api.rundir import move_above_standard_streams
-from pydp2.server.spec import ServiceSpec
+from pydp2.providers.program_state import ProgramState
+from pydp2.server.spec import ServiceSpec, packed, send_blocks
 
 _MOST = 4  # processes that a program has at a time
 _ANSWER_SECONDS = 5.0  # for a process that only has to fork
 _PACKET = 16
+_TEXT = 4096
 _INHERITED = ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "NoNewPrivs", "Seccomp", "Cpus_allowed")
 Key = tuple[Any, ...]
 """Everything that the import of a provider may depend on, beside the files that it reads."""
@@ -29,6 +36,9 @@ Key = tuple[Any, ...]
 
 _channels: dict[Key, socket.socket] = {}
 """Sockets to processes that have imported a provider. The one that was asked last comes last."""
+_imports: dict[Key, tuple[int, socket.socket]] = {}
+"""Processes that import a provider before its first service: their numbers, and sockets over which they say what they
+do. Both sockets of such a process have the same key."""
 _one_at_a_time = threading.RLock()  # a signal handler may start a service, too
 
 
@@ -36,9 +46,10 @@ def _forget() -> None:
     """Leave the processes to the parent, in a fork of the program."""
     global _one_at_a_time
     _one_at_a_time = threading.RLock()
-    for channel in _channels.values():
+    for channel in (*_channels.values(), *(progress for _, progress in _imports.values())):
         channel.close()
     _channels.clear()
+    _imports.clear()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -58,9 +69,10 @@ class Preparation:
         if sys.platform != "linux" or spec.start != "auto" or not spec.workers:
             return
         try:
-            self._key = _key_of(spec)
+            self._key = _key_of(spec.provider, spec.root, spec.path, spec.program)
         except OSError:  # there is no /proc
             return
+        _await_import(self._key)
         supervisor = _fork_supervisor(self._key)
         if supervisor is not None:
             self.passed = [supervisor.detach()]
@@ -83,13 +95,9 @@ class Preparation:
         channel, self._channel = self._channel, None
         if not once:
             _drop([self._key])
-        elif channel is not None:
-            channel.settimeout(0.0)
-            with contextlib.suppress(OSError):
-                if channel.recv(_PACKET):
-                    channel.settimeout(_ANSWER_SECONDS)
-                    _keep(self._key, channel)
-                    return
+        elif channel is not None and _is_imported(channel):
+            _keep(self._key, channel)
+            return
         if channel is not None:
             channel.close()
 
@@ -100,6 +108,92 @@ class Preparation:
             self._channel.close()
 
 
+def begin_import(provider: str, root: str, path: tuple[str, ...], program: bytes) -> None:
+    """Start a process that imports ``provider`` for services to come, unless there is one. The arguments are those of
+    :class:`~pydp2.server.spec.ServiceSpec`."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return
+    try:
+        key = _key_of(provider, root, path, program)
+    except OSError:  # there is no /proc
+        return
+    with _one_at_a_time:
+        if _is_open(key):
+            return
+        ours, theirs = (
+            socket.socket(fileno=move_above_standard_streams(end.detach()))
+            for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
+        with theirs, contextlib.ExitStack() as unless_started:
+            unless_started.callback(ours.close)
+            process, progress = start_interpreter(
+                "pydp2.host.import_ahead", "main", passed=[theirs.fileno()], prints=True
+            )
+            unless_started.pop_all()
+            process.returncode = 0  # the object is not needed: _end_import waits for the process
+            _keep(key, ours)
+            _imports[key] = process.pid, progress
+            given = {"provider": provider, "root": root, "path": path, "program": program, "channel": theirs.fileno()}
+            with contextlib.suppress(OSError):  # it has been killed
+                send_blocks(progress, packed(given))
+
+
+def _is_open(key: Key) -> bool:
+    """Return True if there is a process for ``key``, which may still import."""
+    if (channel := _channels.get(key)) is None:
+        return False
+    poll = select.poll()
+    poll.register(channel, 0)  # nothing but its end
+    return not poll.poll(0)
+
+
+def _is_imported(channel: socket.socket) -> bool:
+    """Return True if the process at the other end, which says so once, has imported the provider."""
+    channel.settimeout(0.0)
+    try:
+        return channel.recv(_PACKET) != b""
+    except OSError:
+        return False
+    finally:
+        channel.settimeout(_ANSWER_SECONDS)
+
+
+def _await_import(key: Key) -> None:
+    """Wait until a process that was started to import the provider of ``key`` has done so, or has ended."""
+    with _one_at_a_time:
+        if key not in _imports:
+            return
+        _, progress = _imports[key]
+        progress = socket.socket(fileno=move_above_standard_streams(os.dup(progress.fileno())))
+    doing = "importing the provider"
+    with progress, contextlib.suppress(ConnectionResetError):  # each thread that waits has its own, and sees the end
+        while True:
+            await_readable(progress, doing)
+            if not (text := progress.recv(_TEXT)):
+                break
+            doing = text.decode(errors="replace").splitlines()[-1]
+    with _one_at_a_time:
+        if _end_import(key) and not _is_imported(_channels[key]):
+            _drop([key])
+
+
+def _end_import(key: Key) -> bool:
+    """End the process that imports the provider of ``key``, and wait for that; return True if there was one."""
+    number, progress = _imports.pop(key, (0, None))
+    if progress is None:
+        return False
+    with progress, contextlib.suppress(OSError):  # it has ended
+        progress.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):  # the program has waited for all of its children
+        poll, process = select.poll(), os.pidfd_open(number)
+        poll.register(process, select.POLLIN)
+        if not poll.poll(_ANSWER_SECONDS * 1000):  # a signal has stopped it
+            os.kill(number, signal.SIGKILL)
+        os.close(process)
+        os.waitpid(number, 0)
+    return True
+
+
 def end_all() -> None:
     """End the processes that have imported a provider for this program. Services that run are not affected."""
     _drop([*_channels])
@@ -108,6 +202,7 @@ def end_all() -> None:
 def _drop(keys: Sequence[Key]) -> None:
     with _one_at_a_time:
         for key in keys:
+            _end_import(key)
             if (channel := _channels.pop(key, None)) is not None:
                 channel.close()
 
@@ -138,7 +233,9 @@ def _fork_supervisor(key: Key) -> socket.socket | None:
         return None
 
 
-def _key_of(spec: ServiceSpec) -> Key:
+def _key_of(provider: str, root: str, path: tuple[str, ...], program: bytes) -> Key:
+    """Return the key of a provider for this program, as it is now. The globals that a program describes are no part of
+    it: each service compares them."""
     import resource
 
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -146,4 +243,5 @@ def _key_of(spec: ServiceSpec) -> Key:
     inherited = [line for line in lines if line.startswith(_INHERITED)]
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     process = (*sorted(os.environ.items()), sys.executable, nice, *limits, *inherited)
-    return (spec.provider, spec.root, spec.path, spec.program, *process)
+    state = replace(ProgramState.from_bytes(program), described_globals={}) if program else None
+    return (provider, root, path, state and state.to_bytes(), *process)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
-from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
@@ -23,13 +21,12 @@ from pydp2.api import machine
 from pydp2.api.access import ServiceKeys, find_target, service_keys, worker_address
 from pydp2.api.connection_place import ConnectionPlace
 from pydp2.api.distributed import DistributedEnvironment, distributed_environment
-from pydp2.api.interpreter import start_interpreter
-from pydp2.api.preparation import Preparation
+from pydp2.api.interpreter import await_readable, start_interpreter
+from pydp2.api.preparation import Preparation, begin_import
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
-from pydp2.api.sources import Files, Source, resolve_source
+from pydp2.api.sources import Files, Source, resolve_root, resolve_source
 from pydp2.cache.folder import default_folder
 from pydp2.client import Client, Target, ask_stats
-from pydp2.client.wait_notice import notice_seconds, write_notice
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.file_list import FileList
 from pydp2.html_table import html_table
@@ -177,6 +174,28 @@ class Service:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def prepare(provider: str | Provider, *, root: str | os.PathLike[str] | None = None) -> None:
+    """Start to import the module of ``provider`` in a process of its own, and return at once.
+
+    Call it at the top of a script whose provider takes long to import. The first :func:`load` or :func:`launch` that
+    names the same ``provider`` and ``root`` waits only for the rest of the import. If the import fails, that call
+    imports the module itself, and raises what it raises without this function. See docs/workers.md. Other systems than
+    Linux do nothing.
+
+    Args:
+        provider: the decorated function, or its address, as for :func:`launch`.
+        root: working directory of the workers, where the provider is looked up first; default: the present one.
+
+    Raises:
+        OptionError, OptionTypeError: ``provider`` or ``root`` cannot be.
+        GuardError: called inside a worker, as :func:`launch` raises it.
+    """
+    require_allowed_process()
+    home, address = resolve_root(root), address_of(provider)
+    program = ProgramState.of_this_program(provider).to_bytes()
+    begin_import(address, str(home), tuple(search_path()), program)
 
 
 @takes(SERVICE_OPTIONS)
@@ -524,18 +543,12 @@ def _await_answer(channel: socket.socket) -> dict[str, Any]:
     """Return what the server answers when its first worker is ready, or why there is none. While the same part of the
     start lasts long, write a line that names it."""
     doing = "waiting for its server process"
-    patience = notice_seconds()
-    poll = select.poll()  # select() knows no descriptor above 1023
-    poll.register(channel, select.POLLIN)
     while True:
-        if not poll.poll(None if patience == inf else patience * 1000):
-            write_notice(f"the service starts: {doing}")
-            patience = inf
-            continue
+        await_readable(channel, doing)
         answer = receive_plain(channel)
         if (progress := answer.get("progress")) is None:
             return answer
-        doing, patience = str(progress) or doing, notice_seconds()
+        doing = str(progress) or doing
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDir, owner: int) -> None:
@@ -573,4 +586,4 @@ def _has_ended(process: subprocess.Popen[bytes], options: int) -> bool:
     return process.poll() is not None
 
 
-__all__ = ["Service", "ServiceUnreachable", "connect", "launch", "load", "stats"]
+__all__ = ["Service", "ServiceUnreachable", "connect", "launch", "load", "prepare", "stats"]

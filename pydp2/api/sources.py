@@ -64,11 +64,17 @@ def resolve_source(
         raise OptionTypeError('a provider is needed, as in launch("train.list", "my_provider.process")')
     if not isinstance(is_train, bool | None):
         raise OptionTypeError(f"is_train must be True or False, got {is_train!r:.80} ({type(is_train).__name__})")
+    home = resolve_root(root)
+    listed = _read_or_match(files, root, home) if isinstance(files, str | os.PathLike) else FileList.of(files, home)
+    return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
+
+
+def resolve_root(root: str | os.PathLike[str] | None) -> Path:
+    """Return the working directory of workers. Raises OptionTypeError, OptionError."""
     home = (Path.cwd() if root is None or root == "" else Path(folder_path("root", root))).resolve()
     if not home.is_dir():
         raise OptionError(f"root must be a folder, where entries and provider are looked up, got {str(root)!r}")
-    listed = _read_or_match(files, root, home) if isinstance(files, str | os.PathLike) else FileList.of(files, home)
-    return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
+    return home
 
 
 def _service_of(files: str, has_provider: bool) -> str:

@@ -87,7 +87,7 @@ def start_engine(
 
     ready = partial(prepare, spec)
     if first >= 0:
-        ready = partial(prepare, spec, watch=PreparedCopy(first, _run_supervisor))
+        ready = partial(prepare, spec, watch=PreparedCopy(first, run_supervisor))
     engine = LocalEngine(
         ready, status_rows(workers), on_output, once=terms.start == "auto", first=first, adopted=adopted
     )
@@ -118,7 +118,7 @@ def adopt_supervisor(descriptor: int, spec: ServiceSpec, files: FileList) -> Ado
     return None
 
 
-def _run_supervisor(imported: Imported, commands: socket.socket) -> None:
+def run_supervisor(imported: Imported, commands: socket.socket) -> None:
     """Run the supervisor of a service in a process that has imported its provider; ``commands`` leads to the server."""
     _, given, _, _ = socket.recv_fds(commands, len(_ADOPT), 2)
     if not given:

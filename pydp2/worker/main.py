@@ -38,21 +38,33 @@ IN_ZYGOTE = "template"
 """Value of the variable in the process that workers are forked from; in a worker it is the worker's number."""
 
 
-@dataclass(frozen=True)
-class WorkerSpec:
+@dataclass(frozen=True, kw_only=True)
+class ImportSpec:
+    """Parameters of the import of a provider. ``program`` is the encoded state of the program that serves it, b"" for
+    none; ``dump_signal`` makes the process write its stacks."""
+
+    provider: str
+    root: str
+    path: tuple[str, ...]
+    program: bytes = field(repr=False)
+    dump_signal: int
+
+    @property
+    def program_state(self) -> ProgramState | None:
+        """State of the program. Raises RemoteProtocolError."""
+        return ProgramState.from_bytes(self.program) if self.program else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSpec(ImportSpec):
     """Parameters of every worker of a service; inherited through the fork, never sent."""
 
     address: str
-    provider: str
     args: Mapping[str, Any]
     is_train: bool
     input_order: tuple[str, ...]
     files: FileList = field(repr=False)
-    root: str
-    path: tuple[str, ...]
-    program: bytes = field(repr=False)
     loop: LoopOptions
-    dump_signal: int
 
 
 @dataclass(frozen=True)
@@ -109,17 +121,13 @@ def prepare(
 
     If that fails, the worker tells the error once it is one.
     """
-    os.environ[IN_WORKER] = IN_ZYGOTE if worker is None else str(worker)
-    if imported is None:  # else the user's code may have put streams of its own there
-        faulthandler.enable(all_threads=False)
-        faulthandler.register(spec.dump_signal, all_threads=True)
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is the interpreter's own stream
     try:
-        program = ProgramState.from_bytes(spec.program) if spec.program else None
         if imported is None:
-            imported = _import_provider(spec, program, show, watch)
+            imported = import_provider(spec, worker, show, watch)
+        else:  # its streams and handlers may be what the user's code put there
+            _name_process(worker)
         home = imported.home
-        running, declared = _start_provider(spec, program, imported, show)
+        running, declared = _start_provider(spec, imported, show)
     except Error as error:
         return ReadyWorker(partial(_report_broken, spec, to_wire(error)), is_usable=False)
     except OSError as error:
@@ -128,11 +136,25 @@ def prepare(
     return ReadyWorker(partial(_run_worker, spec, _PreparedProvider(running, declared, home)), is_usable=True)
 
 
-def _import_provider(
-    spec: WorkerSpec, program: ProgramState | None, show: Callable[[str], None], watch: ImportWatch | None
+def _name_process(worker: int | None) -> None:
+    os.environ[IN_WORKER] = IN_ZYGOTE if worker is None else str(worker)
+
+
+def _set_up(spec: ImportSpec, worker: int | None) -> None:
+    """Set this process up for ``worker``, or for all, before code of the user runs in it."""
+    _name_process(worker)
+    faulthandler.enable(all_threads=False)
+    faulthandler.register(spec.dump_signal, all_threads=True)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # forked: it is the interpreter's own stream
+
+
+def import_provider(
+    spec: ImportSpec, worker: int | None, show: Callable[[str], None], watch: ImportWatch | None
 ) -> Imported:
-    """Import the provider's module. Raises Error."""
-    set_up_process(spec.root, spec.path, program)
+    """Import the module of the provider. The arguments are those of :func:`prepare`. Raises Error, and OSError for the
+    working directory."""
+    _set_up(spec, worker)
+    set_up_process(spec.root, spec.path, spec.program_state)
     home = str(Path.cwd())
     if watch is not None:
         watch.begin_import()
@@ -150,13 +172,13 @@ def _import_provider(
 
 
 def _start_provider(
-    spec: WorkerSpec, program: ProgramState | None, imported: Imported, show: Callable[[str], None]
+    spec: WorkerSpec, imported: Imported, show: Callable[[str], None]
 ) -> tuple[StartedProvider, m.Declared]:
     show("running the init_hook")
     with imported.context:
         running = start_by_address(
             spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files,
-            program=program,
+            program=spec.program_state,
         )  # fmt: skip
     return running, _declared_message(running, imported.warnings, _module_fingerprints(Path(spec.root)))
 

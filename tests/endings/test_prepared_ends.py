@@ -11,6 +11,7 @@ import pytest
 from ..runs import Program, eventually, processes
 
 NAME = "pydp2-prepared"
+IMPORTER = "pydp2-importer"
 SLOW = """
 import os, time
 from pydp2 import *
@@ -69,6 +70,52 @@ def test_a_fork_of_the_program_imports_for_itself(program: Callable[..., Program
     assert running.said("samples", 60) == "samples 100"
     assert running.ended() == 0
     assert len((tmp_path / "imports").read_text().splitlines()) == 2
+
+
+EARLY = """
+import os, subprocess, sys, time
+open("began", "a").close()
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", "of_the_import"])
+time.sleep(1000)
+"""
+PREPARING = """
+import os, sys, time, pydp2
+pydp2.prepare("prov.py:process")
+while not os.path.exists("began"):
+    time.sleep(0.005)
+CODE
+print("ready", flush=True)
+if "wait" in sys.argv:
+    time.sleep(1000)
+if "load" in sys.argv:
+    pydp2.load(["a"], "prov.py:process", batch_size=10, workers=1)
+"""
+
+
+@pytest.mark.parametrize("word", ["wait", "load", ""])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_an_import_that_is_under_way_ends_with_the_program(
+    program: Callable[..., Program], tmp_path: Path, word: str, number: int
+) -> None:
+    """And with it what the import has started. ``number``: of the signal that ends the program, if it waits."""
+    (tmp_path / "prov.py").write_text(EARLY)
+    running = program(PREPARING.replace("CODE", ""), *([word] if word else []))
+    running.said("ready", 60)
+    if word:
+        running.signal(number)
+    assert running.ended() == (-number if word else 0)
+    assert eventually(lambda: not processes("pydp2-") and not processes("python"))
+
+
+def test_a_fork_of_the_program_leaves_an_import_to_it(program: Callable[..., Program], tmp_path: Path) -> None:
+    """And the fork does not keep it alive."""
+    (tmp_path / "prov.py").write_text(EARLY)
+    fork = "if os.fork() == 0: time.sleep(0.5); os.close(1); os.close(2); time.sleep(2); os._exit(0)"
+    running = program(PREPARING.replace("CODE", fork), "wait")
+    running.said("ready", 60)
+    assert len(processes(IMPORTER)) == 1
+    running.signal(signal.SIGKILL)
+    assert eventually(lambda: not processes(IMPORTER))
 
 
 UNUSED = """

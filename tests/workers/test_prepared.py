@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 
 import pydp2
 from pydp2.api import preparation
-from pydp2.errors import ProviderError, ServiceLost
+from pydp2.errors import Error, OptionError, ProviderError, ServiceLost
 
 from ..runs import consume, eventually, is_dead, processes
 
@@ -37,6 +40,9 @@ def process(settings, filename):
     for i in range(50):
         yield STATE[-1] * 100 + i
 """
+IMPORTER = "pydp2-importer"
+WAITS = "while not os.path.exists('go'): time.sleep(0.005)"
+"""Line of a module whose import ends once there is a file of that name."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +51,7 @@ def _end_prepared_processes() -> Iterator[None]:
     preparation.end_all()
     yield
     preparation.end_all()
-    assert eventually(lambda: not processes(NAME))
+    assert eventually(lambda: not processes(NAME) and not processes(IMPORTER))
 
 
 @pytest.fixture
@@ -139,6 +145,25 @@ def test_other_surroundings_are_another_import(
     assert len(lines(tmp_path, "imports")) == 4
     samples(provider, tmp_path)
     assert len(lines(tmp_path, "imports")) == 4
+
+
+def test_a_global_that_the_program_changed_is_told_and_does_not_need_another_import(
+    slow: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slow(name="changing")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("changing")
+    monkeypatch.delitem(sys.modules, "changing")
+    monkeypatch.setitem(sys.modules, "changing", module)
+    pydp2.prepare(module.process, root=tmp_path)
+    samples(module.process, tmp_path)
+    before = lines(tmp_path, "imports")
+    module.STATE.append("changed")
+    capfd.readouterr()
+    assert samples(module.process, tmp_path, 2) == {2}
+    assert "STATE" in capfd.readouterr().err
+    assert lines(tmp_path, "imports") == before
 
 
 def test_spawned_workers_import_for_themselves(slow: Callable[..., str], tmp_path: Path) -> None:
@@ -263,7 +288,7 @@ def test_a_killed_supervisor_ends_its_own_service_alone(slow: Callable[..., str]
         with pydp2.load(["a"], provider, **options) as two:
             (second,) = {*processes("pydp2-supervise")} - {first}
             os.kill(second, signal.SIGKILL)
-            assert isinstance(consume(two).error or consume(two).error, ServiceLost)
+            assert eventually(lambda: isinstance(consume(two).error, ServiceLost))
         assert len(consume(one).samples) == 50
         assert samples(provider, tmp_path, 3) == {3}
     assert len(lines(tmp_path, "imports")) == 1
@@ -281,3 +306,132 @@ def test_workers_that_are_killed_are_replaced_from_the_same_import(slow: Callabl
                     os.kill(each, signal.SIGKILL)
         assert seen == 10_000
     assert len(lines(tmp_path, "imports")) == 1
+
+
+# -- an import before the first service --------------------------------------------------------------------------------
+def test_the_program_goes_on_while_a_provider_is_imported_and_its_loads_import_nothing(
+    slow: Callable[..., str], tmp_path: Path
+) -> None:
+    provider = slow(WAITS)
+    pydp2.prepare(provider, root=tmp_path)
+    pydp2.prepare(provider, root=tmp_path)
+    assert eventually(lambda: (tmp_path / "imports").exists() is False and len(processes(IMPORTER)) == 1)
+    (tmp_path / "go").touch()
+    assert eventually(lambda: len(processes(NAME)) == 1)
+    (imported,) = lines(tmp_path, "imports")
+    assert [samples(provider, tmp_path, number) for number in (1, 2)] == [{1}, {2}]
+    assert lines(tmp_path, "imports") == [imported]
+
+
+def test_a_load_in_the_middle_of_the_import_waits_and_says_for_what(
+    slow: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYDP2_NOTICE_SECONDS", "0.05")
+    (tmp_path / "heavy.py").write_text(f"import os, time\n{WAITS}\n")
+    provider, shown = slow("import heavy"), ""
+    pydp2.prepare(provider, root=tmp_path)
+    found: list[set[int]] = []
+    threads = [threading.Thread(target=lambda: found.append(samples(provider, tmp_path, 1))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 20
+    while "the service starts: importing heavy" not in shown and time.monotonic() < deadline:
+        shown += capfd.readouterr().err
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    for thread in threads:
+        thread.join()
+    assert "the service starts: importing heavy" in shown
+    assert found == [{1}, {1}]
+    assert len(lines(tmp_path, "imports")) == 1
+
+
+def test_a_service_without_forked_workers_does_not_wait_for_the_import(
+    slow: Callable[..., str], tmp_path: Path
+) -> None:
+    provider = slow("if os.environ['PYDP2_WORKER'] == 'template': time.sleep(1000)")
+    pydp2.prepare(provider, root=tmp_path)
+    assert samples(provider, tmp_path, 1, start="spawn", workers=1) == {1}
+
+
+@pytest.mark.parametrize(
+    ("first", "error"),
+    [
+        pytest.param("time.sleep(0.6); 1 / 0", "ZeroDivisionError", id="raises"),
+        pytest.param("sys.exit(3)", "SystemExit", id="exits"),
+        pytest.param("os._exit(3)", "exit code 3|ended", id="ends the process"),
+    ],
+)
+def test_an_import_that_fails_early_is_told_by_the_load(
+    slow: Callable[..., str], tmp_path: Path, first: str, error: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    provider = slow(first)
+    pydp2.prepare(provider, root=tmp_path)
+    assert eventually(lambda: not processes(IMPORTER))
+    assert "Traceback" not in capfd.readouterr().err
+    with pytest.raises(Error, match=error):
+        samples(provider, tmp_path)
+    assert processes(NAME) == []
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("kept = open(__file__)", id="opens a file"),
+        pytest.param("import subprocess; child = subprocess.Popen(['sleep', '1000'])", id="starts a process"),
+        pytest.param("threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", id="starts a thread"),
+    ],
+)
+def test_an_early_import_that_is_not_as_good_is_not_used(slow: Callable[..., str], tmp_path: Path, first: str) -> None:
+    provider = slow(first)
+    pydp2.prepare(provider, root=tmp_path)
+    assert samples(provider, tmp_path, 1, workers=1) == {1}
+    assert len(lines(tmp_path, "imports")) >= 2
+    assert processes(NAME) == []
+
+
+def test_an_early_import_of_other_surroundings_is_not_used(
+    slow: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = slow()
+    pydp2.prepare(provider, root=tmp_path)
+    monkeypatch.setattr("sys.argv", ["program", "--other"])
+    assert samples(provider, tmp_path, 1) == {1}
+    assert len(lines(tmp_path, "imports")) == 2
+
+
+@pytest.mark.parametrize("killed", [IMPORTER, "pydp2-zygote"])
+def test_an_early_import_that_is_killed_is_done_by_the_load(
+    slow: Callable[..., str], tmp_path: Path, killed: str
+) -> None:
+    provider = slow("open('began', 'a').close(); " + WAITS.replace("while", "\nwhile"))
+    pydp2.prepare(provider, root=tmp_path)
+    assert eventually((tmp_path / "began").exists)
+    (importer,) = processes(IMPORTER)
+    os.kill(importer if killed == IMPORTER else child_of(importer), signal.SIGKILL)
+    assert eventually(lambda: not processes(IMPORTER))
+    (tmp_path / "go").touch()
+    assert samples(provider, tmp_path, 1) == {1}
+    assert len(lines(tmp_path, "imports")) == 1
+
+
+def test_a_stopped_importer_is_ended_with_what_it_imports(slow: Callable[..., str], tmp_path: Path) -> None:
+    provider = slow("open('began', 'a').close(); time.sleep(1000)")
+    pydp2.prepare(provider, root=tmp_path)
+    assert eventually((tmp_path / "began").exists)
+    (importer,) = processes(IMPORTER)
+    zygote = child_of(importer)
+    os.kill(importer, signal.SIGSTOP)
+    preparation.end_all()
+    assert eventually(lambda: is_dead(zygote) and is_dead(importer))
+
+
+def test_what_prepare_is_given_is_checked_at_once(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="root must be a folder"):
+        pydp2.prepare("prov.process", root=tmp_path / "none")
+    with pytest.raises(Error, match="provider"):
+        pydp2.prepare(3)  # type: ignore[arg-type]
+
+
+def child_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])

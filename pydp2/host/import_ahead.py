@@ -1,0 +1,65 @@
+"""Import a provider for a program before its first service. It is started as a fresh interpreter, like the server.
+
+This process forks a zygote that belongs to no service. The zygote imports the provider, and may leave a copy of itself
+behind (:mod:`pydp2.engine.prepared`), which later services of the program use. Then both processes end. This one runs
+no code of the user: it notices at once that the program ends, or has no use for the import any more, and ends the
+zygote and what that has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+from typing import Any
+
+from pydp2.engine.fork_setup import leave_supervisor, run_child
+from pydp2.engine.local import DUMP_SIGNAL
+from pydp2.engine.prepared import PreparedCopy
+from pydp2.errors import Error
+from pydp2.host.worker_setup import run_supervisor, set_up_process
+from pydp2.server.spec import receive_block, unpacked
+from pydp2.worker.main import ImportSpec, import_provider
+
+
+def main(descriptor: int) -> int:
+    """Import what the program names. ``descriptor``: a socket to it, over which it is told in lines of text what is
+    imported."""
+    control = set_up_process(descriptor, "pydp2-importer")
+    try:
+        program = os.pidfd_open(os.getppid())
+        given = unpacked(receive_block(control))
+    except (EOFError, OSError):  # the program has ended, or the kernel has no such descriptors
+        return 0
+    watcher = os.getpid()
+    zygote = os.fork()
+    if zygote == 0:
+        run_child(lambda: _run_zygote(watcher, control, given))
+    with contextlib.suppress(OSError):
+        os.setpgid(zygote, zygote)  # both sides set it: neither may come too late
+    poll = select.poll()
+    for each in (program, control, os.pidfd_open(zygote)):
+        poll.register(each, select.POLLIN)  # the program says nothing more: what can be read is an end
+    poll.poll()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(zygote, signal.SIGKILL)
+    os.waitpid(zygote, 0)
+    with contextlib.suppress(OSError):  # the program has ended
+        control.shutdown(socket.SHUT_RDWR)  # what the user's code started may have a descriptor of it, too
+    return 0
+
+
+def _run_zygote(watcher: int, control: socket.socket, given: dict[str, Any]) -> None:
+    """Import the provider in a process just forked from ``watcher``."""
+    leave_supervisor(watcher, "pydp2-zygote", 2)
+
+    def show(text: str) -> None:
+        with contextlib.suppress(OSError):  # the program has ended, and so does this process
+            control.send(text.encode(errors="replace") + b"\n", socket.MSG_DONTWAIT)
+
+    copy = PreparedCopy(given.pop("channel"), run_supervisor)
+    spec = ImportSpec(**given | {"path": tuple(given["path"])}, dump_signal=DUMP_SIGNAL)
+    with contextlib.suppress(Error, OSError):  # the first service imports it again, and says what is wrong
+        import_provider(spec, None, show, copy)
