@@ -18,6 +18,7 @@ _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
 _NO_ARRAYS = (list, tuple, str, bytes, bytearray, memoryview, mmap.mmap, np.generic, type)
 _PLAIN = frozenset({list, tuple, dict, set, frozenset, str, bytes, int, float, bool, complex, type(None)})
 _NUMBERS = "fiub"
+_NARROW_FLOATS = ("bfloat16", "float8", "float4")  # that numpy lacks
 
 
 def as_array(value: object) -> NDArray[Any] | None:
@@ -43,16 +44,31 @@ def tensor_hint(value: object, *methods: str) -> str:
     if isinstance(value, np.ndarray | np.generic) or as_array(value) is not None:
         return ""
     if _has_method(value, "detach") and _has_method(value, "cpu"):
-        return f" (write {_readable_tensor(value)})"
+        readable = _readable_tensor(value)
+        return f" (write {readable})" if readable else ""
     calls = [f"x.{name}()" for name in methods if _has_method(value, name)]
     return f" (write {' or '.join(calls)})" if calls else ""
 
 
 def _readable_tensor(tensor: Any) -> str:
-    """Return the expression that numpy can read, for a tensor of torch that it cannot."""
-    if getattr(tensor, "requires_grad", False) or str(getattr(tensor, "device", "cpu")) != "cpu":
-        return "x.detach().cpu()"
-    return "x.float()" if str(getattr(tensor, "layout", "torch.strided")) == "torch.strided" else "x.to_dense()"
+    """Return the expression that numpy can read, for a tensor of torch or Paddle that it cannot; '' if no single one
+    can."""
+
+    def says(name: str) -> str:
+        return str(getattr(tensor, name, ""))
+
+    if says("is_nested") == "True" or says("dtype").startswith("torch.complex"):
+        return ""
+    calls = ["detach()", "cpu()"] if says("requires_grad") == "True" or says("device") not in ("", "cpu") else []
+    if "sparse" in says("layout"):
+        calls.append("to_dense()")
+    if says("is_quantized") == "True":
+        calls.append("dequantize()")
+    if _has_method(tensor, "is_neg") and tensor.is_neg():
+        calls.append("resolve_neg()")
+    if not calls or any(name in says("dtype") for name in _NARROW_FLOATS):
+        calls.append("float()" if _has_method(tensor, "float") else "astype('float32')")
+    return f"x.{'.'.join(calls)}"
 
 
 def _has_method(value: object, name: str) -> bool:
@@ -62,6 +78,8 @@ def _has_method(value: object, name: str) -> bool:
 def _exported(value: Any) -> NDArray[Any] | None:
     if _has_any(value, _PROTOCOLS):
         array = np.asanyarray(value)  # a mask stays, and is refused
+        if array.dtype.kind in "iu" and "float" in str(getattr(value, "dtype", "")):
+            return None  # Paddle gives the bits of a bfloat16 as an int
         return array if array.ndim or array.dtype.kind != "O" else None
     if _has_any(value, ("__dlpack__",)):
         return np.from_dlpack(value)

@@ -26,12 +26,14 @@ _SECONDS = "np.timedelta64(1, 's')"
 
 
 def is_missing(value: object) -> bool:
-    """Return True for what stands for a value that is not there: None, NaN, NaT and NA."""
-    if value is None or type(value).__name__ in _MISSING_TYPES:
+    """Return True for what stands for a value that is not there: None, NaN, NaT, NA and a masked number."""
+    if value is None or value is np.ma.masked or type(value).__name__ in _MISSING_TYPES:
         return True
     if isinstance(value, np.datetime64 | np.timedelta64):
         return bool(np.isnat(value))
-    return isinstance(value, float | np.floating | decimal.Decimal) and math.isnan(value)
+    if isinstance(value, decimal.Decimal):  # math.isnan() raises for a signalling one
+        return value.is_nan()
+    return isinstance(value, float | np.floating) and math.isnan(value)
 
 
 def list_hint(value: object, kind: type[int] | type[float], instead: str = "") -> str:
@@ -83,11 +85,20 @@ def _time_text_of(dtype: np.dtype[Any], name: str) -> str:
     return f"{name} / {_SECONDS}" if dtype.kind == "m" else f"{name}.astype('datetime64[s]').astype('int64')"
 
 
-def dtype_hint(dtype: np.dtype[Any], name: str) -> str:
-    """Return the hint for an array, which ``name`` stands for, whose ``dtype`` is not real."""
+def dtype_hint(array: np.ndarray[Any, Any], name: str) -> str:
+    """Return the hint for ``array``, which ``name`` stands for, whose dtype is not real."""
+    dtype = array.dtype
     if dtype.kind in "mM":
         return f" (write {_time_text_of(dtype, name)})"
-    return f" (write {name}.astype('float64'))" if dtype.kind in "OSUT" else ""
+    if dtype.kind not in "OSUT" or array.size > _MOST_NESTED:
+        return ""
+    if dtype.kind == "O" and any(is_missing(value) for value in array.flat):  # numpy makes NaN of None in silence
+        return f" (values in it are missing: {MISSING_HINT.removeprefix('; ')})"
+    try:
+        array.astype(np.float64)
+    except Exception:  # its items are no numbers, or raise
+        return ""
+    return f" (write {name}.astype('float64'))"
 
 
 def element_hint(declared: InputType, value: object) -> str:

@@ -259,7 +259,7 @@ class _Normaliser:
             array = as_array(value)
             if array is not None and array is not value and not array.ndim:
                 return self.id(array[()], path)
-            if isinstance(value, float | np.floating) and not math.isnan(value):
+            if isinstance(value, float | np.floating) and math.isfinite(value):
                 expected += " (write int(x))"
             raise bad_sample(self.label, expected + number_hint(value, int), value, path) from None
         least, most = integer_limits(self.declared.element_dtype)
@@ -320,7 +320,9 @@ class _Normaliser:
         words = self.expected_kind(SequenceType.NO_SEQUENCE)
         if isinstance(value, str):
             words += " (write x.encode())"
-        elif array is not None:
+        elif isinstance(array, np.ma.MaskedArray):
+            words += UNMASK_HINT
+        elif array is not None and not array.dtype.hasobject:  # the bytes of objects are addresses
             words += f" (write {'x' if array is value else 'np.asarray(x)'}.tobytes())"
         raise bad_sample(self.label, words, value, path)
 
@@ -344,7 +346,7 @@ class _Normaliser:
             array = array.astype(np.float32)
         name = "x" if array is value else "np.asarray(x)"
         if not self.takes_as_is(array.dtype):
-            words = f"{count_text(declared.dim, 'number')}, an array of a real dtype{dtype_hint(array.dtype, name)}"
+            words = f"{count_text(declared.dim, 'number')}, an array of a real dtype{dtype_hint(array, name)}"
             raise bad_sample(self.label, words, value, path)
         if not declared.fits_shape(array.shape):
             raise bad_sample(self.label, shape_words(declared, array, value), value, path)

@@ -243,6 +243,75 @@ def test_a_tensor_that_cannot_be_read_is_told_what_to_call(state: Any, remedy: s
     assert f"(write {remedy}), got" in said(integer_value(3), tensor(ndim=0, **state))
 
 
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        ({"dtype": "torch.bfloat16", "requires_grad": True}, "x.detach().cpu().float()"),
+        ({"dtype": "torch.float8_e4m3fn"}, "x.float()"),
+        ({"dtype": "paddle.bfloat16", "layout": "NCHW"}, "x.float()"),
+        ({"is_quantized": True}, "x.dequantize()"),
+        ({"is_neg": lambda self: True}, "x.resolve_neg()"),
+    ],
+)
+def test_a_remedy_for_a_tensor_names_all_that_numpy_lacks(state: dict[str, Any], remedy: str) -> None:
+    assert f"(write {remedy}), got" in said(dense_vector(3), type("Tensor", (type(tensor()),), state)())
+
+
+@pytest.mark.parametrize("state", [{"is_nested": True}, {"dtype": "torch.complex64"}])
+def test_a_tensor_that_no_call_makes_real_has_no_remedy(state: dict[str, Any]) -> None:
+    assert "write" not in said(dense_vector(3), tensor(**state))
+
+
+class BitsOfBfloat16:
+    """As Paddle has it, whose ``__array__`` gives the bits."""
+
+    dtype = "paddle.bfloat16"
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array([16256, 16384], np.uint16)
+
+    def detach(self) -> Any:
+        return self
+
+    cpu = astype = detach
+
+
+def test_bits_of_a_bfloat16_are_not_taken_as_ints() -> None:
+    for declared in (dense_vector(2), dense_vector(2, dtype="int64"), integer_value_sequence(1 << 16)):
+        assert "(write x.astype('float32')), got" in said(declared, BitsOfBfloat16())
+
+
+@pytest.mark.parametrize("declared", [dense_vector(2), scalar(), integer_value(3), text(), raw(), scalar("int64")])
+@pytest.mark.parametrize("value", [Decimal("sNaN"), Decimal("NaN"), np.ma.masked])
+def test_a_signalling_nan_and_a_masked_number_are_missing(declared: InputType, value: Any) -> None:
+    assert said(declared, value).endswith(MISSING)
+    assert said(scalar_sequence(), [1.0, value]).endswith(MISSING)
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, np.ma.masked])
+def test_an_array_of_objects_with_a_gap_is_told_to_have_a_default(missing: Any) -> None:
+    array = np.array([1.0, 2.0], object)
+    array[1] = missing
+    message = said(dense_vector(2), array)
+    assert "(values in it are missing: leave the sample out, or give a default), got" in message
+    assert "astype" not in message
+
+
+def test_an_array_of_texts_that_are_no_numbers_has_no_remedy() -> None:
+    assert "write" not in said(dense_vector(2), np.array(["a", "b"]))
+    assert "(write x.astype('float64'))" in said(dense_vector(2), np.array(["1", "2.5"]))
+
+
+def test_bytes_of_objects_and_of_masked_arrays_are_not_suggested() -> None:
+    assert "write" not in said(raw(), np.array([1.0, None], object))
+    assert "(write x.filled(0))" in said(raw(), np.ma.array([1, 2], mask=[0, 1]))
+
+
+def test_an_infinite_number_is_not_told_to_become_an_index() -> None:
+    assert "write" not in said(integer_value(3), math.inf)
+    assert "write" not in said(integer_value_sequence(3), [math.inf])
+
+
 class ListOfAnotherLength(list[Any]):
     """A list whose own ``len()`` is wrong."""
 

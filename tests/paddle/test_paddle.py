@@ -21,6 +21,7 @@ import pytest
 from pydp2_samples import path
 
 import pydp2
+from pydp2.columns.array_likes import as_array, tensor_hint
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError, ProviderError, StateMismatch
 from tests.conftest import wait_until
 from tests.resume.test_example import whole_and_killed
@@ -372,3 +373,10 @@ def test_ranks_on_several_machines_need_a_service(numbers: str, monkeypatch: pyt
     monkeypatch.setenv("PADDLE_CURRENT_ENDPOINT", "10.0.0.2:6170")
     with pytest.raises(OptionError, match="1 of 2 ranks"):
         pydp2.paddle.loader(FILES, numbers, **OPTIONS)
+
+
+def test_the_bits_of_a_bfloat16_tensor_are_not_taken_as_ints() -> None:
+    x = paddle.to_tensor([1.0, 2.5]).astype("bfloat16")
+    assert as_array(x) is None
+    assert tensor_hint(x) == " (write x.float())"
+    assert x.float().numpy().tolist() == [1.0, 2.5]

@@ -104,6 +104,27 @@ def test_a_tensor_that_does_not_fit_is_told_what_to_write(
     assert words in verdict(declared, value, False, form)
 
 
+NARROW = torch.tensor([1.0, 2.0], dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        NARROW,
+        NARROW.clone().requires_grad_(),
+        torch.ones(2).to(torch.float8_e4m3fn),
+        NARROW.to_sparse(),
+        torch.ones(2).to_sparse().requires_grad_(),
+        torch._neg_view(torch.ones(2)),
+        torch._neg_view(NARROW),
+    ],
+    ids=["bfloat16", "with gradient", "float8", "sparse", "sparse with gradient", "negative view", "negative bfloat16"],
+)
+def test_what_a_remedy_makes_of_a_tensor_is_taken(x: torch.Tensor) -> None:
+    code = verdict(dense_vector(2), x, False, FORMS[0]).partition(" (write ")[2].rpartition("), got ")[0]
+    assert verdict(dense_vector(2), eval(code, {"x": x}), False, FORMS[0]) == [[x.detach().to_dense().float().tolist()]]
+
+
 def test_a_block_of_tensors_is_a_block_of_arrays() -> None:
     slots = Slots((dense_vector((3, 4, 5)), integer_value(9)), ("x", "y"))
     block, labels = torch.arange(180.0).reshape(3, 3, 4, 5), torch.tensor([1, 2, 3])
