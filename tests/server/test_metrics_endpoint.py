@@ -159,5 +159,5 @@ def test_what_is_no_address_is_refused(value: str) -> None:
 
 def test_without_the_library_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
-    with pytest.raises(OptionError, match=r"pip install 'pydp2\[metrics\]'"):
+    with pytest.raises(OptionError, match=r"pip install 'prometheus-client>="):
         MetricsEndpoint("127.0.0.1:0")

@@ -162,5 +162,5 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "zstandard", None)
     makers: list[Callable[[], Any]] = [FrameCompressor, lambda: FrameInflater(1)]
     for make in makers:
-        with pytest.raises(OptionError, match=r"zstd needs zstandard, .* not installed: pip install 'pydp2\[zstd\]'"):
+        with pytest.raises(OptionError, match=r"zstd needs zstandard, .* not installed: pip install 'zstandard>="):
             make()
