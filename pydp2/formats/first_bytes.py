@@ -52,10 +52,12 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
 _IDX = re.compile(rb"\0\0[\x08\x09\x0b-\x0e][\x01-\x20]")
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _RIFF = re.compile(rb"RIFF.{4}(WEBP|WAVE)", re.DOTALL)
-_PAGE = re.compile(rb"<(!doctype html|html|head|body)\b", re.IGNORECASE)
+_PAGE = re.compile(rb"<(!--|(!doctype html|html|head|body)\b)", re.IGNORECASE)
 _JSON = re.compile(rb"[{\[]\s*[\"{}\[\]]")
 _INDEX = re.compile(rb"-?\d{1,18}\t\d{1,18}[ \t]*[\r\n]")
 _TEXT = re.compile(rb"[\t\n\r\x20-\x7e\x80-\xff]+")
+_POINTERS = (b"version https://git-lfs.github.com/", b"/annex/objects/", b"HTTP/1.")  # texts in place of a file
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")  # no text of a format has them, but a name in it may
 _TFRECORD = struct.Struct("<QI")
 _TAR_MARK = 257
 _SHOWN = 40
@@ -71,6 +73,18 @@ def looks_like(head: bytes) -> str:
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zip(head)
     return _marked(head) or _text(head.removeprefix(b"\xef\xbb\xbf").lstrip()) or _padded(head)
+
+
+def is_no_table(head: bytes) -> bool:
+    """Return True if the file is known, and is neither CSV nor any other text of numbers and names.
+
+    A reader of text asks before the first line: a page on one line would pass for the names of columns, and a record
+    that begins with a line feed and ``#`` for a comment.
+    """
+    if not head or not looks_like(head):
+        return False
+    is_text = head.startswith(_POINTERS) or bool(_text(head.removeprefix(b"\xef\xbb\xbf").lstrip()))
+    return is_text or _CONTROL.search(head) is not None
 
 
 def described(head: bytes, count: int) -> str:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart
-from pydp2.formats.first_bytes import COUNT, looks_like
+from pydp2.formats.first_bytes import COUNT, is_no_table, looks_like
 from pydp2.formats.source import ByteSource, Closable, PathOrFile, open_source
 
 MOST = 16 << 20
@@ -61,7 +61,7 @@ class TextReader(Closable):
         line.
 
         Raises:
-            FormatError: a line of more than :data:`MOST` bytes.
+            FormatError: the file is known as something else, or has a line of more than :data:`MOST` bytes.
         """
         source = self._source
         last = None
@@ -72,6 +72,8 @@ class TextReader(Closable):
         while data := source.read_some(BLOCK if last is None else min(BLOCK, last - source.offset)):
             if begin == 0 and not partial_line:
                 self._head = data[:COUNT]
+                if is_no_table(self._head):
+                    raise self.error(0, "expected lines of text")
                 if data.startswith(_BOM):
                     begin, data = len(_BOM), data[len(_BOM) :]
             cut = max(data.rfind(end) for end in _ENDS) + 1

@@ -107,6 +107,38 @@ def test_a_reader_says_what_a_file_of_another_format_looks_like(name: str, reade
         READERS[reader](io.BytesIO(data))
 
 
+@pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("name", LOOKS)
+def test_the_names_of_columns_are_no_page_and_no_other_file(name: str, compressed: bool) -> None:
+    data, words = LOOKS[name]
+    file = gzip.compress(data) if compressed else data
+    with pytest.raises(FormatError, match=f"expected lines of text; the file looks like {words}"):
+        list(comma.read(io.BytesIO(file), header=True))
+    with pytest.raises(FormatError, match=words):
+        comma.count_columns(io.BytesIO(file), header=True)
+
+
+def test_a_record_that_begins_like_a_comment_is_no_empty_file() -> None:
+    records = saved(lambda file: dmlc_recordio.write(file, [b"abc"]))
+    for reader in TEXTS:
+        assert "RecordIO of MXNet; read it with pydp2.formats.dmlc_recordio" in error_of(reader, records)
+
+
+@pytest.mark.parametrize("names", ["ORCID,GIF8", "PAR1,b", "BZh,x", "version,b", "a\ufffd,b", "%PDF-,b"])
+def test_names_of_columns_that_begin_like_another_file_are_names(names: str) -> None:
+    (rows,) = comma.read(io.BytesIO(f"{names}\n1,2\n".encode()), header=True)
+    assert rows.tolist() == [[1, 2]]
+
+
+def test_the_error_about_another_file_suggests_nothing_else() -> None:
+    page = b"<!-- saved -->\n<html>\n"
+    for reader in TEXTS:
+        message = error_of(reader, page)
+        assert message.endswith("download the file again")
+        assert "header" not in message
+        assert "blanks" not in message
+
+
 @pytest.mark.parametrize("reader", ["idx", "dmlc_recordio", "paddle_recordio"])
 @pytest.mark.parametrize("name", DAMAGED)
 def test_bytes_that_were_treated_as_text_are_named(name: str, reader: str) -> None:
