@@ -24,7 +24,7 @@ from pydp2.api.worker_host import check_codec
 from pydp2.errors import Error, HostRefused, OptionError, ServiceLost, ServiceUnreachable
 from pydp2.keys import ConnectionFile
 from pydp2.log_writer import write_stderr
-from pydp2.options.tables import JobKeywords, ServiceKeywords
+from pydp2.options.tables import SERVICE_OPTIONS, JobKeywords, ServiceKeywords, check_keywords, takes
 from pydp2.providers.address import address_of
 
 NAMESPACE = "pydp2"
@@ -40,6 +40,7 @@ _CONCURRENT = 16  # calls of one actor at a time
 
 
 # -- what a program calls ----------------------------------------------------------------------------------------------
+@takes(SERVICE_OPTIONS)
 def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
     files: Files | Source,
     provider: str | Any = None,
@@ -84,6 +85,7 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
         ServiceUnreachable: the server did not start.
         Error: what :func:`pydp2.launch` raises.
     """
+    check_keywords(launch, options)
     ray = _ray()
     taken = sorted({"workers", "connection", "keys", "advertise", "worker_bind"} & {*options})
     if taken:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Array, Columns, expand_ranges, offsets
 from pydp2.errors import BadSample, OptionError, OptionTypeError, StateMismatch
+from pydp2.options.tables import check_keywords, takes
 from pydp2.options.values import Choice, integer_from, value_text
 from pydp2.packed_rows import (
     Ints,
@@ -481,6 +482,7 @@ def _slots_of_indices(slots: Slots) -> Slots:
     return Slots(tuple(map(integer_value, ranges)), slots.names)
 
 
+@takes()
 def pack_sequences(
     stream: Stream,
     *,
@@ -491,6 +493,7 @@ def pack_sequences(
     last_row: LastRow = "pad",
     last_batch: LastBatch = "keep",
     pad_token: int = 0,
+    **others: Never,
 ) -> PackedSequences:
     """Return a stream of rows of exactly ``length`` tokens, packed from the sequences of ``stream``.
 
@@ -513,6 +516,7 @@ def pack_sequences(
     Raises:
         OptionError, OptionTypeError: what was asked for cannot be.
     """
+    check_keywords(pack_sequences, others)
     if not isinstance(stream, Stream):
         raise OptionTypeError(f"pack_sequences() needs a stream, such as load() returns, got {value_text(stream)}")
     numbers = [_slot_number(stream.slots, each) for each in (slot if isinstance(slot, list | tuple) else [slot])]

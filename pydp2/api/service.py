@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Never, Unpack
 
 from pydp2.api import machine
 from pydp2.api.access import ServiceKeys, find_target, service_keys, worker_address
@@ -364,11 +364,13 @@ def connect(
         ) from None
 
 
+@takes()
 def stats(
     address: str | os.PathLike[str] | None = None,
     *,
     key: str | os.PathLike[str] | None = None,
     timeout: float = 5.0,
+    **others: Never,
 ) -> dict[str, Any]:
     """Return the statistics of the service at ``address`` as plain data, without attaching a trainer; see
     :meth:`Service.stats`.
@@ -383,6 +385,7 @@ def stats(
         OptionError: the address or the keys cannot be.
         ServiceUnreachable: no service answers.
     """
+    check_keywords(stats, others)
     require_allowed_process()
     return ask_stats(find_target(address, key, "observer", "trainer"), seconds("timeout", timeout))
 

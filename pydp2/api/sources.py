@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.file_list import FileList, is_pattern
 from pydp2.keys import is_connection_file
+from pydp2.options.tables import check_keywords, takes
 from pydp2.options.values import folder_path
 from pydp2.providers import Provider
 from pydp2.service_address import without_token
@@ -110,18 +111,21 @@ def _keywords(args: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(sorted(args.items()))  # keywords have no order of their own
 
 
+@takes()
 def define_py_data_sources2(
     train_list: Files | None,
     test_list: Files | None,
     module: str | Sequence[str],
     obj: str | Sequence[str],
     args: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+    **others: Never,
 ) -> tuple[Source | None, Source | None]:
     """Return the train and the test source; None for a side without a list. See docs/semantics.md, PD-54.
 
     ``module``, ``obj`` and ``args`` hold for both sides, or are 2-element lists or tuples (train, test). Lists are
     paths or Python lists of entries. Raises OptionError when both lists are None, OptionTypeError for a missing name.
     """
+    check_keywords(define_py_data_sources2, others)
     if train_list is None and test_list is None:
         raise OptionError("define_py_data_sources2 needs train_list or test_list, but both are None")
     if module is None or obj is None:

@@ -31,6 +31,7 @@ from pydp2.file_list import FileList
 from pydp2.host.list_entries import map_entries
 from pydp2.host.service_link import ServiceLink
 from pydp2.host.setup import AgentSetup, send_setup
+from pydp2.options.tables import check_options
 from pydp2.options.values import folder_path, integer_from, seconds, value_text
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import decode_plain
@@ -63,6 +64,9 @@ class HostTraffic(TypedDict, total=False):
 
     compress: str | None
     row_server: str | None
+
+
+_ARGUMENTS = ("address", "key", "workers", "root", "name", "maps", "patience", *HostTraffic.__annotations__)
 
 
 class WorkerHost:
@@ -99,8 +103,7 @@ class WorkerHost:
         **traffic: Unpack[HostTraffic],
     ) -> None:
         require_allowed_process()
-        if unknown := sorted({*traffic} - {*HostTraffic.__annotations__}):
-            raise TypeError(f"WorkerHost() has no argument {unknown[0]!r}; see help(pydp2.WorkerHost)")
+        check_options(traffic, _ARGUMENTS)
         compress = traffic.get("compress")
         check_codec(compress)
         if compress is not None:

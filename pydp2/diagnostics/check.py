@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Never
 
 from pydp2.api.service import search_path
 from pydp2.api.sources import Files, ResolvedSource, Source
@@ -20,6 +20,7 @@ from pydp2.diagnostics.provider_bench import ProviderSpec
 from pydp2.diagnostics.repeat_check import Difference, RepeatCheck, check_repeats
 from pydp2.diagnostics.slot_figures import SlotFigures, merge_figures
 from pydp2.errors import AddressError, BadSample, Error, OptionError, ProviderError, builtin_name_of_mixed
+from pydp2.options.tables import check_keywords, takes
 from pydp2.packers.packer import Packer
 from pydp2.protocol import plain_data
 from pydp2.providers import Provider, StartedProvider, address_of, user_error, with_location
@@ -101,6 +102,7 @@ class Report:
         }
 
 
+@takes()
 def check(  # noqa: PLR0913 - a public function, all by keyword
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -113,6 +115,7 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
     max_errors: int = _SHOW,
     repeat: bool = True,
     progress: Callable[[str, int], None] | None = None,
+    **others: Never,
 ) -> Report:
     """Run ``process`` over every file of a list in this process, and report values and errors. Then run the beginning
     of one file twice, in two other processes, and report the first sample that differs.
@@ -130,6 +133,7 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
         ProviderError: the provider's module or its ``init_hook`` raised.
     """
+    check_keywords(check, others)
     for name, value, least in (("limit", limit, 1), ("max_errors", max_errors, 0)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise OptionError(f"{name} must be a whole number from {least}, got {value!r:.80}")

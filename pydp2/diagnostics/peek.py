@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from pydp2.diagnostics.local_provider import NOT_THEIRS, foreground
 from pydp2.diagnostics.slot_figures import type_text
 from pydp2.errors import BadSample, Error, OptionError
 from pydp2.file_list import FileList
-from pydp2.options.tables import job_options
+from pydp2.options.tables import check_keywords, job_options, takes
 from pydp2.order.batcher import BatchCut, Batcher, PassFailed
 from pydp2.order.file_order import files_in_order
 from pydp2.order.plan import PassPlan
@@ -55,6 +55,7 @@ class Peek:
     error: Error | None = None
 
 
+@takes()
 def peek(
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -65,6 +66,7 @@ def peek(
     input_order: Sequence[str] | None = None,
     samples: int = _SAMPLES,
     batch_size: int = _BATCH,
+    **others: Never,
 ) -> Peek:
     """Return the first ``samples`` of a list, and the first batch of an unshuffled pass, read in this process.
 
@@ -82,6 +84,7 @@ def peek(
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
         ProviderError: the provider's module or its ``init_hook`` raised.
     """
+    check_keywords(peek, others)
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
         raise OptionError(f"samples must be a whole number from 0, got {samples!r:.80}")
     batch_size = job_options(batch_size=batch_size).batch_size

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from pydp2.diagnostics.check import FileRun, Finding
 from pydp2.diagnostics.isolated_run import run_isolated
 from pydp2.diagnostics.local_provider import foreground
 from pydp2.errors import OptionError
+from pydp2.options.tables import check_keywords, takes
 from pydp2.providers import Provider, StartedProvider
 from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Loss
 from pydp2.server.quarantine import read
@@ -74,6 +75,7 @@ class Replay:
         return {"ok": self.ok, "provider": self.provider, "counts": self.counts, "lines": lines}
 
 
+@takes()
 def replay(
     quarantine: str | os.PathLike[str],
     provider: str | Provider,
@@ -83,6 +85,7 @@ def replay(
     root: str | os.PathLike[str] | None = None,
     input_order: Sequence[str] | None = None,
     progress: Callable[[str, int], None] | None = None,
+    **others: Never,
 ) -> Replay:
     """Run again the files that a quarantine names, and no others; say of each line whether it is still bad.
 
@@ -101,6 +104,7 @@ def replay(
         OptionError, OptionTypeError, AddressError: what was asked for cannot be; the quarantine cannot be read.
         ProviderError: the provider's module or its ``init_hook`` raised.
     """
+    check_keywords(replay, others)
     try:
         lines = [(number, _readable(loss)) for number, loss in read(quarantine)]
     except OSError as error:

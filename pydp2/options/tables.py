@@ -471,7 +471,7 @@ def takes(*tables: Mapping[str, Option], also: Collection[str] = ()) -> Callable
             if name not in signature.parameters
         ]
         function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
-        function._keywords = {*(each.name for each in own), *options, *also}  # type: ignore[attr-defined]
+        function._keywords = {*(each.name for each in own if each.name != "self"), *options, *also}  # type: ignore[attr-defined]
         return function
 
     return decorate
@@ -486,7 +486,9 @@ def check_keywords(function: Callable[..., Any], given: Collection[str]) -> None
         OptionTypeError: suggests the nearest of all keywords that the function takes, its own parameters included.
     """
     known: Collection[str] = function._keywords  # type: ignore[attr-defined]
-    if "batch_size" not in known:
+    if "batch_size" not in known and "workers" not in known:
+        check_options(given, known, {*SERVICE_OPTIONS, *JOB_OPTIONS}, "load()")
+    elif "batch_size" not in known:
         check_options(given, known, _NOT_OF_SERVICE, "connect() or load()")
     elif "workers" not in known:
         check_options(given, known, _NOT_OF_JOB, "launch(), load() or serve")

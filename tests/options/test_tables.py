@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import pydp2
+import pydp2.ray as pydp2_ray
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.options.tables import (
     ELSEWHERE,
@@ -634,3 +635,37 @@ def test_a_configuration_that_is_nested_thousands_deep_is_an_option_error(
 ) -> None:
     with pytest.raises((OptionError, OptionTypeError), match=r"run\.toml: "):
         load_config(write(text))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: pydp2.check([], "p.process", limits=1), "there is no option 'limits', did you mean 'limit'?"),
+        (lambda: pydp2.check([], "p.process", batch_size=1), "batch_size is not an option here: it belongs to load()"),
+        (lambda: pydp2.check([], "p.process", workers=1), "workers is not an option here: it belongs to load()"),
+        (lambda: pydp2.peek([], "p.process", batchsize=1), "did you mean 'batch_size'?"),
+        (lambda: pydp2.peek([], "p.process", workers=1), "it belongs to launch(), load() or serve"),
+        (lambda: pydp2.replay("q", "p.process", is_training=True), "did you mean 'is_train'?"),
+        (lambda: pydp2.stats("ipc:///x", timout=1), "did you mean 'timeout'?"),
+        (lambda: pydp2.pack_sequences(None, slot=0, length=1, batch_size=1, pad_tokens=1), "did you mean 'pad_token'?"),
+        (lambda: pydp2.define_py_data_sources2("a", None, "m", "o", arg={}), "did you mean 'args'?"),
+        (lambda: pydp2.WorkerHost("x", worker=1), "did you mean 'workers'?"),
+        (lambda: pydp2_ray.launch([], "p.process", host=1), "did you mean 'hosts'?"),
+    ],
+)
+def test_each_public_function_suggests_its_own_keywords(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(OptionTypeError) as caught:
+        call()
+    assert words in str(caught.value)
+    assert "Never" not in str(caught.value)
+
+
+def test_a_method_does_not_name_self_among_its_options() -> None:
+    with pytest.raises(OptionTypeError, match="there is no option 'nonsense'; known here: batch_size, ") as caught:
+        check_keywords(pydp2.Service.connect, ["nonsense"])
+    assert "self" not in str(caught.value).split(", ")
+
+
+def test_the_signatures_show_no_parameter_for_wrong_keywords() -> None:
+    for function in (pydp2.check, pydp2.peek, pydp2.replay, pydp2.stats, pydp2.pack_sequences):
+        assert "others" not in inspect.signature(function).parameters
