@@ -71,6 +71,16 @@ def test_the_files_of_a_service_without_workers_of_its_own_are_counted_here(
         assert pydp2.count(files, provider, workers=0, cache_dir=tmp_path / "cache").samples == 297
 
 
+def test_counting_what_is_counted_does_not_say_that_there_are_no_samples(
+    files: list[str], tmp_path: Path, provider_file: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    provider, options = provider_file(CODE.format(**KINDS["numbers"])), {"workers": 1, "cache_dir": tmp_path / "cache"}
+    with alarm(60):
+        pydp2.count(files, provider, **options)
+        assert pydp2.count(files, provider, **options).read == 0
+    assert "no samples" not in capfd.readouterr().err
+
+
 def test_to_count_and_not_to_remember_it_is_refused(files: list[str], provider_file: Callable[..., str]) -> None:
     with pytest.raises(OptionError, match="got remember_counts=False; leave it out"):
         pydp2.count(files, provider_file(CODE.format(**KINDS["numbers"])), workers=1, remember_counts=False)

@@ -409,7 +409,8 @@ class PassRunner:
                 uniform = not self.schema.weighted or (counts is not None and counts.is_plain)
                 batches = max(batches, self._skip_to)  # a state counts batches that were padding alone, too
                 losses = self.dispatcher.losses
-                is_empty = not (batches or losses.taken or losses.dropped)
+                # A pass that counts reads only some of the files, or none.
+                is_empty = not (self._counting or batches or losses.taken or losses.dropped)
                 return PassEnded(batches, self.samples, losses.dropped, uniform, is_empty)
             case PassFailed(error):
                 return PassBroken(error)
