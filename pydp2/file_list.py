@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from pydp2.errors import ListError, OptionTypeError, RemoteProtocolError, count_text
 from pydp2.file_bytes import read_named
+from pydp2.file_parts import file_of
 
 _MAX_BYTES = 1 << 32  # of a list: tens of millions of entries
 _BOM = b"\xef\xbb\xbf"
@@ -100,9 +101,15 @@ class FileList(Sequence[str]):
                 neither ``str`` nor a path.
             ListError: an entry, or the name of a file that it matches, cannot be written as UTF-8.
         """
+        if isinstance(entries, Mapping):
+            raise OptionTypeError(
+                f"a file list must be the path of one or a list of entries, got a {type(entries).__name__} with the "
+                f"keys {list(entries)!r:.80}; choose one of its values"
+            )
         if isinstance(entries, (str, bytes, os.PathLike)):
             raise OptionTypeError(
-                f"entries must be several strings, got one: {entries!r}; a list file is read with FileList.read"
+                f"a file list must be a path in a str or several entries, got one {type(entries).__name__}: "
+                f"{entries!r:.80}"
             )
         if not isinstance(entries, Iterable):
             raise OptionTypeError(
@@ -132,7 +139,7 @@ class FileList(Sequence[str]):
         if not found:
             raise ListError(
                 f"no file matches {pattern!r}{_folders_hint(pattern, folder)}; patterns are looked up in "
-                f"{os.fsdecode(folder)}, or where root= (--root) says"
+                f"{os.fsdecode(folder)}, or where root= (--root) says{_name_hint(pattern)}"
             )
         return cls._of_texts(found)
 
@@ -220,7 +227,9 @@ def _read_list(source: str) -> bytes:
         return read_named(source, _MAX_BYTES)
     except FileNotFoundError:
         place = Path.cwd()
-        raise ListError(f"the file list {source} is missing; relative names are looked up in {place}") from None
+        raise ListError(
+            f"the file list {source} is missing; relative names are looked up in {place}{_name_hint(source)}"
+        ) from None
     except IsADirectoryError:
         raise ListError(
             f"the file list must be a file with one entry per line; {source} is a directory: write {Path(source, '*')} "
@@ -230,6 +239,15 @@ def _read_list(source: str) -> bytes:
         raise ListError(f"the file list cannot have the name {source!r}") from None
     except OSError as error:
         raise ListError(f"the file list {source} cannot be read: {error.strerror or error}") from None
+
+
+def _name_hint(name: str) -> str:
+    """Return what a shell understands in ``name``, and pydp2 does not."""
+    if re.search(r"(^|/)~[^/]*/", name):
+        return "; ~ stands for no folder here, os.path.expanduser(…) replaces it"
+    if any("," in braces or ".." in braces for braces in re.findall(r"\{[^{}]*\}", name)):
+        return "; braces are no wildcards here: write *, or a list of all names"
+    return ""
 
 
 def _check_text(data: bytes, source: str) -> None:
@@ -322,8 +340,8 @@ class _UnusualLines:
         if not found and b"*" in entry:
             raise ListError(
                 f"{self._place_of(number)}: no file matches {entry.decode()!r}"
-                f"{_folders_hint(entry.decode(), self.root)}; patterns are looked up "
-                f"in {os.fsdecode(self.root)}. If the line is not a pattern, give the entries as a list in Python"
+                f"{_folders_hint(entry.decode(), self.root)}; patterns are looked up in {os.fsdecode(self.root)}"
+                f"{_name_hint(entry.decode())}. If the line is not a pattern, give the entries as a list in Python"
             )
         return found or [entry]
 
@@ -354,18 +372,22 @@ def _names_file(entry: bytes, root: bytes) -> bool:
 
 
 def _matching_files(pattern: bytes, root: bytes, place: str) -> list[bytes]:
-    """Return the sorted names of the files that match ``pattern``; directories are left out.
+    """Return the sorted names of the files that match ``pattern``; directories are left out. If it ends in ``?part=``,
+    so does each name.
 
     Raises:
         ListError: a name is not UTF-8; it names ``place``, where the pattern stands.
     """
-    matches = glob.iglob(pattern.decode(), root_dir=os.fsdecode(root), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute ones
+    text = pattern.decode()
+    files = file_of(text)
+    part = text[len(files) :].encode()  # of each file
+    matches = glob.iglob(files, root_dir=os.fsdecode(root), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute ones
     found = sorted(name for name in matches if not os.path.isdir(_path_of(os.fsencode(name), root)))  # noqa: PTH112  # there may be a million
     try:
-        return [name.encode() for name in found]
+        return [name.encode() + part for name in found]
     except UnicodeEncodeError as error:
         raise ListError(
-            f"{place}: entries must be UTF-8, and {pattern.decode()!r} matches the file "
+            f"{place}: entries must be UTF-8, and {text!r} matches the file "
             f"{os.fsencode(error.object)!r}; rename it, or write a pattern that leaves it out"
         ) from None
 

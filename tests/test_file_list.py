@@ -236,6 +236,54 @@ def test_entries_without_wildcards_are_kept_as_they_are_with_a_root_too(entries:
     assert FileList.of(plain, "/").fingerprint() == FileList.of(plain).fingerprint()
 
 
+def test_a_pattern_with_a_part_is_that_part_of_each_file(folder: Path) -> None:
+    parts = ["a.txt?part=1/2", "b.txt?part=1/2"]
+    assert FileList.of(["[a-b].txt?part=1/2"], folder) == parts
+    assert FileList.matching("[a-b].txt?part=1/2", folder) == parts
+    (folder / "list").write_text("[a-b].txt?part=1/2\n")
+    assert FileList.read(folder / "list", folder) == parts
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("~/data/*.txt", "~ stands for no folder here, os.path.expanduser(…) replaces it"),
+        ("shards-{0,1}*.tar", "braces are no wildcards here: write *, or a list of all names"),
+        ("shards-{000..099}.tar", "braces are no wildcards here: write *, or a list of all names"),
+        ("~me/train.list", "~ stands for no folder here"),
+    ],
+)
+def test_what_only_a_shell_understands_in_a_name_is_told(folder: Path, name: str, hint: str) -> None:
+    with pytest.raises(ListError) as caught:
+        (FileList.matching if "*" in name else FileList.read)(name, folder)
+    assert hint in str(caught.value)
+    if "*" in name:
+        (folder / "list").write_text(name)
+        with pytest.raises(ListError) as caught:
+            FileList.read(folder / "list", folder)
+        assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a{b}.list", "a~/b.list", "{" * 9999 + "." * 9999, "[x]{*"])
+def test_other_braces_and_tildes_have_no_hint(folder: Path, name: str) -> None:
+    with pytest.raises(ListError) as caught:
+        FileList.read(folder / name)
+    assert "no wildcards" not in str(caught.value)
+    assert "expanduser" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"train": "a.txt"}, r"got a dict with the keys \['train'\]; choose one of its values"),
+        (b"a.txt", "a path in a str or several entries, got one bytes: b'a.txt'"),
+    ],
+)
+def test_a_dict_and_bytes_are_no_list(entries: object, words: str) -> None:
+    with pytest.raises(OptionTypeError, match=words):
+        FileList.of(entries)  # type: ignore[arg-type]
+
+
 def test_a_pattern_in_place_of_a_list_must_match_a_file(folder: Path) -> None:
     assert FileList.matching("?.txt", folder) == ["a.txt", "b.txt"]
     with pytest.raises(ListError, match=rf"no file matches 'z-\*\.txt'; patterns are looked up in {folder}"):
@@ -269,7 +317,7 @@ def test_a_pattern_in_python_that_matches_a_name_that_is_not_utf_8_is_an_error_t
 
 @pytest.mark.parametrize("wrong", ["train.list", b"a", Path("train.list")])
 def test_one_string_is_not_a_list_of_entries(wrong: object) -> None:
-    with pytest.raises(OptionTypeError, match=r"several strings, got one: .*FileList\.read"):
+    with pytest.raises(OptionTypeError, match="a path in a str or several entries, got one "):
         FileList.of(wrong)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Never
 
-from pydp2.errors import OptionError, OptionTypeError
+from pydp2.errors import ListError, OptionError, OptionTypeError
 from pydp2.file_list import FileList, is_pattern
 from pydp2.keys import is_connection_file
 from pydp2.options.tables import check_keywords, takes
@@ -94,6 +94,8 @@ def _service_of(files: str, has_provider: bool) -> str:
 def _read_or_match(files: str | os.PathLike[str], root: str | os.PathLike[str] | None, home: Path) -> FileList:
     """Return the list that ``files`` is the path of, or the files that match it where it is a pattern."""
     path = Path(files)
+    if "://" in (text := os.fspath(files)) and not path.exists():
+        raise ListError(f"a file list must be a file, and {text} is a URL; its own list is [{text!r}] in Python")
     place = home / path if root is not None and not path.is_absolute() else path
     if is_pattern(os.fspath(files)) and not os.path.lexists(place):
         return FileList.matching(os.fspath(files), home)
