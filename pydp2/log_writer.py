@@ -201,9 +201,9 @@ def unfailing_stderr() -> Iterator[None]:
 
 def write_stderr(text: str, end: str = "\n") -> None:
     """Write ``text`` and ``end`` to ``sys.stderr``, if possible; where that is no terminal, with the time before each
-    line."""
+    line. A program may have put any object in its place, which lacks methods or raises."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(Exception):
             sys.stderr.write(with_times(text + end, sys.stderr))
             sys.stderr.flush()
 
@@ -222,6 +222,7 @@ def _shows_times(stream: IO[str]) -> bool:
     """Return True if ``stream`` is a terminal, where one sees when a line comes, or the journal of systemd."""
     try:
         known = os.fstat(stream.fileno())
-    except (OSError, ValueError):  # it is not a file of the system, as in a notebook
+        is_terminal = stream.isatty()
+    except Exception:  # it is not a file of the system, as in a notebook, or has only write()
         return False
-    return stream.isatty() or os.environ.get("JOURNAL_STREAM") == f"{known.st_dev}:{known.st_ino}"
+    return is_terminal or os.environ.get("JOURNAL_STREAM") == f"{known.st_dev}:{known.st_ino}"

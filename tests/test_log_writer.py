@@ -230,6 +230,35 @@ def test_what_cannot_be_said_is_not_said(broken: io.StringIO | str | None, monke
     write_stderr("hello")
 
 
+class OnlyWrite:
+    """What a program puts in the place of stderr, to copy it into a log of its own."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.texts.append(text)
+
+
+class Stub(OnlyWrite):
+    """A stream of a mock, whose methods return what no stream returns."""
+
+    def fileno(self) -> str:
+        return "no number"
+
+    def flush(self) -> None:
+        raise RuntimeError("it is closed")
+
+
+@pytest.mark.parametrize("kind", [OnlyWrite, Stub])
+def test_a_stream_with_nothing_but_write_gets_the_line(kind: type[OnlyWrite], monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = kind()
+    monkeypatch.setattr(sys, "stderr", stream)
+    write_stderr("a line")
+    (text,) = stream.texts
+    assert text.endswith("a line\n")
+
+
 def test_where_no_thread_can_be_started_what_is_logged_goes_out_at_once(
     ends: tuple[int, int], writer: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,13 @@ import mmap
 import os
 import select
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Collection
 from dataclasses import astuple
 
 from pydp2.diagnostics.check import FileRun, Finding
+from pydp2.engine.fork_setup import flush_output
 from pydp2.engine.open_files import kept_positions
 from pydp2.providers import StartedProvider
 
@@ -28,8 +28,7 @@ def run_isolated(
     of the child is a finding, and so is a sample that takes longer than ``sample_timeout`` seconds."""
     at = memoryview(mmap.mmap(-1, 8)).cast("q")  # the sample that is asked for, shared with the child
     read, write = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     with kept_positions():  # in files that the hook has opened: the child shares them
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of numpy's sleep between its calls
@@ -75,8 +74,7 @@ def _child(
         data = json.dumps([one.length, [astuple(finding) for finding in one.findings]]).encode() + b"\n"
         with open(write, "wb") as pipe:
             pipe.write(data)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         status = 0
     finally:
         os._exit(status)

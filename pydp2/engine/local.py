@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pydp2.engine.base import STATUS_FIELDS, ZYGOTE, EngineLost, EngineNote, Exited, PrepareWorker, Started, StatusPage
-from pydp2.engine.fork_setup import open_standard_streams, require_single_threaded
+from pydp2.engine.fork_setup import flush_output, open_standard_streams, require_single_threaded
 from pydp2.engine.supervisor import Supervisor
 
 # A second SIGUSR signal is left to the user's code; this one asks a worker for its stack.
@@ -89,8 +89,7 @@ class OtherProcess:
 
 def _fork_supervisor(page: StatusPage, prepare: PrepareWorker, *, once: bool, first: int) -> AdoptedSupervisor:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     pid = os.fork()
     if pid == 0:
         ours.close()

@@ -318,6 +318,8 @@ def _place_without_file(file: str | None, function: Any) -> str:
             "not this one"
         )
     source = function.__code__.co_filename
+    if source.startswith(("/dev/fd/", "/proc/self/fd/")):
+        return f"a program that was read from {source}, a pipe, where workers cannot find it"
     if source == "<string>":
         return "the text of a command (python -c) or of exec(), where workers cannot find it"
     if source == "<stdin>" and not hasattr(sys, "ps1"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -258,3 +259,15 @@ def test_a_child_moves_no_position_in_a_file_that_the_hook_has_opened(
     (tmp_path / "bad.jsonl").write_text("".join(f"{each}\n" for each in lines), "utf-8")
     report = pydp2.replay(tmp_path / "bad.jsonl", provider_file(SHARES), root=tmp_path)
     assert [each.verdict for each in report.verdicts] == [BAD, GOOD]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody closes what the hook opened
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_program_without_an_output_stream_can_replay_a_file_that_crashed(
+    tmp_path: Path, provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    (tmp_path / "numbers").write_text("7\n" * 3)
+    (tmp_path / "bad.jsonl").write_text(f"{line('whole', 2, 'condemned')}\n", "utf-8")
+    provider = provider_file(SHARES)
+    monkeypatch.setattr(sys, stream, None)
+    assert [each.verdict for each in pydp2.replay(tmp_path / "bad.jsonl", provider, root=tmp_path).verdicts] == [GOOD]

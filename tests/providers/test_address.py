@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -307,9 +308,11 @@ TELL = (
 )
 
 
-def run(*command: str, stdin: str = "") -> str:
+def run(*command: str, stdin: str = "", pass_fds: Sequence[int] = ()) -> str:
     python = [sys.executable, *command]
-    done = subprocess.run(python, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        python, input=stdin, capture_output=True, text=True, timeout=60, check=False, pass_fds=pass_fds
+    )
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
@@ -342,13 +345,18 @@ def test_a_provider_of_a_prompt_is_refused_with_the_way_out(place: Callable[...,
 
 @pytest.mark.usefixtures("from_checkout")
 def test_a_provider_of_a_command_or_a_here_document_is_not_told_of_notebooks(place: Callable[..., Path]) -> None:
+    read, write = os.pipe()
+    os.write(write, TELL.encode())
+    os.close(write)
     for told, where in (
+        (run(f"/dev/fd/{read}", pass_fds=[read]), f"in a program that was read from /dev/fd/{read}, a pipe, where"),
         (run("-c", TELL), "in the text of a command (python -c) or of exec(), where workers cannot find it; put the"),
         (run("-", stdin=TELL), "in a program that was read from standard input (a here-document), where workers"),
     ):
         assert f"process was defined {where}" in told
         assert "notebook" not in told
         assert "%%writefile" not in told
+    os.close(read)
 
 
 OUTER = """
