@@ -19,8 +19,11 @@ def read_own(path: str | os.PathLike[str], limit: int) -> bytes:
     link and for anything that is no regular file: nothing is waited for."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
+        known = os.fstat(file)
+        if not stat.S_ISREG(known.st_mode):
             raise OSError(errno.EPERM, "it is not a regular file")
+        if known.st_size > limit:  # reading up to the limit would take long, and as much memory
+            raise _too_large(limit)
         return _read(file, limit)
     finally:
         os.close(file)
@@ -50,5 +53,9 @@ def _read(file: int, limit: int) -> bytes:
         parts.append(part)
         left -= len(part)
     if not left:
-        raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
+        raise _too_large(limit)
     return b"".join(parts)
+
+
+def _too_large(limit: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {limit} bytes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,18 @@ def test_nothing_but_a_regular_file_is_taken_for_one_of_ours(tmp_path: Path) -> 
     for name in ("pipe", "link", "."):
         with pytest.raises(OSError, match=r"not a regular file|symbolic links"):
             read_own(tmp_path / name, 100)
+
+
+def test_a_file_that_is_too_large_is_not_read_up_to_the_limit(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(1 << 40)
+    tracemalloc.start()
+    try:
+        with pytest.raises(OSError, match=f"more than {1 << 30} bytes"):
+            read_own(tmp_path / "file", 1 << 30)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_pipe_that_a_user_names_is_read_to_its_end(tmp_path: Path) -> None:

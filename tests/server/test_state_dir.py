@@ -318,6 +318,15 @@ def test_a_pipe_that_comes_to_the_place_of_the_next_snapshot_is_not_waited_for(t
     assert "the state cannot be written" in told.lines[0]
 
 
+def test_the_target_of_a_link_in_the_place_of_the_next_snapshot_is_not_made(tmp_path: Path, opened: Opened) -> None:
+    (tmp_path / NEW).symlink_to(tmp_path / "elsewhere")
+    state, _ = opened(tmp_path)
+    state.check()
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(OptionError, match="it is a symbolic link"):
+        state.read()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
 def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path, opened: Opened) -> None:
     tmp_path.chmod(0o500)

@@ -159,8 +159,8 @@ class StateDir:
         """Raise OptionError unless files can be made here."""
         trial = self._path / NEW
         try:
-            if not trial.exists():
-                trial.touch(0o600)
+            with contextlib.suppress(FileExistsError):  # also a link: its target is not made
+                trial.touch(0o600, exist_ok=False)
                 trial.unlink()
         except OSError as error:
             raise self._unwritable(error) from None
