@@ -514,7 +514,7 @@ def _start(
         send_spec(ours, preparation.spec, files)
         answer = _await_answer(ours)
         preparation.keep(once=answer.get("once", True))
-    except (EOFError, OSError):
+    except (EOFError, ConnectionError):  # no other OSError: a TimeoutError may be one of the program's signal handlers
         status = process.wait(_END_SECONDS)
         ours.close()
         preparation.close()

@@ -221,7 +221,7 @@ class WorkerHost:
                 files = map_entries(spec.files, self._maps)
                 send_setup(channel, setup, spec.terms, spec.args, spec.program, files)
                 return receive_plain(channel)
-            except (EOFError, OSError):
+            except (EOFError, ConnectionError):
                 status = process.wait(_END_SECONDS)
                 if self._leaving and status == -signal.SIGTERM:  # it had not begun
                     return {"end": "left", "text": _LEFT}

@@ -187,3 +187,31 @@ def test_a_service_ends_although_an_interrupt_has_left_the_lock_of_its_process_t
     assert not closing.is_alive()
     assert made._process.returncode == (-signal.SIGKILL if is_stopped else 0)
     assert eventually(gone)
+
+
+def test_a_timeout_of_the_program_s_own_while_a_service_starts_ends_the_start(
+    provider_file: Callable[..., str],
+) -> None:
+    """A TimeoutError is an OSError, and yet says nothing of the server."""
+    address = provider_file("""
+    import time
+    time.sleep(30)
+
+    @provider(input_types=[integer_value(10)])
+    def process(settings, filename):
+        yield 1
+    """)
+
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError("the program has waited enough")
+
+    before = processes("pydp2-server")
+    handler = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        with pytest.raises(TimeoutError, match="the program has waited enough"):
+            pydp2.launch(["a"], address, workers=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert eventually(lambda: processes("pydp2-server") == before)
