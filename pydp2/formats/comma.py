@@ -204,26 +204,29 @@ class _Table:
                 return self.text.error(offset, f"column {count} must have at most {BLOCK} characters")
             if not _is_number(field, self.dtype):
                 what = f"column {count} must be a number of {self.dtype.name}, got {shown(field)}"
-                return self.text.error(offset, what + self._hint(offset, field))
+                return self.text.error(offset, what + self._hint(offset, line, field))
             at, count = end + 1, count + 1
         self.columns = self.columns or count
         if count != self.columns:
             return self.text.error(offset, f"expected {count_text(self.columns, 'column')}, got {count}")
         return None
 
-    def _hint(self, offset: int, field: bytes) -> str:
-        """Return what may help where ``field`` of a line is not a number."""
+    def _hint(self, offset: int, line: bytes, field: bytes) -> str:
+        """Return what may help where ``field`` of ``line`` is not a number."""
         if not field.strip():
             return "; write nan for a number that is missing"
         if field.strip()[:1] in (b'"', b"'"):
             return "; quotes are not read here: write the numbers without them"
-        for sign in _SEPARATORS:
+        fields = line.split(self.separator.encode())
+        if len(fields) > 1 and _is_number(field.replace(b",", b".", 1), self.dtype):
+            return "; a decimal number has a point here: write 1.5 for 1,5"
+        for sign in _SEPARATORS if len(fields) == 1 else ():
             parts = field.strip().split(sign.encode())
             if len(parts) > 1 and all(_is_number(part, self.dtype) for part in parts):
                 return f"; separator={sign!r} says what stands between two numbers"
         if self.dtype != np.float64 and _is_number(field, np.dtype(np.float64)):
             return "; dtype='float64' holds it"
-        if not self.header and self.text.is_first(offset):
+        if not self.header and self.text.is_first(offset) and not any(_is_number(each, self.dtype) for each in fields):
             return "; header=true says that the first line has names"
         return ""
 
@@ -278,7 +281,7 @@ def _hook(  # noqa: PLR0913 - the arguments of the provider
 ) -> None:
     _checked(_as_dtype(dtype), text("separator", separator))
     flag("header", header)
-    place = 0 if label is None else whole("label", label)
+    place = 0 if label is None else whole("label", label, "the column of the label, from 0; -1 is the last")
     columns = _columns(file_list, separator, header) or max(1, place + 1, -place)  # without rows any label is allowed
     if not -columns <= place < columns:
         raise OptionError(f"label must be one of {count_text(columns, 'column')}, from 0, got {label}; -1 is the last")

@@ -21,7 +21,7 @@ from pydp2.columns.batch import Csr
 from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
-from pydp2.formats.serving import LabelSlot, bad_record, bad_value, flag, in_pieces
+from pydp2.formats.serving import LabelSlot, bad_record, bad_value, flag, in_pieces, whole
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
@@ -178,6 +178,7 @@ def _hook(
     binary: bool = False,
 ) -> None:
     _check_base(base)
+    whole("dim", dim, "the number of columns")
     settings.dim, settings.slot, settings.base, settings.binary = dim, LabelSlot(classes), base, flag("binary", binary)
     data = sparse_binary_vector(dim) if binary else sparse_float_vector(dim)
     settings.input_types = {"data": data, "label": settings.slot.type}

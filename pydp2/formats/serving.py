@@ -54,6 +54,7 @@ class LabelSlot:
     """
 
     def __init__(self, classes: int | Sequence[int] | None, width: int = 1, dtype: DTypeLike = np.float32) -> None:
+        whole("label_width", width)
         if classes is not None and width != 1:
             raise OptionError("classes is for one label, label_width for several: give one of them")
         self._listed = None if classes is None or isinstance(classes, int) else _listed(classes)
@@ -151,11 +152,11 @@ def in_pieces(
         yield piece(first, count)
 
 
-def whole(name: str, value: Any) -> int:
-    """Return ``value`` as a whole number. Raises OptionTypeError: it is anything else."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionTypeError(f"{name} must be a whole number, got {value!r:.80}")
-    return value
+def whole(name: str, value: Any, meaning: str = "") -> int:
+    """Return ``value`` as a whole number. Raises OptionTypeError, which says its ``meaning``: it is anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise OptionTypeError(f"{name} must be a whole number{meaning and ', '}{meaning}, got {value!r:.80}")
+    return int(value)
 
 
 def text(name: str, value: Any) -> str:

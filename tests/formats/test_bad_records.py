@@ -325,6 +325,8 @@ def test_a_column_of_the_labels_of_qmnist_is_chosen(tmp_path: Path) -> None:
         ("1;2\n3;4\n", {}, "got '1;2'; separator=';' says what stands between two numbers"),
         ("1\t2\n", {}, r"separator='.t' says"),
         ("1,2\n", {"separator": ";"}, "separator=',' says"),
+        ("1,5;2\n", {"separator": ";"}, "a decimal number has a point here: write 1.5 for 1,5"),
+        ("1,cat\n", {}, "column 1 must be a number of float32, got 'cat'$"),
         ('"1","2"\n', {}, "quotes are not read here: write the numbers without them"),
         ("1,,3\n", {}, "got ''; write nan for a number that is missing"),
         ("1,2.5\n", {"dtype": "int32"}, "got '2.5'; dtype='float64' holds it"),
