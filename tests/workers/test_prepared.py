@@ -408,8 +408,9 @@ def test_an_early_import_that_is_killed_is_done_by_the_load(
     pydp2.prepare(provider, root=tmp_path)
     assert eventually((tmp_path / "began").exists)
     (importer,) = processes(IMPORTER)
-    os.kill(importer if killed == IMPORTER else child_of(importer), signal.SIGKILL)
-    assert eventually(lambda: not processes(IMPORTER))
+    zygote = child_of(importer)
+    os.kill(importer if killed == IMPORTER else zygote, signal.SIGKILL)
+    assert eventually(lambda: is_dead(zygote) and not processes(IMPORTER))
     (tmp_path / "go").touch()
     assert samples(provider, tmp_path, 1) == {1}
     assert len(lines(tmp_path, "imports")) == 1
