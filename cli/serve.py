@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pydp2 import Service
+    from pydp2.ray import RayService
 
 _POLL_SECONDS = 0.5  # seconds between looks at the service
 _END_SECONDS = 3.0  # seconds for the server process to end
@@ -99,7 +100,6 @@ def _is_given(name: str) -> bool:
 
 def _serve_on_ray(source_args: SourceArguments, hosts: str, workers_per_host: int, name: str) -> None:
     """Serve on a Ray cluster until stopped. Prints the name of the service on stdout."""
-    import pydp2
     import pydp2.ray
 
     if hosts != "auto" and not (hosts.isascii() and hosts.isdecimal()):
@@ -115,16 +115,32 @@ def _serve_on_ray(source_args: SourceArguments, hosts: str, workers_per_host: in
         click.echo(service.name)
         display.print(f"pydp2: in the trainer: data = pydp2.ray.connect({name!r}, batch_size=128)")
         while (number := waiting.wait(_LINE_SECONDS)) is None:
-            try:
-                figures.add_stats(service.stats())
-            except pydp2.errors.ServiceLost as error:
-                if source_args.service.get("state_dir") is None:
-                    raise click.ClickException(str(error)) from None
-            except Exception:  # of Ray's own, while it restarts the actor
-                continue
-            display.show(figures)
+            stats = _stats_on_ray(service, will_restart=source_args.service.get("state_dir") is not None)
+            if stats is not None:
+                figures.add_stats(stats)
+                display.show(figures)
         display.print(f"pydp2: ending the service ({signal.Signals(number).name})")
     click.get_current_context().exit(128 + number)
+
+
+def _stats_on_ray(service: RayService, *, will_restart: bool) -> dict[str, Any] | None:
+    """Return the statistics, or None while Ray starts the server; end the command once the service has ended.
+
+    ``will_restart``: Ray starts a lost server again.
+    """
+    import pydp2
+    from pydp2.ray import RayService
+
+    try:
+        return service.stats()
+    except Exception as error:  # also Ray's own, while it starts the actor again
+        if isinstance(error, pydp2.errors.ServiceLost) and not will_restart:
+            raise click.ClickException(str(error)) from None
+    try:
+        RayService(service.name)  # finds no actor that has ended for good
+    except pydp2.errors.ServiceUnreachable as error:
+        raise click.ClickException(f"the service {service.name!r} has ended: {error}") from None
+    return None
 
 
 def _print_address(address: str) -> None:

@@ -25,6 +25,8 @@ from tests.runs import alarm, processes
 
 ray: Any = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
+from pydp2_cli.serve import _LINE_SECONDS  # noqa: E402
+
 import pydp2.ray  # noqa: E402  # its extra is there
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
@@ -272,6 +274,35 @@ def test_the_command_goes_on_while_ray_starts_its_server_again(cluster: Any, pro
         command.send_signal(signal.SIGTERM)
         command.communicate(timeout=60)
     assert command.returncode == 128 + signal.SIGTERM
+
+
+def test_the_command_may_first_look_at_its_service_while_ray_starts_the_server_again(
+    cluster: Any, provider: str, tmp_path: Path
+) -> None:
+    kept = [f"--{name}={value}" for name, value in going_on(tmp_path).items()]
+    with alarm(180), serving(provider, "late", *kept, folder=tmp_path) as command:
+        time.sleep(_LINE_SECONDS - 0.5)  # the actor of a server that died ends a second later at the earliest
+        os.kill(the_server(), signal.SIGKILL)
+        assert not wait_until(lambda: command.poll() is not None, 3)
+        assert wait_until(lambda: answers("late"), 60)
+        command.send_signal(signal.SIGTERM)
+        command.communicate(timeout=60)
+    assert command.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["without state_dir", "with state_dir"])
+def test_the_command_ends_once_another_program_closes_its_service(
+    comes_back: bool, cluster: Any, provider: str, tmp_path: Path
+) -> None:
+    kept = [f"--{name}={value}" for name, value in going_on(tmp_path).items()] if comes_back else []
+    with alarm(120), serving(provider, "closed", *kept, folder=tmp_path) as command:
+        pydp2.ray.RayService("closed").close()
+        try:
+            _, err = command.communicate(timeout=30)
+        finally:
+            command.kill()
+    assert command.returncode == 1
+    assert "the service 'closed' has ended: no service 'closed' is on this Ray cluster" in err.splitlines()[-1]
 
 
 def test_statistics_come_while_many_hosts_wait_for_resources(cluster: Any, provider: str) -> None:
