@@ -64,8 +64,9 @@ class GlobalRandom:
                 self._states[name] = _READ[name]()
 
     def load(self) -> None:
-        """Put the saved states into the generators, or seed those that have none."""
-        for name in _imported():
+        """Put the saved states into the generators, or seed those that have none. A closed owner draws no more, and
+        takes nothing: its states would not be saved again."""
+        for name in () if self._is_closed else _imported():
             if name in self._states:
                 _WRITE[name](self._states[name])
             else:

@@ -235,3 +235,23 @@ def test_the_hook_draws_the_same_in_every_process() -> None:
 
 def test_only_the_program_runs_between_the_tests() -> None:
     assert global_random._running is global_random._program
+
+
+def test_a_file_that_is_closed_while_it_runs_may_be_followed_by_any_number_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker leaves a pass: the file that runs is closed first, and then those that wait."""
+    monkeypatch.setattr(global_random, "_running", global_random._running)
+    closed, *waiting = (file_random(7, 0, n) for n in range(4))
+    with running(file_random(7, 0, 9)):
+        switch_to(closed)
+        random.random()
+        closed.close()
+        for owner in waiting:
+            with running(owner):
+                random.random()
+            owner.close()
+        with running(file_random(7, 0, 5)):
+            numbers = [random.random() for _ in range(3)]
+    with running(file_random(7, 0, 5)):
+        assert [random.random() for _ in range(3)] == numbers
