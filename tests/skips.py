@@ -107,6 +107,7 @@ _GPU = Path("/dev/nvidiactl").exists()
 SKIPS = [
     *rows("torch benchmarks/test_tensors.py", "could not import 'torch'", TORCH, lacks("torch")),
     *rows("fluid/test_buffering.py benchmarks/test_same_job.py", "could not import 'torch'", TORCH, lacks("torch")),
+    *rows("workers/test_open_files.py", "could not import 'torch'", TORCH, lacks("torch")),
     *rows("test_docs.py", "torch is not installed", TORCH, lacks("torch")),
     *rows("resume/test_example.py", "torch is not installed", "slow, and CI runs no slow test", None),
     *rows("cli/test_demo.py cli/test_picture.py", "matplotlib is not installed", TORCH, lacks("matplotlib")),

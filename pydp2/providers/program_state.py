@@ -10,12 +10,12 @@ cannot be given; a worker compares them, and warns. See docs/workers.md.
 from __future__ import annotations
 
 import contextlib
-import json
 import locale
 import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from json import dumps, loads
 from typing import Any
 
 from pydp2.errors import RemoteProtocolError
@@ -72,13 +72,13 @@ class ProgramState:
 
     def to_bytes(self) -> bytes:
         """Return the state as bytes."""
-        return json.dumps(asdict(self)).encode()  # in ASCII: arguments need not be UTF-8
+        return dumps(asdict(self)).encode()  # in ASCII: arguments need not be UTF-8
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ProgramState:
         """Return the state that :meth:`to_bytes` wrote. Raises RemoteProtocolError."""
         try:
-            plain = json.loads(data)
+            plain = loads(data)
             plain |= {name: tuple(plain[name]) for name in ("argv", "warn_options")}
             state = cls(**plain)
             _check(state)

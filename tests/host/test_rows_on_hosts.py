@@ -292,7 +292,10 @@ def test_a_row_server_needs_an_address_of_tcp(
 
 
 def test_an_argument_that_does_not_exist_is_named(provider_file: Callable[[str], str], file: Path) -> None:
-    with serving(provider_file(ROWS), file), pytest.raises(TypeError, match="no argument 'rowserver'"):
+    with (
+        serving(provider_file(ROWS), file),
+        pytest.raises(TypeError, match="no option 'rowserver', did you mean 'row_server'"),
+    ):
         pydp2.WorkerHost(file, rowserver=HERE)  # type: ignore[call-arg]
 
 

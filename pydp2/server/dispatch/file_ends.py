@@ -16,28 +16,37 @@ Ints = npt.NDArray[np.int64]
 
 
 class FileEnds:
-    """Ends of the files of a pass, by the number of the file: 16 bytes for each file up to the highest number."""
+    """Ends of the files of a pass, by the number of the file: 4 bytes for each file up to the highest number, and 16
+    for each that has ended."""
 
     def __init__(self) -> None:
-        self._ends = np.zeros(_FIRST_FILES, np.int64)
-        self._checksums = np.zeros(_FIRST_FILES, np.int64)
+        self._row_of = np.zeros(_FIRST_FILES, np.int32)  # 0: nothing was noted
+        self._rows = np.zeros((_FIRST_FILES, 2), np.int64)  # end and checksum; the first one is no file's
+        self._used = 1
 
     def note(self, file: int, end: EndChecksum) -> None:
         """Note the ``end`` of ``file``."""
         self._make_room(file)
-        self._ends[file], self._checksums[file] = end
+        row = int(self._row_of[file])
+        if not row:
+            row, self._used = self._used, self._used + 1
+            if row == len(self._rows):
+                self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+            self._row_of[file] = row
+        self._rows[row] = end
 
     def _make_room(self, file: int) -> None:
-        if (size := len(self._ends)) <= file:
-            more = np.zeros(max(size, file + 1 - size), np.int64)
-            self._ends, self._checksums = (np.concatenate([each, more]) for each in (self._ends, self._checksums))
+        if (size := len(self._row_of)) <= file:
+            more = np.zeros(max(size, file + 1 - size), np.int32)
+            self._row_of = np.concatenate([self._row_of, more])
 
     def of(self, files: Ints, cached: Callable[[int], EndChecksum]) -> tuple[Ints, Ints]:
         """Return the ends of ``files`` and the checksums there; 0 for a file that has not ended. ``cached`` is asked
         for files of which nothing was noted."""
         if len(files):
             self._make_room(int(files[-1]))
-        ends, checksums = self._ends[files], self._checksums[files]
+        found = self._rows[self._row_of[files]]
+        ends, checksums = found[:, 0].copy(), found[:, 1].copy()
         for at in np.flatnonzero(ends == 0).tolist():
             ends[at], checksums[at] = cached(int(files[at]))
         return ends, checksums
