@@ -51,7 +51,10 @@ class GlobalRandom:
         self._is_closed = False
 
     def close(self) -> None:
-        """Note that the owner draws no more: its states need not be saved."""
+        """Note that the owner draws no more: its states need not be saved. If the generators give its numbers, the
+        program has them back."""
+        if self is _running:
+            switch_to(_program)
         self._is_closed = True
         if "numpy.random" in self._states:
             _free_bit_generators.append(self._states["numpy.random"][0])
