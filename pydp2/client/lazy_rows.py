@@ -26,7 +26,7 @@ SharedRows = AppendOnlyStore | CellRegion | SharedHeapReader
 
 def open_shared_rows(slots: Slots, descriptor: int, note: bytes) -> SharedRows | None:
     """Map the memory that a service shows, of samples with ``slots``, to be read. Return None if it cannot be had
-    here. Close ``descriptor``."""
+    here."""
     reader: type[SharedRows] = AppendOnlyStore
     if note.startswith(CELL_NOTE_PREFIX) and suits_cells(slots):
         reader, note = CellRegion, note.removeprefix(CELL_NOTE_PREFIX)

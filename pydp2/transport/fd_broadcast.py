@@ -78,6 +78,7 @@ class FdRequest:
         self.token: bytes | None = None
         self._channel: socket.socket | None = None
         self._sent: SentFd | None = None
+        self._given: tuple[int, bytes] | None = None
         if not hasattr(socket, "SOCK_SEQPACKET"):
             return
         try:
@@ -99,12 +100,13 @@ class FdRequest:
         return self._channel is not None
 
     def poll(self) -> tuple[int, bytes] | None:
-        """Return the descriptor and the note that goes with it, if they have come. The descriptor is the caller's,
-        which then calls :meth:`accept` or :meth:`close`."""
-        if self._channel is None:
-            return None
+        """Return the descriptor and the note that goes with it, if they have come. The descriptor is closed by
+        :meth:`accept` or :meth:`close`, one of which the caller calls then; after an exception it may ask again."""
+        if self._channel is None or self._given is not None:
+            return self._given
         try:
             note, descriptors, _, _ = socket.recv_fds(self._channel, _MAX_NOTE_BYTES, 4)
+            self._given = (descriptors[0], note) if descriptors else None
         except BlockingIOError:
             return None
         except OSError:
@@ -113,8 +115,7 @@ class FdRequest:
             os.close(descriptor)
         if not descriptors:
             self.close()
-            return None
-        return descriptors[0], note
+        return self._given
 
     def accept(self) -> None:
         """Tell the hub that the descriptor is in use, and close."""
@@ -124,7 +125,10 @@ class FdRequest:
         self.close()
 
     def close(self) -> None:
-        """Close without using the descriptor."""
+        """Close, also the descriptor, which was not used if it was not accepted."""
+        if self._given is not None:
+            descriptor, self._given = self._given[0], None
+            os.close(descriptor)
         if self._sent is not None:
             self._sent.connection.close()
             self._sent = None

@@ -74,13 +74,10 @@ def _map_private(size: int) -> mmap.mmap:
 
 def map_region(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:
     """Return the ``size`` bytes of another process's :class:`SharedRegion`, to be read (``writable``: and written).
-    Close ``descriptor``. Raises OSError for any other file: a process that reads a file which is cut short
+    Raises OSError if ``descriptor`` is of any other file: a process that reads a file which is cut short
     meanwhile is ended by a signal."""
-    try:
-        with contextlib.suppress(AttributeError):
-            seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-            if not seals & fcntl.F_SEAL_SHRINK or os.fstat(descriptor).st_size != size:
-                raise OSError("memory that is not sealed, or of another size")
-        return map_memory(descriptor, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(AttributeError):
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        if not seals & fcntl.F_SEAL_SHRINK or os.fstat(descriptor).st_size != size:
+            raise OSError("memory that is not sealed, or of another size")
+    return map_memory(descriptor, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -123,7 +122,7 @@ def test_a_cache_is_seen_as_it_is_filled_and_cannot_be_written_to() -> None:
     lasting = SharedRegion(layout.size)
     mine = AppendOnlyStore(layout, lasting.memory)
     assert lasting.read_only_descriptor is not None
-    seen = open_shared_rows(SLOTS, os.dup(lasting.read_only_descriptor), (1 << 20).to_bytes(8, "little"))
+    seen = open_shared_rows(SLOTS, lasting.read_only_descriptor, (1 << 20).to_bytes(8, "little"))
     assert seen is not None
     fill(mine)
     assert seen.take(np.array([7])).samples() == [[7, [7, 7, 7]]]
@@ -138,7 +137,7 @@ def test_a_cache_is_seen_as_it_is_filled_and_cannot_be_written_to() -> None:
         CELL_NOTE_PREFIX,
         CELL_NOTE_PREFIX + layout.note,
     ):
-        assert open_shared_rows(SLOTS, os.dup(lasting.read_only_descriptor), note) is None
+        assert open_shared_rows(SLOTS, lasting.read_only_descriptor, note) is None
     lasting.close()
 
 
@@ -157,7 +156,7 @@ def placed() -> tuple[SharedRegion, CellAllocator, Ints]:
 def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
     lasting, places, ids = placed()
     assert lasting.read_only_descriptor is not None
-    seen = open_shared_rows(PLACED, os.dup(lasting.read_only_descriptor), CELL_NOTE_PREFIX + places.region.layout.note)
+    seen = open_shared_rows(PLACED, lasting.read_only_descriptor, CELL_NOTE_PREFIX + places.region.layout.note)
     assert isinstance(seen, CellRegion)
     numbers = places.region.handles(ids)
     first, second, third = (

@@ -111,7 +111,7 @@ def test_others_see_the_same_rows_where_they_are_written_to_the_file(some, data,
         row_store = AppendOnlyStore(layout, region.memory, region.writable_descriptor)
         with writing(how):
             looks = [[f.tobytes() for f in fill(row_store, part)[1].frames()] for part in parts]
-        reader = AppendOnlyStore(layout, map_region(os.dup(region.read_only_descriptor), layout.size))
+        reader = AppendOnlyStore(layout, map_region(region.read_only_descriptor, layout.size))
         taken = reader.take(np.arange(everything.rows))
         del row_store, reader
     assert looks == [[f.tobytes() for f in part.frames()] for part in parts]

@@ -121,8 +121,8 @@ def test_workers_write_trainers_read_and_nobody_else_is_needed() -> None:
     assert note == same
     assert note.startswith(CELL_NOTE_PREFIX)
     layout = RegionLayout.from_note(DECLARED.slots, note.removeprefix(CELL_NOTE_PREFIX))
-    theirs = CellRegion(layout, map_region(os.dup(writable), layout.size, writable=True))
-    seen = CellRegion(layout, map_region(os.dup(readable), layout.size))
+    theirs = CellRegion(layout, map_region(writable, layout.size, writable=True))
+    seen = CellRegion(layout, map_region(readable, layout.size))
     places = made.next_grant(0)
     assert places is not None
     theirs.put(places[:3], columns(3))
@@ -132,7 +132,7 @@ def test_workers_write_trainers_read_and_nobody_else_is_needed() -> None:
     with pytest.raises(ValueError, match="read-only"):
         seen.put(places[:1], columns(1))
     with pytest.raises(OSError, match=r"denied|permitted"):
-        map_region(os.dup(readable), layout.size, writable=True)
+        map_region(readable, layout.size, writable=True)
     made.close()
     for descriptor in (readable, writable):
         with pytest.raises(OSError, match="Bad"):

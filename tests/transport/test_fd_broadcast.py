@@ -54,7 +54,7 @@ def test_what_is_given_is_found_and_relied_on_once_it_is_used(shown: int, tmp_pa
     assert found is not None
     descriptor, note = found
     assert (os.pread(descriptor, 9, 0), note) == (b"here", b"note")
-    os.close(descriptor)
+    assert ends.wish.poll() == found
     assert not ends.hub.fd_offer.is_used_by(ends.peer)
     ends.wish.accept()
     assert ends.hub.fd_offer.is_used_by(ends.peer)
@@ -75,7 +75,6 @@ def test_where_nothing_comes_of_it_both_know(shown: int, tmp_path: Path, how: st
         ends.hub.close()
         found = ends.wish.poll()  # it was under way
         assert found is not None
-        os.close(found[0])
         ends.wish.accept()
     assert ends.wish.poll() is None
     assert not ends.wish.is_open
@@ -101,7 +100,6 @@ def test_who_asks_again_is_given_it_again(shown: int, tmp_path: Path) -> None:
     for wish, used in ((first, False), (ends.wish, True)):
         found = wish.poll()
         assert found is not None
-        os.close(found[0])
         wish.accept()
         assert ends.hub.fd_offer.is_used_by(ends.peer) is used
     ends.close()
