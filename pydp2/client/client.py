@@ -313,7 +313,7 @@ class Client(Stream):
         now = session.progress
         if batch is None or made is None:
             return None, self._ended()
-        position = now.position.after(batch.head, batch.pool, batch.early_ends)
+        position = now.position.after(batch.head, batch.pool, batch.early_ends, batch.checksums)
         made._resume = (now.origin, position)
         if self._conversion is None:
             made._ready = None  # of a loop that was left

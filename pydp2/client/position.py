@@ -16,6 +16,7 @@ from typing import Any
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.state_check import check_plain, check_seal, check_version, damaged, seal
 from pydp2.columns import sample_set
+from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums
 from pydp2.errors import OptionError, OptionTypeError, ProtocolError, RemoteProtocolError, StateMismatch
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import bucket_of_pass
@@ -42,7 +43,7 @@ class Position:
     is never changed: a batch keeps the one behind it.
 
     ``early_ends``: ``[file, sample index, reason]`` of files that ended early. ``buckets``: their "bounds", and in the
-    middle of a pass the "group" of batches that come from one.
+    middle of a pass the "group" of batches that come from one. ``checksums``: of files that were read since the point.
     """
 
     pass_id: int = 0
@@ -51,6 +52,7 @@ class Position:
     early_ends: list[list[Any]] = field(default_factory=list)
     acknowledged_ahead: list[int] = field(default_factory=list)
     buckets: dict[str, Any] = field(default_factory=dict)
+    checksums: LoggedChecksums = NO_CHECKSUMS
 
     def next_pass(self) -> Position:
         """Return the position before the pass that follows."""
@@ -76,9 +78,9 @@ class Position:
         place = repr((self.pass_id, self.batch, self.acknowledged_ahead))
         return blake2b(place.encode(), digest_size=8).hexdigest()
 
-    def after(self, head: m.BatchHead, pool: bytes, early_ends: list[list[Any]]) -> Position:
-        """Return the position behind the batch of ``head``. ``pool``: of the point that came with it;
-        ``early_ends``: the new ones."""
+    def after(self, head: m.BatchHead, pool: bytes, early_ends: list[list[Any]], checksums: bytes = b"") -> Position:
+        """Return the position behind the batch of ``head``. ``pool``: of the point that came with it; ``early_ends``
+        and ``checksums``: the new ones."""
         point = RestorePoint(head.snapshot, pool) if head.snapshot else self.point
         if point is not None and point.saved.get("ended") and head.tail_consumed:
             point = RestorePoint(
@@ -88,9 +90,9 @@ class Position:
         batch, beyond = head.position_after, self.acknowledged_ahead
         if head.batch_index >= head.position_after:
             batch, beyond = self._after_shared(head)
-        return Position(
-            self.pass_id, batch, point, self.early_ends + early_ends if early_ends else self.early_ends, beyond, buckets
-        )
+        logged = (NO_CHECKSUMS if head.snapshot else self.checksums).extended(checksums)
+        all_ends = self.early_ends + early_ends if early_ends else self.early_ends
+        return Position(self.pass_id, batch, point, all_ends, beyond, buckets, logged)
 
     def _after_shared(self, head: m.BatchHead) -> tuple[int, list[int]]:
         """Return the position in a job that is shared in no fixed order: what the service knows to be used, and
@@ -121,7 +123,8 @@ class Position:
         return seal({
             "version": VERSION, "fits": dict(fits), "pass": self.pass_id, "batch": self.batch,
             "beyond": list(self.acknowledged_ahead), "facts": [list(early_end) for early_end in self.early_ends],
-            "point": point, **({"buckets": dict(self.buckets)} if self.buckets else {}),
+            "point": point, "checksums": sample_set.set_to_text(self.checksums.by_file().encode()),
+            **({"buckets": dict(self.buckets)} if self.buckets else {}),
         })  # fmt: skip
 
     @classmethod
@@ -150,6 +153,7 @@ class Position:
             _field(state, "facts", _early_ends),
             _field(state, "beyond", _numbers),
             _field({"buckets": {}, **state}, "buckets", _buckets),
+            _field(state, "checksums", lambda text: decode_checksums(sample_set.set_from_text(text)).logged()),
         )
         position.check_sendable()
         check_seal(state)
@@ -159,10 +163,11 @@ class Position:
         """Return the message that asks for the pass from this position on, as ``run``, with its frames.
         ``unreachable``: row servers from which rows could not be fetched."""
         point, pool = ({}, b"") if self.point is None else (self.point.saved, self.point.pool)
-        frames, records = begin_frames(pool, self.early_ends)
+        checksums = self.checksums.by_file().encode()
+        frames, checksum_frames, records = begin_frames(pool, checksums, self.early_ends)
         message = m.BeginPass(
             run, self.pass_id, self.batch, credit, point, records, self.acknowledged_ahead, loaded.name, self.buckets,
-            loaded.is_repeat, loaded.after_pass, [*unreachable], loaded.was_answered,
+            loaded.is_repeat, loaded.after_pass, [*unreachable], loaded.was_answered, checksum_frames,
         )  # fmt: skip
         return message, frames
 

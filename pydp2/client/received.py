@@ -13,6 +13,7 @@ import numpy as np
 from pydp2.client.lazy_rows import LazyRows, SharedRows, split_rows
 from pydp2.client.row_fetcher import FetchedLot, RowFetcher
 from pydp2.columns.batch import Batch
+from pydp2.columns.checksum_log import RECORD_BYTES, are_records
 from pydp2.columns.columns import Columns, Ints
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol import messages as m
@@ -41,8 +42,8 @@ Rows = Columns | tuple[LazyRows | FetchedLot, int, int]
 
 @dataclass(slots=True)  # not frozen: one is made for each batch
 class ReceivedBatch:
-    """Batch that came: the head that announced it, its rows, the pool of the point and the early-end
-    records that came with it.
+    """Batch that came: the head that announced it, its rows, the pool of the point, the early-end records and the
+    records of checksums that came with it.
 
     ``number``: its number in its run. ``converted``: the batch for the trainer, if a loader's value was made of it.
     """
@@ -52,6 +53,7 @@ class ReceivedBatch:
     number: int
     pool: bytes = b""
     early_ends: list[list[Any]] = field(default_factory=list)
+    checksums: bytes = b""
     converted: Batch | None = None
 
     @property
@@ -126,10 +128,10 @@ def parse_batches(
     """Return the batches that came with ``head`` and the frames ``body``. ``shown``: the memory of the service that can
     be seen. ``number``: the number of the first batch in its run. ``fetcher`` was told of rows on hosts. Raises
     RemoteProtocolError for an invalid message."""
-    frames, pool, early_ends = _split_body(head, body)
     if any(type(index) is not int for index in head.acknowledged_ahead):
         raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
     heads = unpack_head(head)
+    frames, checksums, pool, early_ends = _split_body(heads, body)
     counts = [each.rows for each in heads]
     parts: Iterable[Rows]
     if head.on_hosts and fetcher is not None:
@@ -138,9 +140,13 @@ def parse_batches(
         parts = split_rows(*_shared_rows(head, sum(counts), frames, shown), counts)
     else:
         parts = _split_columns(Columns.from_frames(slots, sum(counts), owned_arrays(frames)), counts)
-    first, *others = map(ReceivedBatch, heads, parts, count(number))
-    first.pool, first.early_ends = pool, early_ends
-    return [first, *others]
+    batches = [*map(ReceivedBatch, heads, parts, count(number))]
+    batches[0].pool, batches[0].early_ends = pool, early_ends
+    at = 0
+    for batch in batches if checksums else ():
+        end = at + RECORD_BYTES * batch.head.checksum_records
+        batch.checksums, at = checksums[at:end], end
+    return batches
 
 
 def replace_by_batches(
@@ -154,22 +160,32 @@ def replace_by_batches(
         fetcher.note_taken(head.request_id, head.batch_index)
 
 
-def _split_body(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[Sequence[memoryview], bytes, list[list[Any]]]:
-    """Return the frames of rows, the pool of a point, and the early-end records of a message. Raises
-    RemoteProtocolError."""
+def _split_body(
+    heads: Sequence[m.BatchHead], body: Sequence[memoryview]
+) -> tuple[Sequence[memoryview], bytes, bytes, list[list[Any]]]:
+    """Return the frames of rows, the records of checksums, the pool of a point, and the early-end records of a message
+    with the batches of ``heads``. Raises RemoteProtocolError."""
+    head = heads[0]
     frames, early_ends = split_frames("BatchHead", body, head.early_end_frames)
-    if not head.snapshot:
-        return frames, b"", early_ends
-    if not frames:
-        raise RemoteProtocolError("BatchHead: a point without its pool")
-    *frames, last = frames
-    return frames, bytes(last), early_ends
+    pool = checksums = b""
+    if head.snapshot:
+        if not frames:
+            raise RemoteProtocolError("BatchHead: a point without its pool")
+        pool = bytes(frames.pop())
+    if records := sum(each.checksum_records for each in heads):
+        checksums = bytes(frames.pop()) if frames else b""
+        if len(checksums) != RECORD_BYTES * records or not are_records(checksums):
+            raise RemoteProtocolError(
+                f"BatchHead: {records} records of checksums are needed, of three numbers from 0 on"
+            )
+    return frames, checksums, pool, early_ends
 
 
 def split_rows_of_hosts(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[list[int], Sequence[memoryview]]:
     """Return the number of rows of each batch of a message, and the frames that say where they are. Raises
     RemoteProtocolError."""
-    return [each.rows for each in unpack_head(head)], _split_body(head, body)[0]
+    heads = unpack_head(head)
+    return [each.rows for each in heads], _split_body(heads, body)[0]
 
 
 def is_rewind(message: m.Message, run: int) -> bool:

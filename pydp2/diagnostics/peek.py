@@ -173,6 +173,9 @@ class _LocalFiles:
         """Return dummies, as :meth:`position` does."""
         return np.zeros_like(files), np.zeros_like(files)
 
+    def note_snapshot(self) -> None:
+        """Do nothing, as :meth:`position` does."""
+
     def close_file(self, file: int) -> None:
         """Do nothing: the next file closes this one."""
 

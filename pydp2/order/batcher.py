@@ -192,6 +192,7 @@ class Batcher:
             dropped,
             self.pool.bucket_number,
         )
+        self._source.note_snapshot()
 
     def _pad(self, rows: RowIds, missing: int, cycles: int) -> tuple[RowIds, int]:
         """Repeat ``rows`` from their front, ``cycles`` times at most, until the weight is ``missing`` more."""

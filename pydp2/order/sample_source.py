@@ -150,3 +150,7 @@ class SampleSource(Protocol):
         """Return the sample index at which each of ``files`` has ended, and the checksum there; 0 for a file that has
         not."""
         ...
+
+    def note_snapshot(self) -> None:
+        """Note that a snapshot was taken: it has the checksums of all that was merged before."""
+        ...

@@ -29,13 +29,20 @@ class Reread:
     and all from ``start`` on.
 
     ``checksum_index``: a sample index at which the running checksum ``crcs`` is known (0: nowhere). The file is run at
-    least up to there: no sample of it is used before it is known to be the file that it was.
+    least up to there: no sample of it is used before it is known to be the file that it was. ``end``: where it ended,
+    if it did and samples from ``start`` on are needed; what it has behind that now is not part of the pass.
     """
 
     sample_indices: npt.NDArray[np.int64]
     start: int = UNREACHED
     checksum_index: int = 0
     crcs: list[int] = field(default_factory=list)
+    end: int = UNREACHED
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all samples of the file are needed, as of one that is read for the first time."""
+        return not self.start and self.end == UNREACHED
 
     @property
     def rerun_count(self) -> int:
@@ -46,7 +53,7 @@ class Reread:
     def until(self) -> int:
         """Sample index from which on nothing is needed."""
         if self.start < UNREACHED:
-            return UNREACHED
+            return self.end
         last = int(self.sample_indices[-1]) + 1 if len(self.sample_indices) else 0
         return max(last, self.checksum_index)
 

@@ -21,7 +21,7 @@ BATCH_COST = 1024
 """Number of bytes that a batch counts beside its columns, however small it is, for what is known of it."""
 BUCKET_OF_BATCH = ("longest", "group_longest")
 """Keys of :attr:`BatchHead.bucket` that belong to one batch; the others are those of its pass."""
-_FIELDS_OF_FOLLOWING = 9  # of a batch behind the first: six numbers of its own, where it leads to, and its bounds
+_FIELDS_OF_FOLLOWING = 10  # of a batch behind the first: seven numbers of its own, where it leads to, and its bounds
 
 
 def can_follow(head: BatchHead, first: BatchHead) -> bool:
@@ -43,7 +43,7 @@ def pack_heads(heads: Sequence[BatchHead]) -> BatchHead:
     more = [
         [
             each.batch_index, each.rows, each.size, each.pool_weight, each.padding, each.tail_consumed,
-            each.position_after, *(each.bucket.get(key, 0) for key in BUCKET_OF_BATCH),
+            each.position_after, each.checksum_records, *(each.bucket.get(key, 0) for key in BUCKET_OF_BATCH),
         ]
         for each in others
     ]  # fmt: skip
@@ -66,9 +66,12 @@ def unpack_head(head: BatchHead) -> list[BatchHead]:
             raise RemoteProtocolError(
                 f"BatchHead: a batch that comes with another has {_FIELDS_OF_FOLLOWING} numbers from 0 on"
             )
-        index, rows, size, pool_weight, padding, gone, after, *bounds = numbers
+        index, rows, size, pool_weight, padding, gone, after, records, *bounds = numbers
         bucket = head.bucket | dict(zip(BUCKET_OF_BATCH, bounds, strict=True)) if head.bucket else {}
         heads.append(
-            BatchHead(head.request_id, index, rows, size, pool_weight, padding, gone, after, [], {}, 0, bucket)
-        )
+            BatchHead(
+                head.request_id, index, rows, size, pool_weight, padding, gone, after, [], {}, 0, bucket,
+                checksum_records=records,
+            )
+        )  # fmt: skip
     return heads

@@ -84,7 +84,7 @@ def kept(server: RowServer, columns: Columns) -> Any:
 
 def head_of(rows: list[int], on_hosts: list[Any], run: int = 3, first: int = 0) -> m.BatchHead:
     """A message of batches of so many ``rows``."""
-    following = [[first + i, n, n, 9, 0, 0, first + i + 1, 0, 0] for i, n in enumerate(rows[1:], 1)]
+    following = [[first + i, n, n, 9, 0, 0, first + i + 1, 0, 0, 0] for i, n in enumerate(rows[1:], 1)]
     return m.BatchHead(
         run, first, rows[0], rows[0], 9, 0, 0, first + 1, [], {}, 0, following=following, on_hosts=on_hosts
     )

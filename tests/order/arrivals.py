@@ -152,6 +152,9 @@ class Arrivals:
         recall = self._recalls[file]
         return END if self._next.get(file, 0) >= recall.checksum_index else WAIT
 
+    def note_snapshot(self) -> None:
+        pass
+
     def end_checksums(self, files: Any) -> Any:
         ends = np.array([len(self._files[file].items) * (file in self.finished) for file in files.tolist()], np.int64)
         return ends, ends + files

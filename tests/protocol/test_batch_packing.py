@@ -25,9 +25,12 @@ def head(index: int = 0, **others: Any) -> m.BatchHead:
     return replace(m.BatchHead(1, index, 3, 3, 9, 0, 0, index + 1, [], {}, 0), **others)
 
 
-@given(st.lists(st.tuples(*[number] * 9), min_size=1, max_size=MAX_BATCHES), st.booleans(), st.booleans())
+@given(st.lists(st.tuples(*[number] * 10), min_size=1, max_size=MAX_BATCHES), st.booleans(), st.booleans())
 def test_what_comes_out_is_what_went_in(batches: list[tuple[int, ...]], buckets: bool, point: bool) -> None:
-    heads = [m.BatchHead(4, *numbers[:7], [], {}, 0, bucket_of(*numbers[7:]) if buckets else {}) for numbers in batches]
+    heads = [
+        m.BatchHead(4, *numbers[:7], [], {}, 0, bucket_of(*numbers[8:]) if buckets else {}, checksum_records=numbers[7])
+        for numbers in batches
+    ]
     if point:
         heads[0] = replace(heads[0], snapshot={"index": 3}, early_end_frames=2)
     assert all(can_follow(each, heads[0]) for each in heads[1:])
@@ -56,15 +59,15 @@ def test_what_is_more_than_plain_numbers_begins_a_message_of_its_own(other: m.Ba
 @pytest.mark.parametrize(
     "more",
     [
-        [[1, 3, 3, 9, 0, 0, 2, 8]],
-        [[1, 3, 3, 9, 0, 0, 2, 8, 0, 0]],
-        [[1, 3, 3, 9, 0, 0, 2, 8, -1]],
-        [[1, 3, 3, 9, 0, 0, 2, 8, 1 << 62]],
-        [[1, 3, 3, 9, 0, 0, 2, 8, True]],
-        [[1, 3, 3, 9, 0, 0, 2, 8, "8"]],
+        [[1, 3, 3, 9, 0, 0, 2, 0, 8]],
+        [[1, 3, 3, 9, 0, 0, 2, 0, 8, 0, 0]],
+        [[1, 3, 3, 9, 0, 0, 2, 0, 8, -1]],
+        [[1, 3, 3, 9, 0, 0, 2, 0, 8, 1 << 62]],
+        [[1, 3, 3, 9, 0, 0, 2, 0, 8, True]],
+        [[1, 3, 3, 9, 0, 0, 2, 0, 8, "8"]],
         [1],
         [{}],
-        [[1, 3, 3, 9, 0, 0, 2, 8, 0]] * MAX_BATCHES,
+        [[1, 3, 3, 9, 0, 0, 2, 0, 8, 0]] * MAX_BATCHES,
     ],
 )
 def test_what_cannot_be_batches_is_refused(more: list[Any]) -> None:

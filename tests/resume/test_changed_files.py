@@ -150,6 +150,59 @@ def test_a_file_of_the_pool_that_gives_other_samples_than_before_ends_the_pass_b
     text_files([lines(each) for each in range(len(ROWS))])
 
 
+SINCE = ["bounded pool", "unshuffled", "weighted", "dropping", "in memory", "on disk", "wide", "many"]
+
+
+@pytest.mark.parametrize("since", ["the beginning", "a point"])
+@pytest.mark.parametrize("kind", SINCE)
+def test_a_file_that_was_read_since_the_last_point_and_gives_other_samples_ends_the_pass_before_any_batch(
+    kind: str,
+    since: str,
+    provider_file: Callable[..., str],
+    text_files: Callable[..., list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its samples are in batches that were delivered after the point, and that are cut again without a look at them."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rows = [(131 * file) % 90 + 1 for file in range(80)]
+    all_lines = [[120 * file + y for y in range(count)] for file, count in enumerate(rows)]
+    files, address = text_files(all_lines), provider_file(PROVIDERS[kind])
+    options = {"batch_size": 16, "seed": 5, "workers": 2, "interleave": 8}
+    if kind == "on disk":
+        options["cache_dir"] = str(tmp_path / "cache")
+
+    def state_and_files() -> tuple[dict[str, Any], set[int], list[Any]]:
+        """A state, files whose samples came since its point and that the point does not know, and what follows."""
+        states, seen = [], []
+        with pydp2.load(files, address, **options) as data:
+            for batch in data:
+                seen.append(plain(batch))
+                states.append(data.state_dict())
+        for at, state in enumerate(states):
+            first, known = 0, set[int]()
+            if (state["point"] is None) is (since != "the beginning"):
+                continue
+            if state["point"] is not None:
+                pool, lanes = pool_of(state)
+                first, known = state["point"]["index"], lanes | pool.keys()
+            new = {int(value) // 120 for batch in seen[first : at + 1] for value in batch} - known
+            if len(new) > 2 and at > 3 and not (state["point"] or {}).get("ended"):
+                return state, new, seen[at + 1 :]
+        raise AssertionError("no such state")
+
+    state, new, rest = state_and_files()
+    with pydp2.load(files, address, **options) as data:
+        data.load_state_dict(json.loads(json.dumps(state)))
+        assert [plain(batch) for batch in data] == rest
+    for file in sorted(new)[:2]:
+        text_files([[9001, *each[1:]] if number == file else each for number, each in enumerate(all_lines)])
+        with pydp2.load(files, address, **options) as data:
+            data.load_state_dict(state)
+            with pytest.raises(NotRepeatable, match=rf"{files[file]}\b"):
+                next(iter(data))
+
+
 @pytest.mark.parametrize("kind", ["whole pass", "unshuffled"])
 def test_in_the_tail_files_without_a_sample_that_is_needed_are_not_compared(
     kind: str, stopped: Callable[..., Any], text_files: Callable[..., list[str]], provider_file: Callable[..., str]

@@ -65,6 +65,7 @@ class Case:
     kills: int = 0
     leaves: int = 0
     rewinds: int = 0  # so often the pass goes back to a saved state, on a service that has only just started
+    change: str = ""  # what of a file is another when the pass goes back: "value", "shorter", "longer"
     slow_starts: bool = False
     hung_starts: int = 0  # of the first workers so many never get ready
     passes: int = 1

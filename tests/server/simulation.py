@@ -20,6 +20,7 @@ import numpy as np
 
 from pydp2 import CacheType, provider
 from pydp2.cache.memory import MemoryCache
+from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums
 from pydp2.columns.columns import Columns
 from pydp2.errors import BudgetExceeded, Error, FileCondemned, SampleTooLarge
 from pydp2.order.batcher import BatchCut
@@ -45,10 +46,21 @@ from .cases import TYPES, Bad, Case, Sample, Script, sample_bytes, weight
 from .states import check_file_states, check_worker_states
 
 STEPS = 400_000
+CHANGED = 1 << 15
+"""What is added to a sample that changes."""
 
 
 class Stuck(AssertionError):
     """Nobody can move, or for too long nobody came to an end."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Change of a ``file``, from sample ``y`` on. ``merged``: the merge had met this at the state that is loaded."""
+
+    file: int
+    y: int
+    merged: bool
 
 
 @dataclass
@@ -175,7 +187,10 @@ class Trainer:
         self.leaves = case.leaves
         self.rewinds = case.rewinds
         self.credit = self.delivered = 0
-        self.points: list[tuple[SnapshotPoint | None, dict[int, tuple[int, str]], int, dict[str, Any]]] = []
+        self.points: list[
+            tuple[SnapshotPoint | None, dict[int, tuple[int, str]], int, dict[str, Any], LoggedChecksums]
+        ] = []
+        self.merged: list[dict[int, int]] = []  # before each batch, how far the merge had come in each file
         self.told: dict[int, set[int]] = {}  # files that ended early before a batch, when it was cut first
         self.buckets: dict[str, Any] = {}  # what the trainer knows of them
         self.outcomes: list[Outcome] = []
@@ -212,7 +227,8 @@ class Trainer:
         self.outcomes.append(outcome)
         if self.plan.buckets is not None:
             self.buckets = {**self.buckets, "group": self.plan.buckets.group_size}
-        self.points, self.told = [(None, {}, 0, dict(self.buckets))], {}
+        self.points, self.told = [(None, {}, 0, dict(self.buckets), NO_CHECKSUMS)], {}
+        self.merged = [{}]
         outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
         self._read(self.job.begin(pass_id, PassSnapshot(buckets=self.buckets)))
 
@@ -244,7 +260,7 @@ class Trainer:
                 self.buckets = {}
                 pass_id = 0
             self.begin(pass_id)
-        elif self.rewinds and random.random() < 0.01:
+        elif self.rewinds and random.random() < (0.05 if self.world.case.change and done else 0.01):
             self.rewinds -= 1
             self._rewind()
 
@@ -253,18 +269,45 @@ class Trainer:
         The service may know more early ends than those before that batch: other ranks were told."""
         outcome = self.outcome
         batch = self.world.random.randrange(len(self.points))
-        point, early_ends, outcome.padding, self.buckets = self.points[batch]
+        point, early_ends, outcome.padding, self.buckets, checksums = self.points[batch]
+        checksums = decode_checksums(checksums.by_file().encode(), len(self.world.case.files)).logged()
         if self.world.random.random() < 0.5:
             early_ends = self.points[-1][1]
-        self.told |= {index: {*ends} for index, (_, ends, _, _) in enumerate(self.points)}
+        self.told |= {index: {*ends} for index, (_, ends, *_) in enumerate(self.points)}
+        if self.world.case.change:
+            self._change(batch)
+        del self.merged[batch + 1 :]
         del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
         if point is not None:
             point = SnapshotPoint.from_wire(point.to_wire(), point.pool, len(self.world.case.files))
         self.leave()
         self.job = self._new_job()
         self._read(
-            self.job.begin(outcome.pass_id, PassSnapshot(ResumePoint(batch, 0, point), early_ends, self.buckets))
+            self.job.begin(
+                outcome.pass_id, PassSnapshot(ResumePoint(batch, 0, point, [], checksums), early_ends, self.buckets)
+            )
         )
+
+    def _change(self, batch: int) -> None:
+        """Change a file, mostly one of which the merge had taken samples before ``batch``."""
+        world, merged = self.world, self.merged[batch]
+        random, files = world.random, world.case.files
+        file = random.choice([*merged]) if merged and random.random() < 0.9 else random.randrange(len(files))
+        count, reached = len(files[file].items), merged.get(file, -1)
+        y = random.randint(0, count)
+        if reached > 0 and random.random() < 0.8:
+            y = random.randrange(min(reached, count + 1))
+        if world.case.change == "longer":
+            y = count
+        self.world.change = Change(file, y, y < reached)
+
+    def _reached(self) -> dict[int, int]:
+        """How far the merge has come in each file; beyond its end in one that it has left."""
+        merge = self.job._batcher.merge if self.job._batcher is not None else None
+        if merge is None:
+            return {}
+        far = dict.fromkeys(merge.file_order[: merge.next_file].tolist(), 1 << 30)
+        return far | {each.file: self.reading.ledgers[each.file].next_index for each in merge.cycle}
 
     def take(self) -> None:
         """It uses batches and asks for as many more."""
@@ -279,7 +322,7 @@ class Trainer:
             match self.job.next_group():
                 case None:
                     return
-                case BatchGroup([CutBatch(cut, picked, bucket)], _, _, point, early_ends):
+                case BatchGroup([CutBatch(cut, picked, bucket)], _, _, point, early_ends, checksums, _):
                     self.credit -= 1
                     sample = picked.columns().arrays
                     picked.release()
@@ -289,7 +332,7 @@ class Trainer:
                     outcome.padding += cut.padding
                     self.delivered += 1
                     self.buckets = {k: v for k, v in bucket.items() if k not in BUCKET_OF_BATCH}
-                    self._keep(cut, point, early_ends, outcome.padding)
+                    self._keep(cut, point, early_ends, outcome.padding, checksums)
                     self.world.check()
                 case PassEnded(_, _, dropped, _):
                     outcome.dropped = dropped
@@ -304,12 +347,23 @@ class Trainer:
             if not self.over:
                 self.begin(outcome.pass_id + 1)
 
-    def _keep(self, cut: BatchCut, point: SnapshotPoint | None, early_ends: list[list[Any]], padding: int) -> None:
+    def _keep(
+        self,
+        cut: BatchCut,
+        point: SnapshotPoint | None,
+        early_ends: list[list[Any]],
+        padding: int,
+        checksums: LoggedChecksums,
+    ) -> None:
         """What the trainer's state would be after this batch."""
         if point is not None and point.in_tail and cut.tail_consumed:
             point = replace(point, batch_index=cut.index + 1, tail_consumed=cut.tail_consumed)
-        self.points.append((point, {file: (y, why) for file, y, why in early_ends}, padding, self.buckets))
+        ends = {file: (y, why) for file, y, why in early_ends}
+        self.points.append((point, ends, padding, self.buckets, checksums))
+        self.merged.append(self._reached() if self.world.case.change else {})
         index = len(self.points) - 1
+        if self.world.change is not None and not self.world.change.merged:
+            return
         assert self.told.get(index, self.points[-1][1].keys()) == self.points[-1][1].keys(), "as when it was cut first"
 
 
@@ -338,6 +392,7 @@ class World:
         self.coordinator = WorkerPool(case.workers)
         self.workers: dict[int, Worker] = {}
         self.starting: list[tuple[int, int]] = []
+        self.change: Change | None = None
         self.late: deque[tuple[int, list[bytes]]] = deque()  # what killed workers had sent
         self.kills = case.kills
         self.deaths: Counter[tuple[int, int]] = Counter()
@@ -360,12 +415,16 @@ class World:
 
         def process(settings: Any, filename: str) -> Iterator[Any]:
             number = int(filename)
-            script = case.files[number]
+            script, change = case.files[number], self.change
+            items, at = script.items, change.y if change is not None and change.file == number else -1
+            if at >= 0 and case.change != "value":
+                items = (*items, Sample()) if case.change == "longer" else items[:at]
             self.opened[len(self.trainers[0].outcomes) - 1, number] += 1
-            for y, item in enumerate((*script.items, None)):
+            for y, item in enumerate((*items, None)):
                 self._ask(worker, script, number, y)
                 if isinstance(item, Sample):
-                    yield {"file": number, "y": y, "weight": item.weight, "data": [1] * item.values}
+                    shown = y + CHANGED * (y == at and case.change == "value")
+                    yield {"file": number, "y": shown, "weight": item.weight, "data": [1] * item.values}
                 elif isinstance(item, Bad):
                     yield {"file": number, "y": 1 << 30 if item.late else None, "weight": 0, "data": []}
             if script.raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
@@ -13,6 +13,7 @@ import msgpack
 import numpy as np
 
 from pydp2.client.position import Position
+from pydp2.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum
 from pydp2.columns.sample_set import encode_set
 from pydp2.errors import Error, from_wire
 from pydp2.options.tables import JobOptions
@@ -78,6 +79,7 @@ class Numbers:
         assert saved is None or saved.batch_index <= batch
         self.pass_id, self._next, self._beyond, self._world = pass_id, batch, set(beyond), world
         self._point = saved
+        self._log, self._log_before = ChecksumLog(start.at.checksums), NO_CHECKSUMS
         self.known_buckets = self.known_buckets | {k: v for k, v in start.buckets.items() if k == "bounds"}
         self.running, self.early_ends = True, {**start.early_ends}
         self.begun.append((pass_id, batch))
@@ -101,6 +103,7 @@ class Numbers:
         self.pool_over_limit = room <= 0
         if self.pool_over_limit or not self.is_read:
             return None
+        first = self._next
         while self._next in self._beyond:
             self._next += 1
         group = [*range(self._next, min(self.length, self._next + self._world))]
@@ -113,9 +116,18 @@ class Numbers:
         self.known_buckets = self.known_buckets or {"bounds": [self.pass_id, self.pass_id + 1]}
         if self._next // 7 * 7 > (0 if self._point is None else self._point.batch_index):
             self._point = SnapshotPoint(self._next // 7 * 7, EMPTY, False, 0, 0, 0, 0, [], 0, 0)
+            self._note(range(first, self._point.batch_index))
+            self._log_before, self._log = self._log.view(), ChecksumLog()
+            first = self._point.batch_index
+        self._note(range(first, self._next))
         cuts = [CutBatch.of(BatchCut(n, np.zeros(1, np.int64), 1, 1), picked(n), self.buckets) for n in group]
         self._rows += [cut.rows for cut in cuts]
-        return BatchGroup(cuts, self._next, 0, self._point, [])
+        return BatchGroup(cuts, self._next, 0, self._point, [], self._log.view(), self._log_before)
+
+    def _note(self, batches: Iterable[int]) -> None:
+        """Each batch is a file of its own."""
+        for n in batches:
+            self._log.note(n, FileChecksum(1, n, True))
 
 
 @dataclass
@@ -129,6 +141,7 @@ class Trainer:
     run: int = 0
     done: int = 0
     inbox: list[m.Message] = field(default_factory=list)
+    records: dict[int, bytes] = field(default_factory=dict)  # of checksums, by the id of their message
     hand: int | None = None
     used: list[tuple[int, int]] = field(default_factory=list)
     over: bool = True
@@ -153,6 +166,20 @@ class Trainer:
         """Go on with the next pass if one has failed with one of ``errors``."""
         if isinstance(self.error, errors):
             self.error, self.position = None, self.position.next_pass()
+
+
+def position_at(batch: int) -> Position:
+    """The position of a state behind that many batches of the first pass."""
+    log = ChecksumLog()
+    for n in range(batch):
+        log.note(n, FileChecksum(1, n, True))
+    return Position(0, batch, checksums=log.view())
+
+
+def check_checksums(at: Position) -> None:
+    """A position has the checksums of all that was read since its point."""
+    first = 0 if at.point is None else at.point.saved["index"]
+    assert {*range(first, at.batch), *at.acknowledged_ahead} <= {*at.checksums.by_file().files.tolist()}
 
 
 class NoEnd(AssertionError):
@@ -211,7 +238,7 @@ class World:
         last, trainers get a part."""
         self._new(is_forgetful=snapshot != -1)
         if len(self.disk) >= -snapshot:
-            kept = JobSnapshot.from_plain(msgpack.unpackb(self.disk[snapshot]), 1)
+            kept = JobSnapshot.from_plain(msgpack.unpackb(self.disk[snapshot]), self.numbers.length)
             assert kept.stream_identity == {"list": "the same"}
             assert kept.options == self._options
             self.team.restore(kept, self.now, last=snapshot == -1)
@@ -289,7 +316,8 @@ class World:
             at.buckets, trainer.named, trainer.after_pass, [], trainer.answered,
         )  # fmt: skip
         trainer.named = bool(trainer.loaded)
-        self.team.begin(trainer.peer, begin, PassSnapshot.asked_by(begin, saved), self.now)
+        start = PassSnapshot.asked_by(begin, saved, checksums=trainer.position.checksums.by_file().logged())
+        self.team.begin(trainer.peer, begin, start, self.now)
         trainer.spoke = self.now
         self.serve()
 
@@ -343,7 +371,8 @@ class World:
             match message:
                 case m.BatchHead(batch_index=index):
                     trainer.waits = False
-                    trainer.position = trainer.position.after(message, EMPTY, [])
+                    trainer.position = trainer.position.after(message, EMPTY, [], trainer.records.pop(id(message)))
+                    check_checksums(trainer.position)
                     trainer.hand = index
                     self.bounds.add(tuple(message.bucket["bounds"]))
                     trainer.done += 1
@@ -445,6 +474,8 @@ class World:
             for trainer in self.trainers:
                 if trainer.peer == peer:
                     trainer.inbox.append(message)
+                    if isinstance(message, m.BatchHead):
+                        trainer.records[id(message)] = frames[1]
 
     def finish(
         self, trainers: Collection[Trainer], passes: int, *, close: bool = False, catch: tuple[type[Error], ...] = ()

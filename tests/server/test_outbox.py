@@ -43,11 +43,15 @@ def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], da
     store, ids = store_of(200)
     out: deque[OutMessage] = deque()
     expected: dict[bytes, list[Any]] = {b"a": [], b"b": []}
+    checksums = {b"a": b"", b"b": b""}
     at = 0
     for index, (peer, rows, nbytes, point) in enumerate(said):
         head = m.BatchHead(1, index, rows, rows, 9, 0, 0, index + 1, [], {"index": index} if point else {}, 0)
         picked = BatchRows(store, ids[at : at + rows], nbytes=nbytes)
-        out.append((peer, head, [picked, *([b"pool %d" % index] if point else [])]))
+        records = bytes([index]) if data.draw(st.booleans()) else b""
+        head.checksum_records = len(records)
+        checksums[peer] += records
+        out.append((peer, head, [picked, records, *([b"pool %d" % index] if point else [])]))
         expected[peer].append((head, list(range(at, at + rows)), b"pool %d" % index if point else None))
         at += rows
         if data.draw(st.integers(0, 9)) == 0:
@@ -61,12 +65,18 @@ def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], da
             continue
         assert unpack_head(message) == heads
         picked, *rest = frames
+        if records := sum(each.checksum_records for each in heads):
+            came = bytes(rest.pop(0))
+            assert len(came) == records
+            assert checksums[peer].startswith(came)
+            checksums[peer] = checksums[peer].removeprefix(came)
         columns = Columns.from_frames(SLOTS, sum(head.rows for head in heads), picked.frames())
         numbers = columns.arrays[0][0].tolist()
         for i, head in enumerate(heads):
             got[peer].append((head, numbers[: head.rows], bytes(rest[0]) if rest and not i else None))
             del numbers[: head.rows]
     assert got == expected
+    assert checksums == {b"a": b"", b"b": b""}
     assert not out
 
 
@@ -78,7 +88,7 @@ def test_small_ones_go_together_and_large_ones_alone() -> None:
             (
                 b"a",
                 m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0),
-                [BatchRows(store, ids[i % 50 : i % 50 + 1], padding=1, nbytes=nbytes)],
+                [BatchRows(store, ids[i % 50 : i % 50 + 1], padding=1, nbytes=nbytes), b""],
             )
             for i in range(count)
         )
@@ -101,7 +111,7 @@ def test_large_batches_go_together_if_their_rows_stay_on_hosts() -> None:
         out: deque[OutMessage] = deque()
         for i in range(9):
             head = m.BatchHead(1, i, 100, 100, 1, 0, 0, i + 1, [], {}, 0)
-            out.append((b"a", head, [BatchRows(mixed, rows, padding=100, nbytes=2 * MAX_PACK_BYTES)]))
+            out.append((b"a", head, [BatchRows(mixed, rows, padding=100, nbytes=2 * MAX_PACK_BYTES), b""]))
         sent = list(drain(out))
         assert [len(heads) for _, _, _, heads in sent] == sizes
         for _, message, _, heads in sent:
@@ -120,7 +130,7 @@ def test_who_has_the_cache_gets_numbers_and_others_the_rows() -> None:
     for i in range(100):
         for peer in (b"a", b"b"):
             head = m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0)
-            out.append((peer, head, [BatchRows(store, ids[i : i + 1], padding=1, nbytes=MAX_PACK_BYTES)]))
+            out.append((peer, head, [BatchRows(store, ids[i : i + 1], padding=1, nbytes=MAX_PACK_BYTES), b""]))
     got: dict[bytes, list[Any]] = {b"a": [], b"b": []}
     for peer, message, (rows, *rest), heads in drain(out, kept):
         assert isinstance(message, m.BatchHead)

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from pydp2.errors import NotRepeatable
 from pydp2.order import pool
 from pydp2.server.sessions.pass_runner import JobPlan
 from pydp2.worker import chunk_builder, loop
@@ -16,6 +17,8 @@ from ..order.oracle import File, Options, Row, expect
 from ..seeds import each_seed
 from .cases import Case, Sample, Script, buckets, case, sample_bytes
 from .simulation import Outcome, World, where
+
+CHANGES = ["value", "value", "shorter", "longer"]
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +120,30 @@ def test_a_pass_that_goes_back_to_saved_states_is_one_that_never_did(
         this = replace(this, plan=replace(this.plan, order="strict"))
     for outcome in World(this).run():
         compare(this, outcome)
+
+
+@each_seed(500, few=100)
+def test_a_pass_that_goes_back_to_a_state_names_the_file_that_changed_since_or_is_what_it_was(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points_often(monkeypatch, seed)
+    random = Random(seed)
+    this = case(seed, leaves=0, rewinds=1, cache_limit=None, budget=1 << 20, passes=1, change=random.choice(CHANGES))
+    if this.plan.order == "relaxed" or not any(script.items for script in this.files):
+        return
+    world = World(this)
+    for outcome in world.run():
+        change = world.change
+        if change is None or change.merged:
+            expected = expect(oracle_files(this), options(this), outcome.pass_id, outcome.bounds)
+            assert outcome.batches == expected.batches[: len(outcome.batches)]
+            if not isinstance(outcome.error, NotRepeatable):
+                compare(this, outcome)
+            else:
+                assert change is not None
+                assert f"file {change.file}" in str(outcome.error) or "batches" in str(outcome.error)
+        elif outcome is world.trainers[0].outcome:
+            return  # it is another stream from here on
 
 
 @each_seed(150)

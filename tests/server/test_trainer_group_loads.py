@@ -12,7 +12,7 @@ from pydp2.client.position import Position
 from pydp2.errors import ProviderError, Rewound
 from tests.checkpoints import Checkpoints
 from tests.seeds import each_seed
-from tests.server.teams import LEASE, Trainer, World
+from tests.server.teams import LEASE, Trainer, World, position_at
 from tests.server.test_trainer_group_restarts import drawn
 
 
@@ -42,7 +42,7 @@ def loaded_by_one_of_two(length: int, at: int) -> tuple[World, Trainer, Trainer,
     one, other = begun(made)
     for _ in range(at):
         made.next(one)
-    state = Position(0, at)
+    state = position_at(at)
     one.hand, one.used = None, []
     made.begin(one, deepcopy(state))
     return made, one, other, state
@@ -263,7 +263,7 @@ def test_an_old_snapshot_tells_nobody_that_a_pass_is_over() -> None:
     made.finish([one, other], 1)
     made.set_epoch(one, 3)
     made.next(one)
-    made.begin(other, Position(0, 4))
+    made.begin(other, position_at(4))
     assert made.next(other) == 4
     made.crash(-2)
     other.inbox.clear()
@@ -276,7 +276,7 @@ def test_an_old_snapshot_does_not_say_which_pass_all_had_ended_before_they_went_
     one, other = begun(made)
     made.finish([one, other], 1)
     old = made.disk[-1]
-    made.begin(other, Position(0, 4))
+    made.begin(other, position_at(4))
     assert made.next(other) == 4
     made.disk = [old, made.disk[-1]]
     made.crash(-2)
@@ -304,7 +304,7 @@ def test_a_trainer_that_comes_back_to_a_restarted_service_after_its_lease_is_tol
 def test_a_first_request_for_a_state_that_nobody_heard_is_as_good_as_the_next() -> None:
     made = World(10, 1, dynamic=True)
     one = made.come()
-    state = Position(0, 6)
+    state = position_at(6)
     one.position, one.loaded, one.origin, one.named, one.run, one.over = state, state.name, state.name, True, 1, False
     made._ask(one)
     assert read_on(made, one) == [6, 7, 8, 9]

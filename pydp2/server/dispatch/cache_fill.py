@@ -196,7 +196,7 @@ class CacheFill:
     def _claim(self, ledger: FileLedger, reader: CacheConsumer, stamp: tuple[int, ...] | None) -> None:
         """Claim a file that is not in the cache. ``stamp``: the stamp with which the disk can keep it, None: it
         cannot."""
-        if ledger.reread is not None:
+        if ledger.reread is not None and not ledger.reread.is_whole:
             return
         if self.memory is not None and not self.memory.full:
             stamps = self._spills

@@ -3,13 +3,11 @@ be copied into a store, and a pass that is one tail needs no merge."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydp2.order.cached_pass import CachedSamples
 from pydp2.order.plan import PassPlan
 from pydp2.order.pool import RowIds
-from pydp2.order.snapshot import SnapshotPoint
 from pydp2.rowstore.append_only import AppendOnlyStore
 from pydp2.server.dispatch.cache_fill import CacheFill
 
@@ -25,14 +23,12 @@ class CachedRows:
         return self.row_store.row_ids_of(columns)
 
 
-def cached_rows(
-    plan: PassPlan, cache_fill: CacheFill | None, saved: SnapshotPoint | None, early_ends: Mapping[int, Any] | None
-) -> tuple[CachedRows, CachedSamples | None] | None:
-    """Return the store in which all samples of the pass of ``plan`` lie; None: some do not lie there, or not as the
-    pass wants them. Return also which samples these are; None: the merge has to see them, because the pool cannot
-    hold them all or the order may depend on more than which samples there are."""
+def cached_rows(plan: PassPlan, cache_fill: CacheFill | None) -> tuple[CachedRows, CachedSamples | None] | None:
+    """Return the store in which all samples of the pass of ``plan``, which begins with its first batch, lie; None: some
+    do not lie there, or not as the pass wants them. Return also which samples these are; None: the merge has to see
+    them, because the pool cannot hold them all or the order may depend on more than which samples there are."""
     cache = None if cache_fill is None else cache_fill.memory
-    if cache is None or cache.row_store is None or len(cache) != plan.files or saved or early_ends:
+    if cache is None or cache.row_store is None or len(cache) != plan.files:
         return None
     row_store = cache.row_store
     found = CachedRows(row_store)

@@ -76,7 +76,7 @@ class FileCounts:
 
     def add(self, ledger: FileLedger) -> list[Action]:
         """Take in the count of the file of ``ledger``, which has ended; a warning if it had another one."""
-        if ledger.reread is not None:  # in part
+        if ledger.reread is not None and not ledger.reread.is_whole:
             return []
         file = ledger.file
         self._read += 1

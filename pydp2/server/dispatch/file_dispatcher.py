@@ -14,7 +14,8 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.errors import Error, RemoteProtocolError, from_wire
+from pydp2.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, LoggedChecksums
+from pydp2.errors import Error, NotRepeatable, RemoteProtocolError, from_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread, SnapshotPoint
 from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
@@ -30,7 +31,7 @@ from pydp2.server.dispatch.file_queue import FileQueue
 from pydp2.server.dispatch.file_state import COMPLETE, QUEUED, READING, FileEvent, FileState
 from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS, FileLedger
 from pydp2.server.dispatch.losses import Losses, condemnation
-from pydp2.server.dispatch.reread import attach_frames, open_ledger, reread_terms
+from pydp2.server.dispatch.reread import attach_frames, open_ledger, reread_terms, with_checksum
 from pydp2.server.dispatch.worker_load import MAX_FILES, WorkerLoad
 
 _MANY_SAMPLES = 4096  # samples that a merge waits for, at most: a worker sends as many at a time
@@ -80,7 +81,8 @@ class FileDispatcher:
     """Files of one pass on their way from workers to the merge.
 
     ``order``: the files in the order in which the merge wants them; ``saved`` and ``early_ends``: the point at which a
-    pass is taken up in its middle, and what is known of files that ended early before it.
+    pass is taken up in its middle, and what is known of files that ended early before it; ``checksums``: of files that
+    the merge had taken samples of since, all of which are compared.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class FileDispatcher:
         order: npt.NDArray[np.int64],
         saved: SnapshotPoint | None = None,
         early_ends: Mapping[int, tuple[int, str]] | None = None,
+        checksums: LoggedChecksums = NO_CHECKSUMS,
     ) -> None:
         self.pass_id, self.seed = pass_id, seed
         self._order = order
@@ -107,6 +110,11 @@ class FileDispatcher:
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
         self.ledgers: dict[int, FileLedger] = {}
         self._ends = FileEnds()
+        self._log = ChecksumLog(checksums)
+        self.checksums_before = NO_CHECKSUMS
+        """The same of the time before that snapshot, since the one before it."""
+        self._known = checksums.by_file()
+        self._compared: dict[int, FileLedger] = {}  # of the merge, with samples read before, until they are compared
         self._next = 0  # files of the order below this position have an entry or are done
         self._bound = 0
         self._positions: npt.NDArray[np.int64] | None = None
@@ -126,6 +134,8 @@ class FileDispatcher:
         self._ended = False
         self.budget, self.number = context.budget, 0
         """What all readings of the service share, and which of them this is."""
+        self.logs_checksums = True
+        """False if nobody makes a state in the middle of the pass."""
         self.rows_stay = False
         """True if rows may stay on the hosts of their workers."""
         self.attempts: Attempts[FileDispatcher] = Attempts()
@@ -195,9 +205,12 @@ class FileDispatcher:
     def consume(self, file: int, count: int) -> None:
         """Note that ``count`` samples of ``file`` went into the pool."""
         ledger = self.ledgers[file]
+        checksum = ledger.checksum_to_log() if self.logs_checksums and ledger.is_merged else None
         y = ledger.consume(count)
         if ledger.reread is None or y >= ledger.reread.start:  # else they had been taken before
             self.losses.taken += count
+            if checksum is not None:
+                self._log.note(file, checksum)
         if ledger.dropped:
             self._merge_moved(ledger, y)
         else:
@@ -214,6 +227,30 @@ class FileDispatcher:
         """Return whether ``file``, which is read again, is known to be what it was."""
         return self.ledgers[file].compare()
 
+    def next_compared(self) -> int | FileFailure | None:
+        """Return a file that the merge has come to, whose checksum is known and which is not compared yet; a failure if
+        a file is not what it was; None: there is neither."""
+        for file, ledger in [*self._compared.items()]:
+            if not ledger.bound:
+                continue
+            outcome = ledger.compare()
+            if isinstance(outcome, FileFailure):
+                return outcome
+            if outcome is WAIT:
+                return file
+            del self._compared[file]
+        return None
+
+    def note_snapshot(self) -> None:
+        """Begin the checksums of what is merged from now on."""
+        self.checksums_before = self._log.view()
+        self._log = ChecksumLog()
+
+    @property
+    def checksums(self) -> LoggedChecksums:
+        """Checksums of files that the merge took samples of since the last snapshot."""
+        return self._log.view()
+
     def end_checksums(self, files: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return where each of ``files`` has ended, and the checksum there; 0 for a file that has not."""
         return self._ends.of(files, lambda file: (0, 0) if file in self.ledgers else self._cache.end_checksum(file))
@@ -222,6 +259,10 @@ class FileDispatcher:
         """Note that the merge met the end of ``file``, or needs nothing more of it."""
         ledger = self.ledgers.pop(file)
         self._ends.note(file, ledger.end_checksum)
+        if not isinstance(ledger.end_error, NotRepeatable):  # else next_compared() returns the error
+            self._compared.pop(file, None)
+        if self.logs_checksums and ledger.is_merged and (end := ledger.checksum_to_log(is_met=True)) is not None:
+            self._log.note(file, end)
         self._cache.detach(ledger, self)
         if ledger.state is READING and ledger.worker is not None:
             self._unassign(ledger.worker, ledger)
@@ -502,7 +543,12 @@ class FileDispatcher:
 
     def _enter_file(self, file: int, position: int, reread: Reread | None = None) -> FileLedger:
         until, _ = self.losses.early_ends.get(file, (UNREACHED, ""))
+        known = self._known.of(file)
+        if known is not None:
+            reread = with_checksum(reread, known)
         ledger = self.ledgers[file] = open_ledger(file, position, reread, until)
+        if reread is not None and ledger.is_merged:
+            self._compared[file] = ledger
         ledger.pull = self._pull(file)
         if file not in self.losses.early_ends:  # the cache knows nothing of an end that only this job has
             self._open_in_cache(ledger)

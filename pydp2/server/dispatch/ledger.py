@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pydp2.cache.counts import StampBefore
 from pydp2.cache.file_format import DroppedSample
 from pydp2.columns.checksum import EndChecksum
+from pydp2.columns.checksum_log import FileChecksum
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, SAMPLE_COST, FileRange
 from pydp2.server.dispatch.file_state import (
     CACHED,
+    COMPLETE,
     ENDED_STATES,
     FILE_TRANSITIONS,
     QUEUED,
@@ -74,6 +76,10 @@ class FileLedger:
     dropped_count: int = 0  # of dropped ones
     weight: int = 0  # of the samples
     is_plain: bool = True  # each of them weighs 1
+    logged: tuple[int, bool] = (
+        0,
+        False,
+    )  # sample index of the last checksum that was logged, and whether it is the end
 
     def move(self, event: FileEvent) -> None:
         """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
@@ -88,6 +94,11 @@ class FileLedger:
     def ended(self) -> bool:
         """True if no worker has to run the file any more."""
         return self.state in ENDED_STATES
+
+    @property
+    def is_merged(self) -> bool:
+        """True if the merge takes turns with this file: more is wanted of it than its samples in a saved pool."""
+        return self.reread is None or self.reread.start < UNREACHED
 
     @property
     def tail(self) -> SourceState | FileFailure | None:
@@ -238,6 +249,27 @@ class FileLedger:
             return False
         self.end_met = True
         return True
+
+    def checksum_to_log(self, *, is_met: bool = False) -> FileChecksum | None:
+        """Return the checksum at the end of the run that the merge takes from, or at the end of the file if that is
+        known, or the merge has met it (``is_met``). None: it was returned before, or it is not known."""
+        before, is_end = self.logged
+        if is_end:
+            return None
+        # else a file that ends early would end there without a loss, or without its error, when it is read again
+        is_end = is_met or self.state is COMPLETE or self.in_cache
+        if is_end:
+            index, checksum = self.end_checksum
+            if not index and self.committed:
+                return None
+        elif self.end_index and self.end_index[0][1]:
+            index, (checksum,) = self.end_index[0]
+        else:
+            return None
+        if index <= before and not is_end:
+            return None
+        self.logged = index, is_end
+        return FileChecksum(index, checksum, is_end)
 
     def consume(self, count: int) -> int:
         """Take ``count`` samples of the first run for the merge. Return the sample index of the last one."""

@@ -13,6 +13,7 @@ from pydp2.cache.disk_messages import DiskHit
 from pydp2.cache.file_format import DroppedSample
 from pydp2.cache.memory import MemoryCache
 from pydp2.columns.checksum import EndChecksum, dropped_crc, fold_crcs
+from pydp2.columns.checksum_log import FileChecksum
 from pydp2.columns.columns import running_crcs
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import UNREACHED, Reread
@@ -43,6 +44,18 @@ def open_ledger(file: int, position: int, reread: Reread | None, until: int) -> 
     if not ledger.until:
         ledger.move(FileEvent.NOTHING_WANTED)
     return ledger
+
+
+def with_checksum(reread: Reread | None, known: FileChecksum) -> Reread:
+    """Return ``reread`` (None: the whole file) for a file that is ``known`` to have had a checksum when a position was
+    saved."""
+    if reread is None:
+        reread = Reread(np.empty(0, np.int64), 0)
+    if reread.start < UNREACHED and known.sample_index >= reread.checksum_index:
+        reread.checksum_index = known.sample_index
+        reread.crcs = [known.checksum] if known.sample_index else []
+        reread.end = known.sample_index if known.is_end else UNREACHED
+    return reread
 
 
 def attach_frames(
@@ -90,7 +103,7 @@ def _serve_runs(
     runs, dropped_samples = [*runs], [*dropped_samples]
     if reread is not None and not _is_same(reread, runs, dropped_samples, end):
         return
-    wanted = runs if reread is None else [*select_wanted(runs, reread)]
+    wanted = runs if reread is None or not reread.start else [*select_wanted(runs, reread)]
     if reread is not None and _count_before(wanted, reread.start) < len(reread.sample_indices):
         return
     ledger.cached_end = end
@@ -109,6 +122,8 @@ def _is_same(
     """Return True if ``runs`` and ``dropped_samples``, all of a file, are what it was before, as far as its checksum
     is known."""
     index = reread.checksum_index
+    if reread.end < UNREACHED and end[0] != reread.end:
+        return False
     if not index:
         return True
     checksum = end[1] if end[0] == index else _checksum_at(index, runs, dropped_samples)

@@ -13,7 +13,7 @@ from typing import Protocol
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.pass_runner import BatchGroup, PassBroken, PassEnded
 from pydp2.server.sessions.trainer import InFlightBatch, Trainer
-from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
+from pydp2.server.snapshots.job_snapshot import PassSnapshot, PassState, ResumePoint
 
 Outcome = BatchGroup | PassEnded | PassBroken
 """What comes next in a pass."""
@@ -59,8 +59,8 @@ class Delivery(Protocol):
         """Return True if all batches that ``trainer`` needs from ``begin`` on are still to be had."""
         ...
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: Iterable[int]) -> None:
-        """Go on with ``trainer`` where ``begin`` says; it knows the ``early_ends`` of these files."""
+    def join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
+        """Go on with ``trainer`` where ``begin`` says, whose position is ``start``."""
         ...
 
     def acknowledge(self, batches: Iterable[int]) -> None:

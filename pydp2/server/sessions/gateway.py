@@ -12,6 +12,7 @@ from typing import Any
 from pydp2.cache.disk import DiskCache
 from pydp2.cache.disk_thread import DiskThread
 from pydp2.cache.memory import MemoryCache
+from pydp2.columns.checksum_log import decode_checksums
 from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, Rewound, to_wire
 from pydp2.file_list import FileList
 from pydp2.options.tables import JobOptions
@@ -351,16 +352,17 @@ class ClientGateway:
     def _begin_pass(
         self, job_session: JobSession, peer: bytes, begin: m.BeginPass, body: Sequence[memoryview], now: float
     ) -> None:
-        pool, frames = split_begin_frames(begin, body)
+        came, files = split_begin_frames(begin, body), len(self._files)
         try:
-            saved = SnapshotPoint.from_wire(begin.snapshot, pool, len(self._files)) if begin.snapshot else None
-            early_ends = check_early_ends(frames, len(self._files))
+            saved = SnapshotPoint.from_wire(begin.snapshot, came.pool, files) if begin.snapshot else None
+            early_ends = check_early_ends(came.early_ends, files)
+            checksums = decode_checksums(came.checksums, files).logged()
             check_batch_numbers(begin)
         except Error as error:
             self._send(peer, m.Failed(begin.request_id, to_wire(error)))
             return
         self._note_unreachable(job_session, peer, begin.unreachable)
-        job_session.trainers.begin(peer, begin, PassSnapshot.asked_by(begin, saved, early_ends), now)
+        job_session.trainers.begin(peer, begin, PassSnapshot.asked_by(begin, saved, early_ends, checksums), now)
 
     def _note_unreachable(self, job_session: JobSession, peer: bytes, addresses: Sequence[Any]) -> None:
         """Note that ``peer`` could not fetch rows from row servers at ``addresses``: those hosts are to send theirs."""

@@ -13,7 +13,8 @@ from pydp2.rowstore.batch_rows import BatchRows, concat_rows
 from pydp2.rowstore.host_rows import count_on_hosts, split_rows_by_host
 
 OutMessage = tuple[bytes, m.Message, Sequence[Any]]
-"""To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows."""
+"""To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows and new records of
+checksums; a message has those of all its batches in one frame."""
 PackedMessage = tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]
 """To whom, what, its frames, and the batches that it announces."""
 
@@ -25,7 +26,8 @@ _BYTES_ON_HOST = 16  # of a row that stays on its host, in a message: its place 
 class _MessagePack:
     heads: list[m.BatchHead]
     picked: list[BatchRows]
-    behind: Sequence[Any]  # frames of the first that follow the columns
+    checksums: list[bytes]
+    behind: Sequence[Any]  # frames of the first that follow the columns and the checksums
     shared_rows: int  # so many rows has the cache where they lie, if their numbers are enough
     nbytes: int = field(init=False)
 
@@ -38,7 +40,7 @@ class _MessagePack:
         elsewhere = count_on_hosts(picked)
         return picked.nbytes * (len(picked) - elsewhere) // max(1, len(picked)) + _BYTES_ON_HOST * elsewhere
 
-    def takes(self, head: m.BatchHead, picked: BatchRows, shared_rows: int) -> bool:
+    def takes(self, head: m.BatchHead, picked: BatchRows, checksums: bytes, shared_rows: int) -> bool:
         more = self._carries(picked)
         alike = bool(shared_rows) == bool(self.shared_rows)
         fits = len(self.heads) < MAX_BATCHES and self.nbytes + more <= MAX_PACK_BYTES
@@ -47,6 +49,7 @@ class _MessagePack:
         self.shared_rows = max(self.shared_rows, shared_rows)
         self.heads.append(head)
         self.picked.append(picked)
+        self.checksums.append(checksums)
         self.nbytes += more
         return True
 
@@ -67,11 +70,11 @@ def drain(out: deque[OutMessage], shared_rows: Callable[[bytes, BatchRows], int]
         peer, message, frames = out.popleft()
         pack = packs.get(peer)
         if isinstance(message, m.BatchHead):
-            picked, *behind = frames
+            picked, checksums, *behind = frames
             known = shared_rows(peer, picked)
-            if pack is not None and pack.takes(message, picked, known):
+            if pack is not None and pack.takes(message, picked, checksums, known):
                 continue
-            packs[peer] = _MessagePack([message], [picked], behind, known)
+            packs[peer] = _MessagePack([message], [picked], [checksums], behind, known)
         else:
             packs.pop(peer, None)
         if pack is not None:
@@ -90,11 +93,12 @@ def _send_pack(peer: bytes, pack: _MessagePack) -> Iterator[PackedMessage]:
 
 
 def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
-    head, rows = pack_heads(pack.heads), concat_rows(pack.picked)
+    head, rows, checksums = pack_heads(pack.heads), concat_rows(pack.picked), b"".join(pack.checksums)
+    behind = [checksums, *pack.behind] if checksums else pack.behind
     if pack.shared_rows:
         head.shared_rows = pack.shared_rows  # of this message alone: the head was made for it
-        return peer, head, [rows.handles(), *pack.behind], pack.heads
+        return peer, head, [rows.handles(), *behind], pack.heads
     if (split := split_rows_by_host(rows)) is not None:
         head.on_hosts, head.nbytes = split.on_hosts, sum(each.padded_bytes for each in pack.picked)
-        return peer, head, [split.here, split.order, split.handles, *pack.behind], pack.heads
-    return peer, head, [rows, *pack.behind], pack.heads
+        return peer, head, [split.here, split.order, split.handles, *behind], pack.heads
+    return peer, head, [rows, *behind], pack.heads

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums
 from pydp2.errors import Error, NotRepeatable
 from pydp2.metrics.padding import PaddingStats
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
@@ -19,6 +20,7 @@ from pydp2.order.cached_pass import CachedPassBatcher
 from pydp2.order.counting import CountingBatcher
 from pydp2.order.file_order import block_length, files_in_order
 from pydp2.order.plan import UNBOUNDED, BucketPlan, PassPlan
+from pydp2.order.sample_source import FileFailure
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.protocol.early_ends import EarlyEnds
@@ -72,7 +74,8 @@ class BatchGroup(NamedTuple):
 
     ``after``: the position of a trainer that has used its batch of the group. ``point`` (None: the start of the pass),
     ``early_ends`` as ``[file, sample index, reason]`` and ``tail_consumed`` samples of the tail are what the pass can
-    be resumed from then.
+    be resumed from then; ``checksums`` are of files that were read since ``point``, and ``checksums_before`` of those
+    read before it, since the point before.
     """
 
     batches: list[CutBatch]
@@ -80,6 +83,8 @@ class BatchGroup(NamedTuple):
     tail_consumed: int
     point: SnapshotPoint | None
     early_ends: list[list[Any]]
+    checksums: LoggedChecksums = NO_CHECKSUMS
+    checksums_before: LoggedChecksums = NO_CHECKSUMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,7 @@ class PassRunner:
         self._counting = counting
         self.pass_id = -1
         self._skip_to = 0
+        self._is_compared = True  # files that were read before are what they were
         self._acknowledged_ahead: frozenset[int] = frozenset()
         self._world = 1
         self._cut_batches: list[CutBatch] = []  # of the next group
@@ -162,6 +168,7 @@ class PassRunner:
         self._acknowledged_ahead = frozenset(start.at.acknowledged_ahead)
         self._world = world
         self._end, self._early_ends = None, []
+        self._is_compared = saved is None and not start.at.checksums.size
         job, provider = self.plan, self.schema
         self.pass_id = pass_id
         self.samples = self.batches = self.dropped = 0
@@ -195,9 +202,11 @@ class PassRunner:
             ramp=_ramp(plan, order[: plan.cycle_length].tolist()) if saved is None else {},
         )
         self.dispatcher = FileDispatcher(
-            self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=saved, early_ends=early_ends
-        )
+            self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=saved, early_ends=early_ends,
+            checksums=start.at.checksums,
+        )  # fmt: skip
         self.dispatcher.rows_stay = self._may_rows_stay(plan)
+        self.dispatcher.logs_checksums = not (plan.relaxed or self._counting)
         self._begin_batches(plan, order, start)
         return self.dispatcher
 
@@ -211,7 +220,8 @@ class PassRunner:
         """Make what cuts the batches of the pass of ``plan``, and the store of their rows."""
         assert self.dispatcher is not None
         saved = start.at.point
-        there = None if self._counting else cached_rows(plan, self._cache, saved, start.early_ends)
+        from_start = self._is_compared and not start.early_ends
+        there = cached_rows(plan, self._cache) if from_start and not self._counting else None
         if self._counting:
             self._store = HeapStore(self.schema.slots)
             self._batcher = CountingBatcher(plan, self.dispatcher, self._store, order)
@@ -353,7 +363,11 @@ class PassRunner:
             longest = [each.bucket["longest"] for each in batches]
             greatest = max(longest) if all(longest) else 0
             batches = [each._replace(bucket=each.bucket | {"group_longest": greatest}) for each in batches]
-        return BatchGroup(batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends)
+        read = self.dispatcher
+        return BatchGroup(
+            batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends, read.checksums,
+            read.checksums_before,
+        )  # fmt: skip
 
     def _even_last_group(self, over: PassEnded) -> PassEnded:
         """End the pass where the last batches are not one for each rank."""
@@ -380,13 +394,13 @@ class PassRunner:
         assert self._batcher is not None
         assert self._store is not None
         assert self.dispatcher is not None
-        outcome = self._batcher.next()
+        outcome = self._next_outcome()
         while isinstance(outcome, BatchCut) and (
             outcome.index < self._skip_to or outcome.index in self._acknowledged_ahead
         ):
             # Its batch was used before the state was saved.
             self._store.release(outcome.row_ids[: len(outcome.row_ids) - outcome.padding])
-            outcome = self._batcher.next()
+            outcome = self._next_outcome()
         match outcome:
             case BlockedOnFile(file, need, missing):
                 self.dispatcher.want(file, need, missing)
@@ -414,6 +428,26 @@ class PassRunner:
                 return PassEnded(batches, self.samples, losses.dropped, uniform, is_empty)
             case PassFailed(error):
                 return PassBroken(error)
+
+    def _next_outcome(self) -> BatchCut | BlockedOnFile | PassFailed | PassDone:
+        """Return what comes next in the stream. Before the first batch that is delivered, all files are compared of
+        which the state has a checksum and that the merge has come to."""
+        assert self._batcher is not None
+        assert self.dispatcher is not None
+        outcome: BatchCut | BlockedOnFile | PassFailed | PassDone | None = None
+        if self._is_compared or self._batcher.batch_index < self._skip_to:
+            outcome = self._batcher.next()
+            if self._is_compared or isinstance(outcome, BatchCut | BlockedOnFile):
+                return outcome
+        found = self.dispatcher.next_compared()  # its error says more than that of a pass which is another one
+        if isinstance(found, FileFailure):
+            return PassFailed(found.error)
+        if outcome is not None:
+            return outcome
+        if found is not None:
+            return BlockedOnFile(found)
+        self._is_compared = True
+        return self._batcher.next()
 
     def _bucket(self, cut: BatchCut) -> dict[str, Any]:
         """Return where ``cut`` came from, and what the buckets of this pass are; {} without buckets."""

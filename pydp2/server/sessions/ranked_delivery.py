@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 
 from pydp2.protocol import messages as m
@@ -12,7 +13,7 @@ from pydp2.server.sessions.pass_runner import BatchGroup, PassEnded, PassRunner
 from pydp2.server.sessions.rank_registry import RankRegistry
 from pydp2.server.sessions.trainer import InFlightBatch, Trainer, split_group
 from pydp2.server.sessions.unclaimed import UnclaimedBatches
-from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
+from pydp2.server.snapshots.job_snapshot import PassSnapshot, PassState, ResumePoint
 
 # Groups that may wait for a rank, besides the last one of a pass: so many, and twice what any rank asks for at a time;
 # for a rank that is not there, twice what any rank asked for at first.
@@ -39,7 +40,7 @@ class RankedDelivery:
 
     def begin(self, at: ResumePoint) -> None:
         self._opened = self._position = at.batch_index
-        self._resume_points = deque([ResumePoint(at.batch_index, 0, at.point)])
+        self._resume_points = deque([replace(at, tail_consumed=0, acknowledged_ahead=[])])
 
     def clear(self) -> None:
         self._unclaimed.clear()
@@ -128,8 +129,8 @@ class RankedDelivery:
     def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         return begin.first_batch + trainer.rank >= self._opened
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: Iterable[int]) -> None:
-        trainer.join(begin, early_ends)
+    def join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
+        trainer.join(begin, start.early_ends)
 
     def acknowledge(self, batches: Iterable[int]) -> None:
         """Do nothing: where a rank stands follows from the batches that it still has."""
@@ -165,4 +166,4 @@ class RankedDelivery:
 
 
 def _point_after(group: BatchGroup) -> ResumePoint:
-    return ResumePoint(group.after, group.tail_consumed, group.point)
+    return ResumePoint(group.after, group.tail_consumed, group.point, [], group.checksums)

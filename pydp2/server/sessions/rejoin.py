@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from pydp2.columns.checksum_log import joined
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.snapshots.job_snapshot import PassSnapshot, ResumePoint
@@ -107,4 +108,5 @@ class Rejoin:
         early_ends = {} if written is None else dict(written.early_ends)
         for one in there:
             early_ends |= one.start.early_ends
-        return last, PassSnapshot(ResumePoint(batch, 0, point, sorted(ahead)), early_ends, buckets)
+        checksums = joined(start.at.checksums for start in starts)
+        return last, PassSnapshot(ResumePoint(batch, 0, point, sorted(ahead), checksums), early_ends, buckets)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, joined
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.delivery import Outcome
 from pydp2.server.sessions.pass_runner import BatchGroup, PassEnded, PassRunner
 from pydp2.server.sessions.rank_registry import RankRegistry
 from pydp2.server.sessions.trainer import InFlightBatch, Trainer, batches_received, split_group, without_received
-from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
+from pydp2.server.snapshots.job_snapshot import PassSnapshot, PassState, ResumePoint
 
 _MAX_CUT_AHEAD = 1000  # batches that may be used beyond one that is not
 
@@ -30,7 +31,9 @@ class SharedDelivery:
         self._waiting: deque[InFlightBatch] = deque()
         self._next = 0  # the batch that is cut next
         self._used: set[int] = set()
-        self._points: list[SnapshotPoint] = []
+        self._points: list[tuple[SnapshotPoint | None, LoggedChecksums]] = []  # with checksums up to the next one
+        self._loaded: list[tuple[int, LoggedChecksums]] = []  # of states, needed up to a batch that is not cut yet
+        self._checksums = NO_CHECKSUMS  # all of them, since the first point
         self._tail_consumed = 0  # of the tail, before the batch that is cut next
 
     def begin(self, at: ResumePoint) -> None:
@@ -38,7 +41,16 @@ class SharedDelivery:
         self._next = at.batch_index
         self._tail_consumed = 0
         self._used = set(at.acknowledged_ahead)
-        self._points = [] if at.point is None else [at.point]
+        self._points = [(at.point, at.checksums)]
+        self._loaded = []
+        self._checksums = at.checksums
+        self._note_loaded(at)
+
+    def _note_loaded(self, at: ResumePoint) -> None:
+        """Keep the checksums of ``at`` while batches that were used before are not cut here."""
+        if at.acknowledged_ahead:
+            self._loaded.append((max(at.acknowledged_ahead), at.checksums))
+            self._checksums = self._checksums.extended(at.checksums.since(None))
 
     def clear(self) -> None:
         for batch in self._waiting:
@@ -55,8 +67,15 @@ class SharedDelivery:
     def queue(self, group: BatchGroup) -> None:
         self._waiting += split_group(group)
         self._next, self._tail_consumed = group.after, group.tail_consumed
-        if group.point is not None and (not self._points or self._points[-1] is not group.point):
-            self._points.append(group.point)
+        point, known = self._points.pop()
+        if point is group.point:
+            records = group.checksums.since(known)
+        else:
+            rest = group.checksums_before.since(known)
+            self._points.append((point, known.extended(rest)))
+            records = rest + group.checksums.since(None)
+        self._points.append((group.point, group.checksums))
+        self._checksums = self._checksums.extended(records)
 
     def next_for(self, trainer: Trainer) -> InFlightBatch | None:
         own = trainer.sent < len(trainer.in_flight)
@@ -78,8 +97,9 @@ class SharedDelivery:
     def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         return True
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: Iterable[int]) -> None:
-        self._used.update(trainer.join(begin, early_ends))
+    def join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
+        self._used.update(trainer.join(begin, start.early_ends))
+        self._note_loaded(start.at)
         received = batches_received(begin, self._waiting)  # it was given up for lost, and these were taken back
         self._used.update(received)
         self._waiting = deque(without_received(self._waiting, received))
@@ -109,11 +129,12 @@ class SharedDelivery:
         if first is not None:
             cut, low = first.batch.cut, first.index
             consumed = max(0, cut.tail_consumed - len(cut.row_ids) + cut.padding)
-        while len(self._points) > 1 and self._points[1].batch_index <= low:
+        while len(self._points) > 1 and (later := self._points[1][0]) is not None and later.batch_index <= low:
             del self._points[0]
-        point = self._points[0] if self._points and self._points[0].batch_index <= low else None
+            self._loaded = [(last, logged) for last, logged in self._loaded if last >= self._next]
+            self._checksums = joined(logged for _, logged in (*self._points, *self._loaded))
         self._used = {index for index in self._used if index > low}
-        return ResumePoint(low, consumed, point, sorted(self._used))
+        return ResumePoint(low, consumed, self._points[0][0], sorted(self._used), self._checksums)
 
     def resume_point_after(self, batch: InFlightBatch) -> ResumePoint:
         return self.resume_point()

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydp2.columns.checksum_log import RECORD_BYTES, LoggedChecksums
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import to_frames
@@ -39,7 +40,7 @@ def split_group(group: BatchGroup) -> list[InFlightBatch]:
     """Each batch of ``group`` by itself: none keeps the rows of another."""
     shared, first = group, group.batches[0].cut.index
     if len(group.batches) > 1:
-        shared = BatchGroup([], group.after, group.tail_consumed, group.point, group.early_ends)
+        shared = group._replace(batches=[])
     return [InFlightBatch(ready, shared, first, ready.cost) for ready in group.batches]
 
 
@@ -84,6 +85,7 @@ class Trainer:
     used_count: int = 0  # batches of the present run that are used
     first_unused: int = 0  # before this batch it has had all of its own
     point: SnapshotPoint | None = None  # the last one told
+    checksums: LoggedChecksums | None = None  # those told of what was read since
     told: set[int] = field(default_factory=set)  # files that it knows to end early
     met: int = 0  # early ends that came with its last batch, and with those before it
     prefetch: int = 0  # batches that it asked for when it joined
@@ -203,11 +205,11 @@ class Trainer:
         self.prefetch = begin.credit
         self.credit = begin.credit + self.asked_later  # while the run could not begin
         self.ahead = max(begin.credit, self.credit - 1)
-        self.told, self.met = set(early_ends), 0
+        self.checksums, self.told, self.met = None, set(early_ends), 0  # of a run before, some may not have been read
         return used
 
     def _forget_told(self) -> None:
-        self.point, self.told, self.met = None, set(), 0
+        self.point, self.checksums, self.told, self.met = None, None, set(), 0
 
     def disconnect(self) -> None:
         """Forget the connection: what was sent and not used is sent again to the process that comes next."""
@@ -224,10 +226,12 @@ class Trainer:
         self._forget_told()
 
     def head(self, batch: InFlightBatch, at: ResumePoint) -> tuple[m.BatchHead, list[Any]]:
-        """Return the message that announces ``batch``, and its frames. ``at``: where the trainer is once it has it."""
+        """Return the message that announces ``batch``, and its frames: rows, new records of checksums, and what else is
+        new. ``at``: where the trainer is once it has it."""
         cut, picked = batch.batch.cut, batch.batch.rows
         point = None if at.point is self.point else at.point
-        self.point, early_ends = at.point, []
+        records = at.checksums.since(self.checksums)
+        self.point, self.checksums, early_ends = at.point, at.checksums, []
         if self.met != len(met := batch.group.early_ends):
             early_ends = to_frames(early_end for early_end in met if early_end[0] not in self.told)
             self.told.update(file for file, *_ in met)
@@ -235,5 +239,6 @@ class Trainer:
         head = m.BatchHead(
             self.run, cut.index, len(picked), cut.size, cut.pool_weight, cut.padding, at.tail_consumed, at.batch_index,
             at.acknowledged_ahead, {} if point is None else point.to_wire(), len(early_ends), batch.batch.bucket,
+            checksum_records=len(records) // RECORD_BYTES,
         )  # fmt: skip
-        return head, [picked, *(() if point is None else (point.pool,)), *early_ends]
+        return head, [picked, records, *(() if point is None else (point.pool,)), *early_ends]

@@ -312,7 +312,7 @@ class TrainerGroup:
         if not (self.delivery.can_join(trainer, begin) and self.runner.has_early_ends(start.early_ends)):
             self._fail(trainer, not_known(self.registry.name, trainer.rank, self.registry.loss))
             return
-        self.delivery.join(trainer, begin, start.early_ends)
+        self.delivery.join(trainer, begin, start)
         trainer.point = self._start if begin.snapshot else None
 
     def leave(self, peer: bytes, run: int, done: int, now: float) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums
 from pydp2.errors import Error, StateMismatch, from_wire, to_wire
 from pydp2.options.tables import WORLD_LIMIT, JobOptions, job_options
 from pydp2.order.snapshot import SnapshotPoint
@@ -32,19 +33,20 @@ class PassState(Enum):
 class ResumePoint:
     """Position in a pass: all batches before ``batch_index`` are used, and those in ``acknowledged_ahead``. The pass
     can be taken up from ``point`` (None: its start), or where that is in the tail, after ``tail_consumed`` samples
-    of it."""
+    of it. ``checksums``: of files that were read since the point."""
 
     batch_index: int = 0
     tail_consumed: int = 0
     point: SnapshotPoint | None = None
     acknowledged_ahead: list[int] = field(default_factory=list)
+    checksums: LoggedChecksums = NO_CHECKSUMS
 
     def with_tail_in_point(self) -> ResumePoint:
         """Return the same position with ``tail_consumed`` as a part of ``point``."""
         point = self.point
         if point is not None and point.in_tail and self.tail_consumed:
             point = replace(point, batch_index=self.batch_index, tail_consumed=self.tail_consumed)
-        return ResumePoint(self.batch_index, 0, point, self.acknowledged_ahead)
+        return ResumePoint(self.batch_index, 0, point, self.acknowledged_ahead, self.checksums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,14 @@ class PassSnapshot:
 
     @classmethod
     def asked_by(
-        cls, begin: m.BeginPass, point: SnapshotPoint | None = None, early_ends: EarlyEnds | None = None
+        cls,
+        begin: m.BeginPass,
+        point: SnapshotPoint | None = None,
+        early_ends: EarlyEnds | None = None,
+        checksums: LoggedChecksums = NO_CHECKSUMS,
     ) -> PassSnapshot:
-        """Return the position that ``begin`` asks for; ``point`` and ``early_ends`` came with it."""
-        at = ResumePoint(begin.first_batch, 0, point, begin.acknowledged_ahead)
+        """Return the position that ``begin`` asks for; the other arguments came with it."""
+        at = ResumePoint(begin.first_batch, 0, point, begin.acknowledged_ahead, checksums)
         return cls(at, early_ends or {}, begin.buckets)
 
 
@@ -130,7 +136,7 @@ class JobSnapshot:
             if run is None
             else {
                 "batch": run.at.batch_index, "beyond": run.at.acknowledged_ahead, "facts": to_list(run.early_ends),
-                "buckets": run.buckets,
+                "buckets": run.buckets, "checksums": run.at.checksums.by_file().encode(),
                 "point": None if run.at.point is None else {**run.at.point.to_wire(), "pool": run.at.point.pool},
             },
         }  # fmt: skip
@@ -166,5 +172,6 @@ def _pass_from_plain(plain: Any, files: int) -> PassSnapshot:
     if point is not None:
         point = SnapshotPoint.from_wire(point, bytes(point["pool"]), files)
     early_ends = [[check_int(file, 0, files), check_int(y), str(why)] for file, y, why in plain["facts"]]
-    at = ResumePoint(check_int(plain["batch"]), 0, point, [check_int(n) for n in plain["beyond"]])
+    checksums = decode_checksums(bytes(plain["checksums"]), files).logged()
+    at = ResumePoint(check_int(plain["batch"]), 0, point, [check_int(n) for n in plain["beyond"]], checksums)
     return PassSnapshot(at, by_file(early_ends), dict(plain["buckets"]))
