@@ -8,7 +8,8 @@ from typing import Any
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol.stream_identity import check_int
 
-_NO_DATASET = ". (torch's DataLoader takes no client: use pydp2.torch.loader or pydp2.torch.dataset)"
+NO_DATASET = ". (torch's DataLoader takes no client: use pydp2.torch.loader or pydp2.torch.dataset)"
+"""End of the reason for an unknown length, for who asks a client."""
 _HINT = "; operator.length_hint(client) gives an estimate"
 _NUMBERS = ("files", "counted", "samples", "weight")
 
@@ -121,7 +122,7 @@ class PassLength:
             return (
                 f"the number of batches is not known yet: {counts['counted']} of {counts['files']} files are counted; "
                 f"{later}, and from the start once `pydp2 count`, or pydp2.count() in Python, has counted "
-                f"the files{_NO_DATASET}"
+                f"the files{NO_DATASET}"
             )
         none = "the service remembers no counts of samples"
-        return f"the number of batches is not known yet: {later} ({none}){_NO_DATASET}"
+        return f"the number of batches is not known yet: {later} ({none}){NO_DATASET}"

@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
+from pydp2.client.length import NO_DATASET
 from pydp2.client.pass_iterator import Pass
 from pydp2.client.progress import LoopState
 from pydp2.client.received import Conversion
@@ -226,7 +227,10 @@ class FrameworkLoader(Generic[T]):
         self._values.clear()
 
     def __len__(self) -> int:
-        return len(self.client)
+        try:
+            return len(self.client)
+        except TypeError as error:
+            raise TypeError(str(error).removesuffix(NO_DATASET)) from None
 
     def _has_length(self) -> bool:
         try:

@@ -11,7 +11,7 @@ import torch
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
-from pydp2.errors import StateMismatch
+from pydp2.errors import OptionError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, chosen_ranks, open_loader
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
@@ -125,6 +125,11 @@ class _StreamCopier:
     def __init__(self, converter: TensorConverter, device: Any) -> None:
         self._converter = converter
         self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if not torch.cuda.is_available():
+            raise OptionError(
+                f"device={device!r} needs a GPU that torch can use, and torch {torch.__version__} here has none; "
+                "leave device out, or install a torch for CUDA on a machine with a GPU"
+            )
         torch.empty(0, device=self._device)  # a device that there is not is an error here
         self._stream = torch.cuda.Stream(self._device)
 

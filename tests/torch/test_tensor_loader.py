@@ -254,3 +254,19 @@ def test_what_another_thread_must_not_convert_is_left_to_the_call(
             assert len(step["pixel"])
             time.sleep(0.004)
     assert (set(threads) == {threading.get_ident()}) == (why != "pad"), "what is padded may be made anywhere"
+
+
+def test_a_gpu_that_torch_cannot_use_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(OptionError, match=r"device='cuda' needs a GPU .*; leave device out, or install"):
+        pydp2.torch.loader(*TRAIN, device="cuda", **DIGITS)
+
+
+def test_a_length_that_is_not_known_is_one_of_this_loader(provider_file: Callable[[str], str]) -> None:
+    address = provider_file("@provider(input_types=[integer_value(9)])\ndef process(settings, filename):\n    yield 1")
+    with (
+        pydp2.torch.loader(["x", "y"], address, batch_size=3, workers=1, remember_counts=False) as data,
+        pytest.raises(TypeError, match="not known yet") as raised,
+    ):
+        len(data)
+    assert "DataLoader" not in str(raised.value)
