@@ -76,6 +76,19 @@ _DEAR = {"_streams", "named"}  # fixtures of a session or a module that run serv
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for the groups
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test as often as PYDP2_REPEAT says."""
+    rounds = int(os.environ.get("PYDP2_REPEAT", "1"))
+    if rounds > 1:
+        metafunc.fixturenames.append("_round")
+        metafunc.parametrize("_round", range(rounds), indirect=True)
+
+
+@pytest.fixture
+def _round(request: pytest.FixtureRequest) -> object:
+    return request.param
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests stay in one process when they run in several (``-n 4 --dist loadgroup``)."""
     for item in items:

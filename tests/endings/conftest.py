@@ -1,11 +1,7 @@
-"""Programs that end in every way, and the watch over what they leave behind.
-
-``PYDP2_REPEAT=50 pytest tests/endings`` runs every ending 50 times in a row.
-"""
+"""Programs that end in every way, and the watch over what they leave behind."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,19 +24,6 @@ def process(settings, filename):
     for i in range(10**9):
         yield i
 """
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test here as often as PYDP2_REPEAT says."""
-    rounds = int(os.environ.get("PYDP2_REPEAT", "1"))
-    if rounds > 1:
-        metafunc.fixturenames.append("_round")
-        metafunc.parametrize("_round", range(rounds), indirect=True)
-
-
-@pytest.fixture
-def _round(request: pytest.FixtureRequest) -> object:
-    return request.param
 
 
 @pytest.fixture(autouse=True)
