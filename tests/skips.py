@@ -2,6 +2,9 @@
 
 A run with less in it than it should have looks like one in which all is well. So a skip that no row of :data:`SKIPS`
 allows fails the run, and so does a row whose skips are due in this environment and do not come: it is to be deleted.
+
+Where ``PYDP2_SKIPPED`` names a file, the run writes there what another environment of ``.ci/run`` has to run: a line
+for each test or file that was skipped, the name of the environment, a tab, and the place as pytest takes it.
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +68,8 @@ class SkipLedger:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that is green otherwise ends with 1."""
+        if file := os.environ.get("PYDP2_SKIPPED"):
+            Path(file).write_text("".join(f"{line}\n" for line in self.elsewhere()), "utf-8")
         if session.exitstatus == pytest.ExitCode.OK and any(self.findings()):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -75,6 +79,12 @@ class SkipLedger:
             terminalreporter.section("skips that tests/skips.py does not have, or has in vain", red=True)
             for line in found:
                 terminalreporter.write_line(line)
+
+    def elsewhere(self) -> Iterator[str]:
+        """A line for each skip of a test that another environment runs."""
+        for path, reason in sorted(self._skipped.items()):
+            for why in sorted({row.why for row in self._table if row.allows(path, reason)} & {TORCH, JAX}):
+                yield f"{why}\t{path}"
 
     def findings(self) -> Iterator[str]:
         """A line for each skip that is not allowed, and for each row that is due and does not come true."""
@@ -149,12 +159,3 @@ SKIPS = [
         "beside the checkout", "files that the project does not ship", None,
     ),
 ]  # fmt: skip
-
-
-def places(environment: str) -> list[str]:
-    """The places of the tests that this environment of ``.ci/run`` runs."""
-    return list(dict.fromkeys(row.place for row in SKIPS if row.why == environment))
-
-
-if __name__ == "__main__":
-    print(*places(sys.argv[1]))  # noqa: T201 - a line for .ci/run

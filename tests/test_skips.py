@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .skips import JAX, SKIPS, TORCH, Skip, places
+from .skips import JAX, SKIPS, TORCH, Skip
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
@@ -86,5 +86,16 @@ def test_the_place_of_every_row_exists() -> None:
 def test_the_environments_of_the_checks_run_what_is_skipped_without_them() -> None:
     script = (ROOT / ".ci/run").read_text("utf-8")
     for environment in (TORCH, JAX):
-        assert f"tests/{environment}" in places(environment)
+        assert f"tests/{environment}" in [row.place for row in SKIPS if row.why == environment]
         assert re.search(rf"^framework {environment}\b", script, re.MULTILINE)
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["alone", "in two processes"])
+def test_a_run_writes_down_what_another_environment_is_to_run(
+    tmp_path: Path, processes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYDP2_SKIPPED", str(tmp_path / "skipped"))
+    row = ALLOWED.replace("'why'", "'torch'").format(due=None)
+    other = "Skip('test_some.py', 'no such', 'by hand', None)"
+    assert run(tmp_path, f"{row}, {other}", *processes)[0] == 0
+    assert (tmp_path / "skipped").read_text() == "torch\ttest_some.py::test_that_is_skipped\n"
