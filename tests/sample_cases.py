@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from pydp2 import native
 from pydp2.columns.columns import Columns
+from pydp2.errors import BadSample
 from pydp2.packers.packer import Packer
 from pydp2.schema.input_types import (
     STRING_TYPES,
@@ -29,6 +31,21 @@ from pydp2.schema.input_types import (
 DENSE_DTYPES: list[Any] = [None, "float64", "float16", "bool", "uint8", "int64", "uint64", ">i4"]
 with contextlib.suppress(ImportError):
     DENSE_DTYPES.append(dense_vector(1, dtype="bfloat16").dtype)
+
+
+FORMS = [True, False] if native.is_built() else [False]
+"""The forms of packing: compiled, where that was built, and in Python."""
+
+
+def verdict(declared: InputType, value: Any, strict: bool = False, form: bool | None = None) -> Any:
+    """What ``value`` becomes in a slot, as lists, or the message about it."""
+    packer = Packer(Slots((declared,), ("x",)), strict, native=form)
+    try:
+        packer.add([value])
+    except BadSample as error:
+        return str(error)
+    cut = packer.finish()
+    return str(cut.bad[0][1]) if cut.bad else [array.tolist() for array in cut.columns.arrays[0]]
 
 
 @st.composite

@@ -16,8 +16,7 @@ import pydp2
 from pydp2 import native, rows
 from pydp2.columns.array_likes import as_array
 from pydp2.columns.batch import Ragged
-from pydp2.errors import BadSample, OptionTypeError
-from pydp2.packers.packer import Packer
+from pydp2.errors import OptionTypeError
 from pydp2.reader.feeding import DataFeeder
 from pydp2.schema.input_types import (
     InputType,
@@ -38,24 +37,11 @@ from pydp2.schema.input_types import (
     text_sequence,
 )
 from tests.array_likes import KINDS, ByArray, ByDlpack, Unreadable
-
-FORMS = [True, False] if native.is_built() else [False]
-
+from tests.sample_cases import FORMS, verdict
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 each_form = pytest.mark.parametrize("form", FORMS, ids=["compiled", "python"][-len(FORMS) :])
 each_strict = pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
-
-
-def verdict(declared: InputType, value: Any, strict: bool = False, form: bool | None = None) -> Any:
-    """What ``value`` becomes, or the message about it."""
-    packer = Packer(Slots((declared,), ("x",)), strict, native=form)
-    try:
-        packer.add([value])
-    except BadSample as error:
-        return str(error)
-    cut = packer.finish()
-    return str(cut.bad[0][1]) if cut.bad else [array.tolist() for array in cut.columns.arrays[0]]
 
 
 def packed(declared: InputType, value: Any, strict: bool = False, form: bool | None = None) -> Any:

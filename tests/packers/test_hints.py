@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydp2 import native
 from pydp2.errors import BadSample
 from pydp2.packers.packer import Packer
 from pydp2.schema.input_types import (
@@ -31,20 +30,10 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
     text,
 )
+from tests.sample_cases import FORMS, verdict
 
-FORMS = [True, False] if native.is_built() else [False]
 MISSING = "; leave the sample out, or give a default"
 UTC = datetime.UTC
-
-
-def verdict(declared: InputType, value: Any, strict: bool, form: bool) -> Any:
-    packer = Packer(Slots((declared,), ("x",)), strict, native=form)
-    try:
-        packer.add([value])
-    except BadSample as error:
-        return str(error)
-    cut = packer.finish()
-    return str(cut.bad[0][1]) if cut.bad else [array.tolist() for array in cut.columns.arrays[0]]
 
 
 def said(declared: InputType, value: Any) -> str:

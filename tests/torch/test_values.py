@@ -10,9 +10,8 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 import pydp2  # noqa: E402
-from pydp2 import native, rows  # noqa: E402
+from pydp2 import rows  # noqa: E402
 from pydp2.errors import BadSample, OptionTypeError  # noqa: E402
-from pydp2.packers.packer import Packer  # noqa: E402
 from pydp2.reader.feeding import DataFeeder  # noqa: E402
 from pydp2.schema.input_types import (  # noqa: E402
     InputType,
@@ -28,19 +27,9 @@ from pydp2.schema.input_types import (  # noqa: E402
     sparse_binary_vector,
     sparse_float_vector,
 )
+from tests.sample_cases import FORMS, verdict  # noqa: E402
 
-FORMS = [True, False] if native.is_built() else [False]
 PICTURE = torch.arange(60, dtype=torch.uint8).reshape(4, 5, 3)
-
-
-def verdict(declared: InputType, value: Any, strict: bool, form: bool) -> Any:
-    packer = Packer(Slots((declared,), ("x",)), strict, native=form)
-    try:
-        packer.add([value])
-    except BadSample as error:
-        return str(error)
-    cut = packer.finish()
-    return str(cut.bad[0][1]) if cut.bad else [array.tolist() for array in cut.columns.arrays[0]]
 
 
 @pytest.mark.parametrize("form", FORMS)
