@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, LoggedChecksums
+from pydp2.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum, LoggedChecksums
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError, from_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread, SnapshotPoint
@@ -110,9 +110,8 @@ class FileDispatcher:
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
         self.ledgers: dict[int, FileLedger] = {}
         self._ends = FileEnds()
-        self._log = ChecksumLog(checksums)
-        self.checksums_before = NO_CHECKSUMS
-        """The same of the time before that snapshot, since the one before it."""
+        self._log, self._log_before = ChecksumLog(checksums), NO_CHECKSUMS
+        self._open_checksums: dict[int, FileChecksum] = {}  # of files of the cycle, to be logged unless they end before
         self._known = checksums.by_file()
         self._compared: dict[int, FileLedger] = {}  # of the merge, with samples read before, until they are compared
         self._next = 0  # files of the order below this position have an entry or are done
@@ -205,12 +204,12 @@ class FileDispatcher:
     def consume(self, file: int, count: int) -> None:
         """Note that ``count`` samples of ``file`` went into the pool."""
         ledger = self.ledgers[file]
-        checksum = ledger.checksum_to_log() if self.logs_checksums and ledger.is_merged else None
+        checksum = ledger.next_checksum() if self.logs_checksums and ledger.is_merged else None
         y = ledger.consume(count)
         if ledger.reread is None or y >= ledger.reread.start:  # else they had been taken before
             self.losses.taken += count
             if checksum is not None:
-                self._log.note(file, checksum)
+                self._open_checksums[file] = checksum
         if ledger.dropped:
             self._merge_moved(ledger, y)
         else:
@@ -243,13 +242,20 @@ class FileDispatcher:
 
     def note_snapshot(self) -> None:
         """Begin the checksums of what is merged from now on."""
-        self.checksums_before = self._log.view()
+        self._log_before = self.logged_checksums()
         self._log = ChecksumLog()
 
-    @property
-    def checksums(self) -> LoggedChecksums:
-        """Checksums of files that the merge took samples of since the last snapshot."""
+    def logged_checksums(self) -> LoggedChecksums:
+        """Return the checksums of files that the merge took samples of since the last snapshot."""
+        for file, known in self._open_checksums.items():
+            self._log.note(file, known)
+        self._open_checksums.clear()
         return self._log.view()
+
+    def take_checksums_before(self) -> LoggedChecksums:
+        """Return once the checksums of the time before the last snapshot, since the one before it."""
+        logged, self._log_before = self._log_before, NO_CHECKSUMS
+        return logged
 
     def end_checksums(self, files: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return where each of ``files`` has ended, and the checksum there; 0 for a file that has not."""
@@ -261,8 +267,11 @@ class FileDispatcher:
         self._ends.note(file, ledger.end_checksum)
         if not isinstance(ledger.end_error, NotRepeatable):  # else next_compared() returns the error
             self._compared.pop(file, None)
-        if self.logs_checksums and ledger.is_merged and (end := ledger.checksum_to_log(is_met=True)) is not None:
-            self._log.note(file, end)
+        if self.logs_checksums and ledger.is_merged:
+            self._open_checksums.pop(file, None)
+            index, checksum = ledger.end_checksum
+            if index or not ledger.committed:  # else it is not known
+                self._log.note(file, FileChecksum(index, checksum, True))
         self._cache.detach(ledger, self)
         if ledger.state is READING and ledger.worker is not None:
             self._unassign(ledger.worker, ledger)

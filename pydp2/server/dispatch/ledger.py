@@ -20,7 +20,6 @@ from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, SAMPLE_COST, FileRange
 from pydp2.server.dispatch.file_state import (
     CACHED,
-    COMPLETE,
     ENDED_STATES,
     FILE_TRANSITIONS,
     QUEUED,
@@ -76,10 +75,7 @@ class FileLedger:
     dropped_count: int = 0  # of dropped ones
     weight: int = 0  # of the samples
     is_plain: bool = True  # each of them weighs 1
-    logged: tuple[int, bool] = (
-        0,
-        False,
-    )  # sample index of the last checksum that was logged, and whether it is the end
+    logged_index: int = 0  # sample index of the last checksum that next_checksum() gave
 
     def move(self, event: FileEvent) -> None:
         """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
@@ -250,26 +246,19 @@ class FileLedger:
         self.end_met = True
         return True
 
-    def checksum_to_log(self, *, is_met: bool = False) -> FileChecksum | None:
-        """Return the checksum at the end of the run that the merge takes from, or at the end of the file if that is
-        known, or the merge has met it (``is_met``). None: it was returned before, or it is not known."""
-        before, is_end = self.logged
-        if is_end:
-            return None
-        # else a file that ends early would end there without a loss, or without its error, when it is read again
-        is_end = is_met or self.state is COMPLETE or self.in_cache
-        if is_end:
-            index, checksum = self.end_checksum
-            if not index and self.committed:
-                return None
+    def next_checksum(self) -> FileChecksum | None:
+        """Return the checksum at the end of the run that the merge takes from now; of a file in the cache, at the end
+        of the file. None: it was returned before, or it is not known."""
+        if self.in_cache:
+            index, checksum = self.cached_end
         elif self.end_index and self.end_index[0][1]:
             index, (checksum,) = self.end_index[0]
         else:
             return None
-        if index <= before and not is_end:
+        if index <= self.logged_index:
             return None
-        self.logged = index, is_end
-        return FileChecksum(index, checksum, is_end)
+        self.logged_index = index
+        return FileChecksum(index, checksum, False)
 
     def consume(self, count: int) -> int:
         """Take ``count`` samples of the first run for the merge. Return the sample index of the last one."""

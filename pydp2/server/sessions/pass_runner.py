@@ -365,8 +365,8 @@ class PassRunner:
             batches = [each._replace(bucket=each.bucket | {"group_longest": greatest}) for each in batches]
         read = self.dispatcher
         return BatchGroup(
-            batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends, read.checksums,
-            read.checksums_before,
+            batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends, read.logged_checksums(),
+            read.take_checksums_before(),
         )  # fmt: skip
 
     def _even_last_group(self, over: PassEnded) -> PassEnded:
