@@ -114,7 +114,7 @@ def test_killing_a_worker_ends_what_it_started(run: Run) -> None:
         engine.start(2, 0)
         wait(engine, Started, 2)
         engine.close()
-        assert not alive(engine.row(0)[0])
+        until(lambda: not alive(engine.row(0)[0]))
     """)
 
 
