@@ -16,7 +16,7 @@ from typing import Any
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.state_check import check_plain, check_seal, check_version, damaged, seal
 from pydp2.columns import sample_set
-from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums
+from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums, joined
 from pydp2.errors import OptionError, OptionTypeError, ProtocolError, RemoteProtocolError, StateMismatch
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import bucket_of_pass
@@ -123,7 +123,7 @@ class Position:
         return seal({
             "version": VERSION, "fits": dict(fits), "pass": self.pass_id, "batch": self.batch,
             "beyond": list(self.acknowledged_ahead), "facts": [list(early_end) for early_end in self.early_ends],
-            "point": point, "checksums": sample_set.set_to_text(self.checksums.by_file().encode()),
+            "point": point, "checksums": _checksums_text(self.checksums),
             **({"buckets": dict(self.buckets)} if self.buckets else {}),
         })  # fmt: skip
 
@@ -153,7 +153,7 @@ class Position:
             _field(state, "facts", _early_ends),
             _field(state, "beyond", _numbers),
             _field({"buckets": {}, **state}, "buckets", _buckets),
-            _field(state, "checksums", lambda text: decode_checksums(sample_set.set_from_text(text)).logged()),
+            _field(state, "checksums", _checksums),
         )
         position.check_sendable()
         check_seal(state)
@@ -181,6 +181,19 @@ class Position:
             parts = {"point": message.snapshot, "beyond": message.acknowledged_ahead, "buckets": message.buckets}
             field = max(parts, key=lambda name: len(repr(parts[name])))
             raise damaged(field, ValueError(f"it is larger than a service takes ({error})")) from None
+
+
+def join_checksums(*states: Mapping[str, Any]) -> str:
+    """Return the field "checksums" for a state between ``states``; without any, that of a pass that was not begun."""
+    return _checksums_text(joined(_checksums(state["checksums"]) for state in states))
+
+
+def _checksums_text(logged: LoggedChecksums) -> str:
+    return sample_set.set_to_text(logged.by_file().encode())
+
+
+def _checksums(text: str) -> LoggedChecksums:
+    return decode_checksums(sample_set.set_from_text(text)).logged()
 
 
 def _field(state: Mapping[str, Any], name: str, read: Callable[[Any], Any]) -> Any:

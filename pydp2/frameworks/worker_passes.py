@@ -23,7 +23,7 @@ from typing import Any
 from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
-from pydp2.client.position import Position
+from pydp2.client.position import Position, join_checksums
 from pydp2.client.state_check import seal
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
@@ -165,13 +165,16 @@ class _States:
         batch, self._next = self._next, self._next + self._workers * self._world_size
         if self._worker == self._workers - 1:
             return now
-        return seal({**now, "batch": batch, "point": before["point"]})
+        between = {"batch": batch, "point": before["point"], "checksums": join_checksums(before, now)}
+        return seal({**now, **between})
 
 
 def beginning_of_pass(state: Mapping[str, Any], pass_id: int, bounds: Sequence[int] | None) -> dict[str, Any]:
     """Return the state at the beginning of pass ``pass_id`` of the stream that ``state`` is of. ``bounds``: of its
     buckets, where they are known."""
-    fresh: dict[str, Any] = {"pass": pass_id, "batch": 0, "beyond": [], "facts": [], "point": None}
+    fresh: dict[str, Any] = {
+        "pass": pass_id, "batch": 0, "beyond": [], "facts": [], "point": None, "checksums": join_checksums()
+    }  # fmt: skip
     known = {} if bounds is None else {"bounds": list(bounds)}
     return seal({**{key: value for key, value in state.items() if key != "buckets"}, **fresh, **_buckets(known)})
 

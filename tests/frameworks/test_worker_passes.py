@@ -92,6 +92,28 @@ def test_the_state_behind_any_batch_continues_there_with_any_number_of_workers(
     assert [found for found, _ in in_turn(passes, after)] == expected[2]
 
 
+def test_of_a_provider_that_draws_anew_in_each_pass_the_next_pass_is_not_compared_with_a_state_of_the_one_before(
+    provider_file: Callable[[str], str],
+) -> None:
+    address = provider_file(
+        "@provider(input_types=[integer_value(1 << 30)], pool_size=20)\n"
+        "def process(settings, filename):\n"
+        "    yield from (int(settings.rng.integers(1 << 30)) for _ in range(30))"
+    )
+    with pydp2.launch(FILES, address, workers=1) as service:
+        with service.connect(job="one", **NUMBERS_OPTIONS) as data:
+            expected = [[samples(batch) for batch in data] for _ in range(2)]
+        passes = WorkerPasses(service.address, None, Ranks(), job="two", **NUMBERS_OPTIONS)
+        share = in_turn(passes, 2)
+        for _ in range(5):
+            _, state = next(share)
+        share.close()
+        for _ in range(2):
+            passes.load_state_dict(state)
+            assert [found for found, _ in in_turn(passes, 2)] == expected[0][5:]
+            assert [found for found, _ in in_turn(passes, 3)] == expected[1]
+
+
 def test_a_state_of_workers_is_one_of_a_client_and_the_other_way_round(
     service: pydp2.Service, passes: WorkerPasses, expected: list[list[Samples]]
 ) -> None:

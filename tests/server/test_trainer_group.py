@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from pydp2.client.position import Position
+from pydp2.columns.checksum_log import joined
 from pydp2.errors import JobTaken, OptionError, ProviderError, RemoteProtocolError, Rewound, from_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BATCH_COST
@@ -509,6 +510,21 @@ def test_dynamic_one_who_wakes_before_anybody_took_its_batches_goes_on_with_them
     made.team.check_leases(made.now)
     run_out(made, [trainer])
     assert trainer.used == [(0, n) for n in range(10)]
+
+
+def test_ranks_are_sent_the_checksums_from_batch_to_batch_also_where_a_point_lies_between() -> None:
+    """A worker of a framework makes states between its own batches, with the point that it knew before."""
+    made = World(40, 3)
+    ranks = [made.come(rank) for rank in range(3)]
+    for rank in ranks:
+        made.begin(rank)
+    for _ in range(13):
+        for rank in ranks:
+            before = rank.position
+            assert made.next(rank) is not None
+            first = 0 if before.point is None else before.point.saved["index"]
+            known = joined([before.checksums, rank.position.checksums]).by_file()
+            assert {*range(first, rank.position.batch)} <= {*known.files.tolist()}
 
 
 def test_ranks_go_on_behind_their_last_batch_when_rows_are_lost_with_a_host() -> None:
