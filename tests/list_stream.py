@@ -32,6 +32,9 @@ class ListPosition:
     def next_pass(self) -> ListPosition:
         return ListPosition(self.pass_id + 1)
 
+    def with_later_checksums(self) -> ListPosition:
+        return self
+
     def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
         return seal({"version": VERSION, "fits": identity, "pass": self.pass_id, "batch": self.batch})
 

@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
     def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
         """Return the place as plain data."""
-        return {"state": self.position.to_state(identity), "offset": self.offset}
+        return {"state": self.position.with_later_checksums().to_state(identity), "offset": self.offset}
 
 
 class Cursor:

@@ -16,7 +16,7 @@ from typing import Any
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.state_check import check_plain, check_seal, check_version, damaged, seal
 from pydp2.columns import sample_set
-from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums, joined
+from pydp2.columns.checksum_log import LoggedChecksums, decode_checksums, joined
 from pydp2.errors import OptionError, OptionTypeError, ProtocolError, RemoteProtocolError, StateMismatch
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import bucket_of_pass
@@ -52,7 +52,7 @@ class Position:
     early_ends: list[list[Any]] = field(default_factory=list)
     acknowledged_ahead: list[int] = field(default_factory=list)
     buckets: dict[str, Any] = field(default_factory=dict)
-    checksums: LoggedChecksums = NO_CHECKSUMS
+    checksums: LoggedChecksums = field(default_factory=LoggedChecksums)
 
     def next_pass(self) -> Position:
         """Return the position before the pass that follows."""
@@ -90,7 +90,9 @@ class Position:
         batch, beyond = head.position_after, self.acknowledged_ahead
         if head.batch_index >= head.position_after:
             batch, beyond = self._after_shared(head)
-        logged = (NO_CHECKSUMS if head.snapshot else self.checksums).extended(checksums)
+        logged = self.checksums.extended(checksums)  # behind a new point as well, for with_later_checksums()
+        if head.snapshot:
+            logged = LoggedChecksums().extended(checksums)
         all_ends = self.early_ends + early_ends if early_ends else self.early_ends
         return Position(self.pass_id, batch, point, all_ends, beyond, buckets, logged)
 
@@ -105,6 +107,10 @@ class Position:
             beyond.remove(batch)
             batch += 1
         return batch, sorted(beyond)
+
+    def with_later_checksums(self) -> Position:
+        """Return this position for a trainer that has had some rows of the batches behind it, too."""
+        return replace(self, checksums=self.checksums.whole())
 
     @classmethod
     def from_welcome(cls, place: Any) -> Position:

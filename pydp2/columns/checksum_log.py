@@ -3,8 +3,8 @@
 A point has checksums of the files that it needs. The batches between the point and a position are made again, from
 files of which the point knows nothing, so a position has checksums of these. A service logs them as the merge comes to
 them, the records that are new travel with the batch that follows, and a client appends them to a log of its own: a
-position is a log and the number of its records that count. :class:`FileChecksums` is what comes of it, with the last
-record of each file; it is saved and compared.
+position is a log and the number of its records that count. More records than it needs do no harm, because they are of
+the same pass. :class:`FileChecksums` is what comes of it, with the last record of each file; it is saved and compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FileChecksum(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoggedChecksums:
-    """First ``size`` numbers of a log, which only grows. An empty log has no owner."""
+    """First ``size`` numbers of a log, which only grows."""
 
     values: array[int] = field(default_factory=lambda: array("q"))
     size: int = 0
@@ -52,9 +52,14 @@ class LoggedChecksums:
         else follows in it."""
         if not records:
             return self
-        values = self.values if self.size and len(self.values) == self.size else self.values[: self.size]
+        is_last = len(self.values) == self.size and self.values is not NO_CHECKSUMS.values
+        values = self.values if is_last else self.values[: self.size]
         values.frombytes(records)
         return LoggedChecksums(values, len(values))
+
+    def whole(self) -> LoggedChecksums:
+        """Return all that was noted in the log since, too."""
+        return LoggedChecksums(self.values, len(self.values))
 
     def by_file(self) -> FileChecksums:
         """Return the last record of each file: what comes later in a file covers what comes before it."""
@@ -65,7 +70,7 @@ class LoggedChecksums:
 
 
 NO_CHECKSUMS = LoggedChecksums()
-"""No checksums."""
+"""No checksums; nothing is added to this log."""
 
 
 class ChecksumLog:

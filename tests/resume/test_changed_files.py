@@ -203,6 +203,61 @@ def test_a_file_that_was_read_since_the_last_point_and_gives_other_samples_ends_
                 next(iter(data))
 
 
+TOKENS = """
+@provider(input_types={"tokens": integer_value_sequence(1 << 20)}, pool_size=20)
+def process(settings, filename):
+    with open(filename) as lines:
+        for line in lines:
+            yield {"tokens": [int(line)] * 3}
+"""
+
+
+@pytest.mark.parametrize("kind", ["mixture", "wrapped", "best fit"])
+def test_a_file_of_which_a_stream_has_taken_some_rows_of_a_batch_is_compared(
+    kind: str, provider_file: Callable[..., str], text_files: Callable[..., list[str]]
+) -> None:
+    """Its position is before the batch in hand, whose samples come from files that were not read before it."""
+    address = provider_file(TOKENS)
+    all_lines = [[100 * file + i for i in range(10)] for file in range(40)]
+    files = text_files(all_lines)
+    options: dict[str, Any] = {"seed": 3, "workers": 1, "interleave": 2}
+
+    def stream() -> Any:
+        if kind == "mixture":
+            return pydp2.mix([(files[:20], 1), (files[20:], 1)], address, batch_size=4, **options)
+        return pydp2.pack_sequences(
+            pydp2.load(files, address, batch_size=64, **options), slot="tokens", length=8, batch_size=2,
+            strategy="wrapped" if kind == "wrapped" else "bfd",
+        )  # fmt: skip
+
+    def had(batch: Any) -> list[int]:
+        values = batch["tokens"].values if kind == "mixture" else batch["tokens"].ravel()
+        return sorted({int(value) for value in values})
+
+    with stream() as data:
+        seen, states = [], []
+        for batch in data:
+            seen.append(had(batch))
+            states.append(json.dumps(data.state_dict()))
+            if len(states) == 12:
+                break
+    for at in (0, 4, 11):
+        last = seen[at][-1]
+        text_files([[*each[:-1], 99_999] if last // 100 == file else each for file, each in enumerate(all_lines)])
+        with stream() as data:
+            data.load_state_dict(json.loads(states[at]))
+            rest, error = [], ""
+            try:
+                rest += (had(batch) for batch in data)
+            except NotRepeatable as raised:
+                error = str(raised)
+        assert files[last // 100] in error or not error
+        if not error:
+            assert rest[: 11 - at] == seen[at + 1 :]
+            assert not any(99_999 in each for each in rest), "its last sample was read with the first"
+        text_files(all_lines)
+
+
 @pytest.mark.parametrize("kind", ["whole pass", "unshuffled"])
 def test_in_the_tail_files_without_a_sample_that_is_needed_are_not_compared(
     kind: str, stopped: Callable[..., Any], text_files: Callable[..., list[str]], provider_file: Callable[..., str]
