@@ -15,7 +15,7 @@ from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.server.snapshots.job_snapshot import PassState
 from pydp2.server.timing import DEFAULT_TIMING
 from tests.seeds import each_seed
-from tests.server.teams import LEASE, Trainer, World
+from tests.server.teams import LEASE, Trainer, World, position_at
 
 BYTES = [1, 3 * BATCH_COST, 1 << 20]
 """What a trainer may be sent and not have used: two batches, three, or more than it asks for."""
@@ -525,6 +525,20 @@ def test_ranks_are_sent_the_checksums_from_batch_to_batch_also_where_a_point_lie
             first = 0 if before.point is None else before.point.saved["index"]
             known = joined([before.checksums, rank.position.checksums]).by_file()
             assert {*range(first, rank.position.batch)} <= {*known.files.tolist()}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_first_batch_of_a_run_brings_the_checksums_from_the_state_on_though_a_point_lies_between(
+    dynamic: bool,
+) -> None:
+    made = World(40, 1, dynamic=dynamic)
+    trainer = made.come()
+    made.begin(trainer, position_at(6))
+    before = trainer.position
+    assert made.next(trainer) == 6
+    assert trainer.position.point is not None or dynamic
+    known = joined([before.checksums, trainer.position.checksums]).by_file()
+    assert {*range(7)} <= {*known.files.tolist()}
 
 
 def test_ranks_go_on_behind_their_last_batch_when_rows_are_lost_with_a_host() -> None:

@@ -231,8 +231,10 @@ class Trainer:
         cut, picked = batch.batch.cut, batch.batch.rows
         point = None if at.point is self.point else at.point
         records = at.checksums.since(self.checksums)
-        if self.checksums is not None and (before := batch.group.checksums_before).values is self.checksums.values:
-            records = before.since(self.checksums) + records  # for a state between the last batch and this one
+        if self.checksums is None or self.checksums.values is not at.checksums.values:
+            # for a state between the last batch and this one, from the point of the last one
+            before = batch.group.checksums_before if self.checksums is None else self.checksums.whole()
+            records = before.since(self.checksums) + records
         self.point, self.checksums, early_ends = at.point, at.checksums, []
         if self.met != len(met := batch.group.early_ends):
             early_ends = to_frames(early_end for early_end in met if early_end[0] not in self.told)
