@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -94,6 +95,16 @@ def no_hang() -> Iterator[None]:
         yield
 
 
+def threads_of(pid: int) -> list[str]:
+    """What each thread of a process is doing, and which signals it has not taken."""
+    found = []
+    for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
+        lines = (task / "status").read_text().splitlines()
+        words = [line for line in lines if line.startswith(("State", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"))]
+        found.append(f"{task.name} in {(task / 'wchan').read_text()}: {', '.join(words)}")
+    return found
+
+
 class Program:
     """A program of the user's that runs: a Python process with its own session, whose output is collected."""
 
@@ -102,10 +113,14 @@ class Program:
         script.write_text(code)
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
         main = threading.current_thread() is threading.main_thread()  # no other one may change handlers
-        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL} if main else {}
-        before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+        usual = {
+            signal.SIGINT: signal.default_int_handler,
+            signal.SIGHUP: signal.SIG_DFL,
+            signal.SIGQUIT: signal.SIG_DFL,
+        }
+        before = {number: signal.signal(number, handler) for number, handler in usual.items() if main}
         self.process = start_program([str(script), *words], folder, environment)
-        for number, handler in before.items():  # a shell has the background ignore Ctrl-C, and nohup SIGHUP
+        for number, handler in before.items():  # a shell has the background ignore SIGINT and SIGQUIT, and nohup SIGHUP
             signal.signal(number, handler)
         self.pid = self.process.pid
         self.lines: list[str] = []
@@ -140,9 +155,16 @@ class Program:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
+    def wait(self, seconds: float = 30.0) -> int:
+        """Wait for its end; its status."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it still runs after {seconds} s: {threads_of(self.pid)}") from None
+
     def ended(self, seconds: float = 30.0) -> int:
         """Its exit status, once it has ended and nothing writes to its output any more: its service ended too."""
-        status = self.process.wait(seconds)
+        status = self.wait(seconds)
         for reader in self._readers:
             reader.join(seconds)
             assert not reader.is_alive(), f"its output is still open; stderr so far: {self.screen}"

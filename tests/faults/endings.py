@@ -63,7 +63,7 @@ def play_signals(bench: Bench, schedule: Schedule) -> Report:
                 os.killpg(program.pid, signal.SIGINT)
         else:
             (os.killpg if name == "SIGINT" else os.kill)(program.pid, signal.Signals[name])
-        program.process.wait(30)
+        program.wait()
         assert eventually(gone), f"{event.what}: {processes('pydp2-')} still run after 5 s"
         took = time.monotonic() - began
         longest = max(longest, took)
@@ -110,7 +110,7 @@ def play_groups(bench: Bench, schedule: Schedule) -> Report:
         for pid in {*everybody, *others(), program.pid}:
             bench.signal(pid, signal.SIGKILL)
             killed += 1
-        program.process.wait(30)
+        program.wait()
         assert eventually(lambda: all(map(is_dead, everybody)) and not others()), "somebody lives on"  # noqa: B023 - called here
     data = Dataset((100,) * 6, pool_size=100)
     judge = Judge(expected(data.counts, data.pool_size, 16, schedule.seed))

@@ -36,11 +36,13 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 class _Pair:
-    """A connection through the relay: two sockets, and what waits to be written to each, with its time."""
+    """A connection through the relay: two sockets, and what waits to be written to each, with its time. ``ended``: the
+    sockets whose other side writes no more."""
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.other = {near: far, far: near}
         self.waiting: dict[socket.socket, deque[tuple[float, bytes]]] = {near: deque(), far: deque()}
+        self.ended: set[socket.socket] = set()
 
 
 class Relay(threading.Thread):
@@ -168,22 +170,28 @@ class Relay(threading.Thread):
             return
         if not data:  # the end comes behind what was sent before it
             self._selector.unregister(one)
+            pair.ended.add(one)
         pair.waiting[pair.other[one]].append((time.monotonic() + self.delay, data))
 
     def _write(self, one: socket.socket) -> None:
         waiting = self._pairs[one].waiting[one]
         while waiting and not self.held and waiting[0][0] <= time.monotonic():
             when, data = waiting.popleft()
-            if not data:
-                self._drop(one)
+            if not data:  # no reset yet: that would take from the other side what it has not read
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_WR)
+                if len(self._pairs[one].ended) == 2:
+                    self._drop(one)
                 return
             try:
                 sent = one.send(data)
             except BlockingIOError:
                 sent = 0
             except OSError:
-                self._drop(one)
-                return
+                if one not in self._pairs[one].ended:
+                    self._drop(one)
+                    return
+                sent = len(data)  # nobody is there to read it
             if sent < len(data):
                 waiting.appendleft((when, data[sent:]))
                 return
