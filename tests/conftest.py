@@ -75,7 +75,6 @@ _TOGETHER = ("faults", "benchmarks")  # folders whose tests load the whole machi
 _DEAR = {"_streams", "named"}  # fixtures of a session or a module that run services: made in one process only
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for the groups
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test as often as PYDP2_REPEAT says."""
     rounds = int(os.environ.get("PYDP2_REPEAT", "1"))
@@ -89,6 +88,7 @@ def _round(request: pytest.FixtureRequest) -> object:
     return request.param
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests stay in one process when they run in several (``-n 4 --dist loadgroup``)."""
     for item in items:
