@@ -226,9 +226,9 @@ class FileDispatcher:
         """Return whether ``file``, which is read again, is known to be what it was."""
         return self.ledgers[file].compare()
 
-    def next_compared(self) -> int | FileFailure | None:
-        """Return a file that the merge has come to, whose checksum is known and which is not compared yet; a failure if
-        a file is not what it was; None: there is neither."""
+    def next_compared(self) -> tuple[int, int] | FileFailure | None:
+        """Return a file that the merge has come to, whose checksum is known and which is not compared yet, and how many
+        samples are missing for that; a failure if a file is not what it was; None: there is neither."""
         for file, ledger in [*self._compared.items()]:
             if not ledger.bound:
                 continue
@@ -236,7 +236,8 @@ class FileDispatcher:
             if isinstance(outcome, FileFailure):
                 return outcome
             if outcome is WAIT:
-                return file
+                assert ledger.reread is not None
+                return file, max(1, ledger.reread.checksum_index - ledger.committed)
             del self._compared[file]
         return None
 

@@ -445,7 +445,7 @@ class PassRunner:
         if outcome is not None:
             return outcome
         if found is not None:
-            return BlockedOnFile(found)
+            return BlockedOnFile(*found)
         self._is_compared = True
         return self._batcher.next()
 
