@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class SkipLedger:
         """A line for each skip of a test that another environment runs."""
         for path, reason in sorted(self._skipped.items()):
             for why in sorted({row.why for row in self._table if row.allows(path, reason)} & {TORCH, JAX}):
-                yield f"{why}\t{path}"
+                yield f"{why}\t{_GROUP.sub('', path)}"
 
     def findings(self) -> Iterator[str]:
         """A line for each skip that is not allowed, and for each row that is due and does not come true."""
@@ -109,6 +110,7 @@ def rows(places: str, reason: str, why: str, due: bool | None) -> list[Skip]:
 
 
 TORCH, JAX = "torch", "jax"
+_GROUP = re.compile(r"@\w+$")  # of a test that pytest-xdist keeps beside others
 _BY_HAND = "a command of CONTRIBUTING.md runs it, by hand"
 _NO_GPU = "machines of CI have no GPU"
 _ROOT = os.geteuid() == 0
