@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
 import pytest
 from pydp2_samples import path
 
 torch: Any = pytest.importorskip("torch")
+resource_tracker.ensure_running()  # of spawned workers, and of libraries; it ends with this process
 DIGITS: dict[str, Any] = {"batch_size": 100, "seed": 7, "root": path("digits"), "workers": 1}
 TRAIN = ("train.list", "digits_provider.process")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import time
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ def test_the_processes_of_a_spawned_loader_find_the_service(passes: list[list[st
         steps = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn")
         assert [digest(step) for step in steps] == passes[0]
         del steps
-    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]  # else it stays until this process ends
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
