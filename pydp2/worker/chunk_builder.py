@@ -381,9 +381,9 @@ class ChunkBuilder:
 def _not_repeatable(task: FileTask) -> NotRepeatable:
     return NotRepeatable(
         f"file {task.context.filename}: process() did not repeat itself: run again, its first {task.required_samples} "
-        "samples "
-        "are not those that it gave before; make it depend on the file alone (settings.rng is seeded per file, and so "
-        "are the global generators of random, numpy and torch; `pydp2 check` shows the first sample that differs)"
+        "samples are not those that it gave before; if the file was changed, bring it back; else make process() depend "
+        "on the file alone (settings.rng is seeded per file, and so are the global generators of random, numpy and "
+        "torch; `pydp2 check` shows the first sample that differs)"
     )
 
 
