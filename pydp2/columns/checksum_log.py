@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.sample_set import decode_varints, encode_varints
+from pydp2.columns.sample_set import VARINT_BYTES, decode_varints, encode_varints, leading_varints
 from pydp2.errors import OptionError
 
 Ints = npt.NDArray[np.int64]
@@ -99,6 +99,8 @@ class FileChecksums:
 
     def of(self, file: int) -> FileChecksum | None:
         """Return the checksum of ``file``, None if there is none."""
+        if not len(self.files):  # as in a pass from its start, for each of its files
+            return None
         at = int(np.searchsorted(self.files, file))
         if at == len(self.files) or int(self.files[at]) != file:
             return None
@@ -134,8 +136,8 @@ def decode_checksums(data: bytes, files: int = _LIMIT) -> FileChecksums:
 def _decode(data: bytes) -> FileChecksums:
     if not data:
         return LoggedChecksums().by_file()
-    count_end = int(np.flatnonzero(np.frombuffer(data[:10], np.uint8) < 128)[0]) + 1
-    count = int(decode_varints(data[:count_end])[0])
+    head = leading_varints(data[:VARINT_BYTES], 1)
+    count_end, count = len(head), int(decode_varints(head)[0])
     edge = len(data) - _CHECKSUM_BYTES * count
     if edge < count_end + 2 * count:
         raise ValueError("they are cut off")

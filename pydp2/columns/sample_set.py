@@ -19,7 +19,8 @@ from pydp2.native import is_active
 
 Ints = npt.NDArray[np.int64]
 _MAX_BYTES = 1 << 30  # bytes of a set: far above any pool, far below what would hurt
-_VARINT_BYTES = 10  # bytes that the largest number takes
+VARINT_BYTES = 10
+"""Number of bytes that the largest number takes."""
 _FORM_GAPS, _FORM_RUNS = b"g", b"r"
 
 
@@ -68,12 +69,12 @@ def decode_set(data: bytes) -> tuple[Ints, Ints]:
 
 def files_of_set(data: bytes) -> Ints:
     """Return the files of a set that :func:`encode_set` encoded, in order, without a look at its samples."""
-    count = int(decode_varints(_leading_varints(data[1 : 1 + _VARINT_BYTES], 1))[0])
-    head = decode_varints(_leading_varints(data[1 : 1 + _VARINT_BYTES * (1 + count)], 1 + count))
+    count = int(decode_varints(leading_varints(data[1 : 1 + VARINT_BYTES], 1))[0])
+    head = decode_varints(leading_varints(data[1 : 1 + VARINT_BYTES * (1 + count)], 1 + count))
     return np.cumsum(head[1:] + 1) - 1
 
 
-def _leading_varints(data: bytes, count: int) -> bytes:
+def leading_varints(data: bytes, count: int) -> bytes:
     """Return the bytes of the first ``count`` numbers in ``data``."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) < 128)
     return data[: int(ends[count - 1]) + 1]

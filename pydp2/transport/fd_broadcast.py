@@ -110,7 +110,7 @@ class FdRequest:
         except BlockingIOError:
             return None
         except OSError:
-            note, descriptors = b"", []
+            descriptors = []
         for descriptor in descriptors[1:]:
             os.close(descriptor)
         if not descriptors:

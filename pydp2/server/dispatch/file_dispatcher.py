@@ -82,7 +82,7 @@ class FileDispatcher:
 
     ``order``: the files in the order in which the merge wants them; ``saved`` and ``early_ends``: the point at which a
     pass is taken up in its middle, and what is known of files that ended early before it; ``checksums``: of files that
-    the merge had taken samples of since, all of which are compared.
+    the merge had taken samples of since, all of which are compared (None: no state is made in the middle of the pass).
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FileDispatcher:
         order: npt.NDArray[np.int64],
         saved: SnapshotPoint | None = None,
         early_ends: Mapping[int, tuple[int, str]] | None = None,
-        checksums: LoggedChecksums = NO_CHECKSUMS,
+        checksums: LoggedChecksums | None = None,
     ) -> None:
         self.pass_id, self.seed = pass_id, seed
         self._order = order
@@ -110,10 +110,11 @@ class FileDispatcher:
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
         self.ledgers: dict[int, FileLedger] = {}
         self._ends = FileEnds()
+        self._logs_checksums, checksums = checksums is not None, checksums or NO_CHECKSUMS
         self._log, self._log_before = ChecksumLog(checksums), NO_CHECKSUMS
         self._open_checksums: dict[int, FileChecksum] = {}  # of files of the cycle, to be logged unless they end before
         self._known = checksums.by_file()
-        self._compared: dict[int, FileLedger] = {}  # of the merge, with samples read before, until they are compared
+        self._uncompared: dict[int, FileLedger] = {}  # of the merge, with samples read before, until they are compared
         self._next = 0  # files of the order below this position have an entry or are done
         self._bound = 0
         self._positions: npt.NDArray[np.int64] | None = None
@@ -133,8 +134,6 @@ class FileDispatcher:
         self._ended = False
         self.budget, self.number = context.budget, 0
         """What all readings of the service share, and which of them this is."""
-        self.logs_checksums = True
-        """False if nobody makes a state in the middle of the pass."""
         self.rows_stay = False
         """True if rows may stay on the hosts of their workers."""
         self.attempts: Attempts[FileDispatcher] = Attempts()
@@ -204,7 +203,7 @@ class FileDispatcher:
     def consume(self, file: int, count: int) -> None:
         """Note that ``count`` samples of ``file`` went into the pool."""
         ledger = self.ledgers[file]
-        checksum = ledger.next_checksum() if self.logs_checksums and ledger.is_merged else None
+        checksum = ledger.next_checksum() if self._logs_checksums and ledger.is_merged else None
         y = ledger.consume(count)
         if ledger.reread is None or y >= ledger.reread.start:  # else they had been taken before
             self.losses.taken += count
@@ -226,10 +225,10 @@ class FileDispatcher:
         """Return whether ``file``, which is read again, is known to be what it was."""
         return self.ledgers[file].compare()
 
-    def next_compared(self) -> tuple[int, int] | FileFailure | None:
+    def next_to_compare(self) -> tuple[int, int] | FileFailure | None:
         """Return a file that the merge has come to, whose checksum is known and which is not compared yet, and how many
         samples are missing for that; a failure if a file is not what it was; None: there is neither."""
-        for file, ledger in [*self._compared.items()]:
+        for file, ledger in [*self._uncompared.items()]:
             if not ledger.bound:
                 continue
             outcome = ledger.compare()
@@ -238,7 +237,7 @@ class FileDispatcher:
             if outcome is WAIT:
                 assert ledger.reread is not None
                 return file, max(1, ledger.reread.checksum_index - ledger.committed)
-            del self._compared[file]
+            del self._uncompared[file]
         return None
 
     def note_snapshot(self) -> None:
@@ -266,9 +265,9 @@ class FileDispatcher:
         """Note that the merge met the end of ``file``, or needs nothing more of it."""
         ledger = self.ledgers.pop(file)
         self._ends.note(file, ledger.end_checksum)
-        if not isinstance(ledger.end_error, NotRepeatable):  # else next_compared() returns the error
-            self._compared.pop(file, None)
-        if self.logs_checksums and ledger.is_merged:
+        if not isinstance(ledger.end_error, NotRepeatable):  # else next_to_compare() returns the error
+            self._uncompared.pop(file, None)
+        if self._logs_checksums and ledger.is_merged:
             self._open_checksums.pop(file, None)
             index, checksum = ledger.end_checksum
             if index or not ledger.committed:  # else it is not known
@@ -558,7 +557,7 @@ class FileDispatcher:
             reread = with_checksum(reread, known)
         ledger = self.ledgers[file] = open_ledger(file, position, reread, until)
         if reread is not None and ledger.is_merged:
-            self._compared[file] = ledger
+            self._uncompared[file] = ledger
         ledger.pull = self._pull(file)
         if file not in self.losses.early_ends:  # the cache knows nothing of an end that only this job has
             self._open_in_cache(ledger)

@@ -352,11 +352,11 @@ class ClientGateway:
     def _begin_pass(
         self, job_session: JobSession, peer: bytes, begin: m.BeginPass, body: Sequence[memoryview], now: float
     ) -> None:
-        came, files = split_begin_frames(begin, body), len(self._files)
+        content, files = split_begin_frames(begin, body), len(self._files)
         try:
-            saved = SnapshotPoint.from_wire(begin.snapshot, came.pool, files) if begin.snapshot else None
-            early_ends = check_early_ends(came.early_ends, files)
-            checksums = decode_checksums(came.checksums, files).logged()
+            saved = SnapshotPoint.from_wire(begin.snapshot, content.pool, files) if begin.snapshot else None
+            early_ends = check_early_ends(content.early_ends, files)
+            checksums = decode_checksums(content.checksums, files).logged()
             check_batch_numbers(begin)
         except Error as error:
             self._send(peer, m.Failed(begin.request_id, to_wire(error)))

@@ -203,10 +203,9 @@ class PassRunner:
         )
         self.dispatcher = FileDispatcher(
             self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=saved, early_ends=early_ends,
-            checksums=start.at.checksums,
+            checksums=None if plan.relaxed or self._counting else start.at.checksums,
         )  # fmt: skip
         self.dispatcher.rows_stay = self._may_rows_stay(plan)
-        self.dispatcher.logs_checksums = not (plan.relaxed or self._counting)
         self._begin_batches(plan, order, start)
         return self.dispatcher
 
@@ -363,10 +362,9 @@ class PassRunner:
             longest = [each.bucket["longest"] for each in batches]
             greatest = max(longest) if all(longest) else 0
             batches = [each._replace(bucket=each.bucket | {"group_longest": greatest}) for each in batches]
-        read = self.dispatcher
         return BatchGroup(
-            batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends, read.logged_checksums(),
-            read.take_checksums_before(),
+            batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends,
+            self.dispatcher.logged_checksums(), self.dispatcher.take_checksums_before(),
         )  # fmt: skip
 
     def _even_last_group(self, over: PassEnded) -> PassEnded:
@@ -434,12 +432,12 @@ class PassRunner:
         which the state has a checksum and that the merge has come to."""
         assert self._batcher is not None
         assert self.dispatcher is not None
-        outcome: BatchCut | BlockedOnFile | PassFailed | PassDone | None = None
-        if self._is_compared or self._batcher.batch_index < self._skip_to:
-            outcome = self._batcher.next()
-            if self._is_compared or isinstance(outcome, BatchCut | BlockedOnFile):
-                return outcome
-        found = self.dispatcher.next_compared()  # its error says more than that of a pass which is another one
+        if self._is_compared:
+            return self._batcher.next()
+        outcome = self._batcher.next() if self._batcher.batch_index < self._skip_to else None
+        if isinstance(outcome, BatchCut | BlockedOnFile):
+            return outcome
+        found = self.dispatcher.next_to_compare()  # its error says more than that of a pass which is another one
         if isinstance(found, FileFailure):
             return PassFailed(found.error)
         if outcome is not None:
