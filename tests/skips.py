@@ -2,6 +2,7 @@
 
 A run with less in it than it should have looks like one in which all is well. So a skip that no row of :data:`SKIPS`
 allows fails the run, and so does a row whose skips are due in this environment and do not come: it is to be deleted.
+Where a run is asked for single tests of a file, no row of that file has to come true.
 
 Where ``PYDP2_SKIPPED`` names a file, the run writes there what another environment of ``.ci/run`` has to run: a line
 for each test or file that was skipped, the name of the environment, a tab, and the place as pytest takes it.
@@ -52,6 +53,7 @@ class SkipLedger:
         self._table = table
         self._seen: set[str] = set()
         self._skipped: dict[str, str] = {}
+        self._in_part: set[str] = set()  # files of which single tests were asked for
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file or folder of tests may be skipped as a whole."""
@@ -69,6 +71,7 @@ class SkipLedger:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that is green otherwise ends with 1."""
+        self._note_parts(session.config)
         if file := os.environ.get("PYDP2_SKIPPED"):
             Path(file).write_text("".join(f"{line}\n" for line in self.elsewhere()), "utf-8")
         if session.exitstatus == pytest.ExitCode.OK and any(self.findings()):
@@ -80,6 +83,13 @@ class SkipLedger:
             terminalreporter.section("skips that tests/skips.py does not have, or has in vain", red=True)
             for line in found:
                 terminalreporter.write_line(line)
+
+    def _note_parts(self, config: pytest.Config) -> None:
+        """Look at what was asked for."""
+        asked = [arg.partition("::") for arg in config.args]
+        root, here = config.rootpath, config.invocation_params.dir
+        places = [(os.path.relpath(here / file, root), test) for file, _, test in asked]
+        self._in_part = {file for file, test in places if test} - {file for file, test in places if not test}
 
     def elsewhere(self) -> Iterator[str]:
         """A line for each skip of a test that another environment runs."""
@@ -94,7 +104,8 @@ class SkipLedger:
                 yield f"{path} was skipped, and no row allows it: {reason}"
         for row in self._table:
             came = any(row.allows(path, reason) for path, reason in self._skipped.items())
-            if row.due and not came and any(map(row.covers, self._seen)):
+            looked_at = any(row.covers(path) for path in self._seen if path.partition("::")[0] not in self._in_part)
+            if row.due and not came and looked_at:
                 yield f"nothing of {row.place} was skipped because of {row.reason!r}: delete the row"
 
 

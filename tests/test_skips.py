@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,12 @@ CONFTEST = """
 ALLOWED = "Skip('test_some.py', 'no such thing', 'why', {due})"
 
 
-def run(folder: Path, rows: str, *more: str, tests: str = TESTS) -> tuple[int, str]:
-    """The exit status and the output of pytest over ``tests``, with a list of ``rows``."""
+def run(folder: Path, rows: str, *more: str, tests: str = TESTS, at: Sequence[str] = ()) -> tuple[int, str]:
+    """The exit status and the output of pytest over ``tests``, with a list of ``rows``. ``at``: what is run of them."""
     for name, text in (("test_some.py", tests), ("conftest.py", CONFTEST.format(root=str(ROOT), rows=rows))):
         (folder / name).write_text("\n".join(line[4:] for line in text.splitlines()))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={folder}"]
-    done = subprocess.run([*command, str(folder), *more], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, *(at or [str(folder)]), *more], capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -64,6 +65,16 @@ def test_a_row_that_is_due_and_does_not_come_true_ends_the_run_with_1(tmp_path: 
     assert run(tmp_path, f"{ALLOWED.format(due=True)}, {never.format(due=None)}")[0] == 0
     elsewhere = "Skip('test_other.py', 'something else', 'why', True)"  # not looked at in this run
     assert run(tmp_path, f"{ALLOWED.format(due=True)}, {elsewhere}")[0] == 0
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["alone", "in two processes"])
+def test_where_single_tests_were_asked_for_no_row_has_to_come_true(tmp_path: Path, processes: tuple[str, ...]) -> None:
+    rows = "Skip('test_some.py', 'something else', 'why', True)"
+    single = str(tmp_path / "test_some.py::test_that_runs")
+    assert run(tmp_path, rows, *processes, at=[single])[0] == 0
+    assert run(tmp_path, rows, *processes, at=[single, str(tmp_path / "test_some.py")])[0] == 1, "and the whole file"
+    status, shown = run(tmp_path, "", *processes, at=[str(tmp_path / "test_some.py::test_that_is_skipped")])
+    assert (status, "was skipped, and no row allows it" in shown) == (1, True), "but no other skip is allowed"
 
 
 def test_a_row_that_is_not_due_here_allows_nothing(tmp_path: Path) -> None:
