@@ -17,6 +17,10 @@ from typing import Any
 import numpy as np
 
 from pydp2 import dense_vector, provider
+from pydp2.host.worker.chunk_builder import MAX_BYTES, MAX_ROWS
+from pydp2.host.worker.loop import FLUSH
+from pydp2.host.worker.scheduler import TaskScheduler
+from pydp2.host.worker.task import FileTask, UnsentSample
 from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
@@ -25,10 +29,6 @@ from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.sessions.gateway import read_ahead_budget
 from pydp2.server.sessions.pass_runner import BatchGroup, JobPlan, PassEnded, PassRunner
 from pydp2.server.workers.worker_pool import WorkerPool
-from pydp2.worker.chunk_builder import MAX_BYTES, MAX_ROWS
-from pydp2.worker.loop import FLUSH
-from pydp2.worker.scheduler import TaskScheduler
-from pydp2.worker.task import FileTask, UnsentSample
 
 WORKERS = (2, 8, 32, 64, 128, 256)
 """Numbers of workers whose use is measured."""

@@ -28,21 +28,21 @@ import numpy as np
 from benchmarks import many
 from pydp2 import dense_vector, integer_value_sequence, provider
 from pydp2.client.prefetch_window import PrefetchWindow
-from pydp2.columns.columns import Columns
-from pydp2.engine.base import Exited, Started, StatusPage
-from pydp2.file_list import FileList
+from pydp2.data.columns.columns import Columns
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.provider_schema import Schema
+from pydp2.host.engine.base import Exited, Started, StatusPage
 from pydp2.host.list_entries import sampled_entries
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec, status_rows
 from pydp2.options.tables import job_options
-from pydp2.packers.packer import Packer
+from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileRange
-from pydp2.release import RELEASE
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import Send
-from pydp2.server.host_gateway import HostGateway
+from pydp2.server.hosts.host_gateway import HostGateway
 from pydp2.server.loop import Server
-from pydp2.server.spec import ServiceSpec, status_rows
-from pydp2.server.timing import Timing
+from pydp2.system.release import RELEASE
 from pydp2.transport.in_process import InProcessHub, InProcessLine
 from pydp2.transport.slabs import put_in_slab
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from pydp2_cli.output import stdout_console
 
-_ROLES = ("trainer", "observer", "worker")  # pydp2.keys.ROLES, which is imported late
+_ROLES = ("trainer", "observer", "worker")  # pydp2.transport.key_files.ROLES, which is imported late
 _folder = click.argument("folder", type=click.Path(path_type=Path))
 
 
@@ -32,7 +32,7 @@ def new(folder: Path) -> None:
 
     Nobody but its owner needs the file secret.key, which has mode 0600.
     """
-    from pydp2 import keys
+    from pydp2.transport import key_files as keys
 
     pair = keys.new_folder(folder)
     click.echo(pair.public)
@@ -51,7 +51,7 @@ def allow(folder: Path, name: str, public: str, role: str) -> None:
 
     It counts at once, also for a service that is running. An older key of that name is replaced.
     """
-    from pydp2 import keys
+    from pydp2.transport import key_files as keys
 
     keys.allow(folder, name, role, public)
     click.echo(f"{folder}: {name} may come in as {role}", err=True)
@@ -66,7 +66,7 @@ def drop(folder: Path, name: str) -> None:
     A service that is running tells the peer so, and ends its connections within three seconds. What it has not sent by
     then, it does not send any more.
     """
-    from pydp2 import keys
+    from pydp2.transport import key_files as keys
 
     keys.drop(folder, name)
     click.echo(f"{folder}: {name} may not come in any more", err=True)
@@ -78,7 +78,7 @@ def list_keys(folder: Path) -> None:
     """List the peers that the service whose keys are in FOLDER lets in: name, role and public key."""
     from rich.table import Table
 
-    from pydp2 import keys
+    from pydp2.transport import key_files as keys
 
     known = keys.allowed_keys(folder)
     table = Table("name", "role", "public key", box=None)

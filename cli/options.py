@@ -333,7 +333,7 @@ _MAX_ARGS_BYTES = 256 << 20
 
 def _read_args_file(name: str) -> dict[str, Any]:
     """Return the arguments in a file."""
-    from pydp2.file_bytes import read_named
+    from pydp2.system.file_bytes import read_named
 
     readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
     path = Path(name)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pydp2.log_writer import LogWriter
+    from pydp2.system.log_writer import LogWriter
 
 _NO_TERMINAL_WIDTH = 200  # columns where there is no terminal: nothing is cut that a program may want to read
 _WRITE_TIMEOUT = 1.0  # seconds that a command waits for its terminal at most
@@ -90,8 +90,8 @@ def _escaping_stdout() -> Iterator[None]:
 
 
 class _LazyLogWriter(io.RawIOBase):
-    """Writer over ``descriptor`` that imports :class:`pydp2.log_writer.LogWriter` at the first write, so ``--help``
-    and the completion of a shell are quick."""
+    """Writer over ``descriptor`` that imports :class:`pydp2.system.log_writer.LogWriter` at the first write, so
+    ``--help`` and the completion of a shell are quick."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class _LazyLogWriter(io.RawIOBase):
             return len(data)
         if self.writer is None:
             self._importing = True
-            from pydp2.log_writer import LogWriter
+            from pydp2.system.log_writer import LogWriter
 
             self.writer, self._importing = LogWriter(self._descriptor, _WRITE_TIMEOUT), False
         return self.writer.write(data)
@@ -213,7 +213,7 @@ class StderrRelay:
     def diverted(self) -> Iterator[None]:
         """Divert descriptor 2 to the relay inside the context, for processes to inherit; the terminal needs another."""
         sys.stderr.flush()
-        from pydp2.log_writer import LOG_TIMES
+        from pydp2.system.log_writer import LOG_TIMES
 
         saved = os.dup(2)
         os.dup2(self._write, 2)

@@ -253,7 +253,7 @@ class _LineDisplay:
             self.print(f"pydp2: {', '.join(figures.parts())}")
 
     def print(self, text: str, style: str = "") -> None:
-        from pydp2.log_writer import with_times
+        from pydp2.system.log_writer import with_times
 
         is_log = text.startswith("pydp2:")  # else it is for the user to copy
         self._console.print(with_times(text, self._console.file) if is_log else text, style=style, soft_wrap=True)
@@ -268,7 +268,7 @@ class _LiveDisplay:
     def __init__(self, console: Console) -> None:
         from rich.text import Text
 
-        from pydp2.log_writer import log_stream
+        from pydp2.system.log_writer import log_stream
 
         self._console = console
         # A descriptor of its own: number 2 is lent to the service while it starts.

@@ -9,7 +9,7 @@ import importlib as _importlib
 import sys as _sys
 import typing as _typing
 
-import pydp2.release as _release
+import pydp2.system.release as _release
 
 if _sys.platform == "win32":  # before anything is imported that Windows does not have
     raise ImportError(
@@ -34,24 +34,15 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.api.sources import define_py_data_sources2
     from pydp2.api.worker_host import WorkerHost as WorkerHost
     from pydp2.client import Client as Client
-    from pydp2.columns.batch import Batch as Batch
-    from pydp2.columns.batch import BinaryArray as BinaryArray
-    from pydp2.columns.batch import Csr as Csr
-    from pydp2.columns.batch import Ragged as Ragged
-    from pydp2.columns.batch import StringArray as StringArray
-    from pydp2.columns.checksum import checksums as checksums
-    from pydp2.diagnostics.bench import bench as bench
-    from pydp2.diagnostics.check import check as check
-    from pydp2.diagnostics.peek import peek as peek
-    from pydp2.diagnostics.replay import replay as replay
-    from pydp2.mixing import MixedBatch as MixedBatch
-    from pydp2.mixing import Mixture as Mixture
-    from pydp2.mixing import mix as mix
-    from pydp2.native import packing as packing
-    from pydp2.packers.many_samples import rows as rows
-    from pydp2.providers import CacheType, provider
-    from pydp2.providers import Provider as Provider
-    from pydp2.schema.input_types import (
+    from pydp2.data.columns.batch import Batch as Batch
+    from pydp2.data.columns.batch import BinaryArray as BinaryArray
+    from pydp2.data.columns.batch import Csr as Csr
+    from pydp2.data.columns.batch import Ragged as Ragged
+    from pydp2.data.columns.batch import StringArray as StringArray
+    from pydp2.data.columns.checksum import checksums as checksums
+    from pydp2.data.native import packing as packing
+    from pydp2.data.packers.many_samples import rows as rows
+    from pydp2.data.schema.input_types import (
         DataType,
         InputType,
         SequenceType,
@@ -77,15 +68,24 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         sparse_vector_sequence,
         sparse_vector_sub_sequence,
     )
-    from pydp2.schema.input_types import raw as raw
-    from pydp2.schema.input_types import raw_sequence as raw_sequence
-    from pydp2.schema.input_types import scalar as scalar
-    from pydp2.schema.input_types import scalar_sequence as scalar_sequence
-    from pydp2.schema.input_types import text as text
-    from pydp2.schema.input_types import text_sequence as text_sequence
-    from pydp2.sequence_packing import PackedBatch as PackedBatch
-    from pydp2.sequence_packing import PackedSequences as PackedSequences
-    from pydp2.sequence_packing import pack_sequences as pack_sequences
+    from pydp2.data.schema.input_types import raw as raw
+    from pydp2.data.schema.input_types import raw_sequence as raw_sequence
+    from pydp2.data.schema.input_types import scalar as scalar
+    from pydp2.data.schema.input_types import scalar_sequence as scalar_sequence
+    from pydp2.data.schema.input_types import text as text
+    from pydp2.data.schema.input_types import text_sequence as text_sequence
+    from pydp2.diagnostics.bench import bench as bench
+    from pydp2.diagnostics.check import check as check
+    from pydp2.diagnostics.peek import peek as peek
+    from pydp2.diagnostics.replay import replay as replay
+    from pydp2.providers import CacheType, provider
+    from pydp2.providers import Provider as Provider
+    from pydp2.streams.mixing import MixedBatch as MixedBatch
+    from pydp2.streams.mixing import Mixture as Mixture
+    from pydp2.streams.mixing import mix as mix
+    from pydp2.streams.sequence_packing import PackedBatch as PackedBatch
+    from pydp2.streams.sequence_packing import PackedSequences as PackedSequences
+    from pydp2.streams.sequence_packing import pack_sequences as pack_sequences
 
 __version__ = _release.RELEASE
 
@@ -119,50 +119,50 @@ __all__ = [
     "sparse_vector_sub_sequence",
 ]
 
-_HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
-    "Batch": "pydp2.columns.batch",
-    "BinaryArray": "pydp2.columns.batch",
+_HOMES = dict.fromkeys(__all__, "pydp2.data.schema.input_types") | {
+    "Batch": "pydp2.data.columns.batch",
+    "BinaryArray": "pydp2.data.columns.batch",
     "CacheEntry": "pydp2.api.cache_admin",
     "CacheFolder": "pydp2.api.cache_admin",
     "CacheType": "pydp2.providers",
     "Client": "pydp2.client",
-    "MixedBatch": "pydp2.mixing",
-    "Mixture": "pydp2.mixing",
-    "PackedBatch": "pydp2.sequence_packing",
-    "PackedSequences": "pydp2.sequence_packing",
-    "Csr": "pydp2.columns.batch",
+    "MixedBatch": "pydp2.streams.mixing",
+    "Mixture": "pydp2.streams.mixing",
+    "PackedBatch": "pydp2.streams.sequence_packing",
+    "PackedSequences": "pydp2.streams.sequence_packing",
+    "Csr": "pydp2.data.columns.batch",
     "FileCount": "pydp2.api.counting",
     "ListCount": "pydp2.api.counting",
     "Provider": "pydp2.providers",
-    "Ragged": "pydp2.columns.batch",
+    "Ragged": "pydp2.data.columns.batch",
     "Service": "pydp2.api.service",
     "Source": "pydp2.api.sources",
-    "StringArray": "pydp2.columns.batch",
+    "StringArray": "pydp2.data.columns.batch",
     "WorkerHost": "pydp2.api.worker_host",
     "bench": "pydp2.diagnostics.bench",
     "check": "pydp2.diagnostics.check",
-    "checksums": "pydp2.columns.checksum",
+    "checksums": "pydp2.data.columns.checksum",
     "connect": "pydp2.api.service",
     "count": "pydp2.api.counting",
     "define_py_data_sources2": "pydp2.api.sources",
     "errors": "pydp2.errors",  # the module itself
     "launch": "pydp2.api.service",
     "load": "pydp2.api.service",
-    "mix": "pydp2.mixing",
-    "pack_sequences": "pydp2.sequence_packing",
-    "packing": "pydp2.native",
+    "mix": "pydp2.streams.mixing",
+    "pack_sequences": "pydp2.streams.sequence_packing",
+    "packing": "pydp2.data.native",
     "peek": "pydp2.diagnostics.peek",
     "prepare": "pydp2.api.service",
     "provider": "pydp2.providers",
-    "raw": "pydp2.schema.input_types",
-    "raw_sequence": "pydp2.schema.input_types",
+    "raw": "pydp2.data.schema.input_types",
+    "raw_sequence": "pydp2.data.schema.input_types",
     "replay": "pydp2.diagnostics.replay",
-    "rows": "pydp2.packers.many_samples",
-    "scalar": "pydp2.schema.input_types",
-    "scalar_sequence": "pydp2.schema.input_types",
+    "rows": "pydp2.data.packers.many_samples",
+    "scalar": "pydp2.data.schema.input_types",
+    "scalar_sequence": "pydp2.data.schema.input_types",
     "stats": "pydp2.api.service",
-    "text": "pydp2.schema.input_types",
-    "text_sequence": "pydp2.schema.input_types",
+    "text": "pydp2.data.schema.input_types",
+    "text_sequence": "pydp2.data.schema.input_types",
 }
 """Public names, and the module that each is imported from."""
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
-from pydp2.columns.batch import Batch, Csr, Ragged, Value
+from pydp2.data.columns.batch import Batch, Csr, Ragged, Value
 from pydp2.errors import ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection

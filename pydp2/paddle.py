@@ -14,8 +14,9 @@ import numpy as np
 
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
-from pydp2.columns.batch import Batch, Csr, Ragged, Value
-from pydp2.columns.columns import Array
+from pydp2.data.columns.batch import Batch, Csr, Ragged, Value
+from pydp2.data.columns.columns import Array
+from pydp2.data.schema.input_types import DataType, Slots
 from pydp2.errors import ClientUseError, Error, OptionError, OptionTypeError, from_wire, to_wire
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
@@ -23,7 +24,6 @@ from pydp2.frameworks.shared_service import LOADER_OPTIONS, Ranks, chosen_ranks,
 from pydp2.frameworks.worker_passes import WorkerPasses
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
-from pydp2.schema.input_types import DataType, Slots
 
 try:
     import paddle

@@ -22,10 +22,10 @@ import pydp2
 from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.api.worker_host import check_codec
 from pydp2.errors import Error, HostRefused, OptionError, ServiceLost, ServiceUnreachable
-from pydp2.keys import ConnectionFile
-from pydp2.log_writer import write_stderr
 from pydp2.options.tables import SERVICE_OPTIONS, JobKeywords, ServiceKeywords, check_keywords, takes
 from pydp2.providers.address import address_of
+from pydp2.system.log_writer import write_stderr
+from pydp2.transport.key_files import ConnectionFile
 
 NAMESPACE = "pydp2"
 """Ray namespace of the actors."""

@@ -15,8 +15,9 @@ import numpy as np
 
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
-from pydp2.columns.batch import Batch, Csr, Ragged, row_splits
-from pydp2.columns.columns import Array, aligned
+from pydp2.data.columns.batch import Batch, Csr, Ragged, row_splits
+from pydp2.data.columns.columns import Array, aligned
+from pydp2.data.schema.input_types import DataType, InputType, SequenceType, Slots
 from pydp2.errors import ClientUseError, OptionError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
@@ -24,7 +25,6 @@ from pydp2.frameworks.shared_service import LOADER_OPTIONS, Ranks, chosen_ranks,
 from pydp2.frameworks.sparse_rows import sorted_columns
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
-from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
 
 try:
     import tensorflow as tf

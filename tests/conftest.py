@@ -21,7 +21,7 @@ import pytest
 from _pytest.assertion import rewrite
 
 from pydp2.api import preparation
-from pydp2.server.timing import Timing
+from pydp2.options.timing import Timing
 
 from . import skips, warm_starts
 from .warm_starts import REAL_STARTS, WarmStarts
@@ -246,7 +246,7 @@ def text_files(tmp_path: Path) -> Callable[[Sequence[Sequence[object]]], list[st
 @pytest.fixture
 def timing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``timing(missing_rank=0.5)``: services that this process starts from here on have other times than usual."""
-    return lambda **seconds: monkeypatch.setattr("pydp2.server.timing.DEFAULT_TIMING", Timing(**seconds))
+    return lambda **seconds: monkeypatch.setattr("pydp2.options.timing.DEFAULT_TIMING", Timing(**seconds))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydp2.client import client, connection
 from pydp2.client.stream import Stream
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
 from pydp2.transport import sockets
 
 LEAVING = ("if 0 in session.current_call and session.current_call[0] is token:", "del session.current_call[0]")

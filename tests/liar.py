@@ -9,12 +9,12 @@ from typing import Any
 
 import zmq
 
-from pydp2.file_list import FileList
 from pydp2.host.list_entries import sampled_entries
+from pydp2.options.file_list import FileList
 from pydp2.protocol import messages as m
-from pydp2.release import RELEASE
-from pydp2.service_address import split_key
+from pydp2.system.release import RELEASE
 from pydp2.transport.keys import KeyPair, secure_client
+from pydp2.transport.service_address import split_key
 
 from .simulated.hostile import broken
 

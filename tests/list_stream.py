@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.client.cursor import Place
-from pydp2.client.derived_stream import VERSION, Cut, DerivedStream
 from pydp2.client.describe import Fact
 from pydp2.client.state_check import seal
-from pydp2.columns.batch import Batch
-from pydp2.columns.columns import Columns
-from pydp2.schema.input_types import Slots, integer_value_sequence
+from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.columns import Columns
+from pydp2.data.schema.input_types import Slots, integer_value_sequence
+from pydp2.streams.cursor import Place
+from pydp2.streams.derived_stream import VERSION, Cut, DerivedStream
 
 from .interruptions import Interruption
 

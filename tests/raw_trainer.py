@@ -10,8 +10,8 @@ from typing import Any
 import zmq
 
 from pydp2.protocol import messages as m
-from pydp2.service_address import ipc_path
 from pydp2.transport.admission import request_admission
+from pydp2.transport.service_address import ipc_path
 
 
 class RawTrainer:

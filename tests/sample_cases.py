@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from pydp2 import native
-from pydp2.columns.columns import Columns
-from pydp2.errors import BadSample
-from pydp2.packers.packer import Packer
-from pydp2.schema.input_types import (
+from pydp2.data import native
+from pydp2.data.columns.columns import Columns
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.input_types import (
     STRING_TYPES,
     DataType,
     InputType,
@@ -27,6 +26,7 @@ from pydp2.schema.input_types import (
     is_bfloat16,
     is_float,
 )
+from pydp2.errors import BadSample
 
 DENSE_DTYPES: list[Any] = [None, "float64", "float16", "bool", "uint8", "int64", "uint64", ">i4"]
 with contextlib.suppress(ImportError):

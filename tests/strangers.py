@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pydp2.service_address import ipc_path, split_token
+from pydp2.transport.service_address import ipc_path, split_token
 
 from .runs import eventually, processes
 

@@ -24,9 +24,10 @@ import pytest
 from pydp2_cli import main
 
 import pydp2
-from pydp2.engine import output
-from pydp2.host.agent_state import AGENT_TRANSITIONS
+from pydp2.host.agent.agent_state import AGENT_TRANSITIONS
+from pydp2.host.engine import output
 from pydp2.host.watch_state import WATCH_TRANSITIONS
+from pydp2.host.worker import chunk_builder
 from pydp2.options.tables import ELSEWHERE, JOB_OPTIONS, SERVICE_OPTIONS, Option
 from pydp2.options.values import number_of_bytes
 from pydp2.order.file_order import BLOCK_LENGTHS
@@ -38,7 +39,6 @@ from pydp2.server.dispatch.file_state import FILE_TRANSITIONS
 from pydp2.server.dispatch.ledger import MAX_DEATHS
 from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS
 from pydp2.server.workers.worker_state import WORK_TRANSITIONS
-from pydp2.worker import chunk_builder
 
 from .warm_starts import run_program
 

@@ -25,8 +25,8 @@ CODE = ("pydp2", "cli", "sample_data")
 INSTALLED_AS = {"pydp2_cli": "cli", "pydp2_samples": "sample_data"}
 LIBRARIES = {  # numpy is at home everywhere
     "zmq": {"transport"},
-    "msgpack": {"cache", "host", "protocol", "server", "server.snapshots", "server.spec"},
-    "isal": {"columns"},
+    "msgpack": {"server.cache", "host", "protocol", "server", "server.snapshots", "options"},
+    "isal": {"data.columns"},
     "prometheus_client": {"server"},
     "ray": {"ray"},
     "paddle": {"paddle"},
@@ -61,13 +61,16 @@ def parts() -> dict[str, set[str]]:
 
 def part_of(file: Path) -> str:
     """The row of the table that ``file`` belongs to."""
-    top, *rest = file.relative_to(ROOT).parts
+    top, *rest = file.relative_to(ROOT).with_suffix("").parts
     if top != "pydp2":
         return top
-    name = rest[0].removesuffix(".py")
-    if name == "server" and (inside := f"server.{rest[1].removesuffix('.py')}") in parts():
-        return inside
-    return "pydp2" if name == "__init__" else name
+    return "pydp2" if rest[0] == "__init__" else row_of(rest)
+
+
+def row_of(path: list[str]) -> str:
+    """The row of a module below ``pydp2``: a wing may have rows for its rooms."""
+    inside = ".".join(path[:2])
+    return inside if inside in parts() else path[0]
 
 
 def module_of(file: Path) -> str:
@@ -102,10 +105,8 @@ def ours(name: str) -> str | None:
         return INSTALLED_AS[top]
     if top != "pydp2":
         return None
-    if rest[:1] == ["server"] and (inside := ".".join(rest[:2])) in parts():
-        return inside
     known = rest and ((ROOT / "pydp2" / rest[0]).is_dir() or (ROOT / "pydp2" / f"{rest[0]}.py").is_file())
-    return rest[0] if known else "pydp2"
+    return row_of(rest) if known else "pydp2"
 
 
 @pytest.fixture(scope="module")
@@ -236,8 +237,9 @@ def test_every_folder_and_file_of_tests_mirrors_a_part_or_is_explained(table: di
     explained = set(re.findall(r"^\| `(\w+)` ", text.partition("<!-- tests -->")[2].partition("<!-- end -->")[0], re.M))
     folders = {p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and any(p.glob("*.py"))}
     files = {p.name.removeprefix("test_").removesuffix(".py") for p in (ROOT / "tests").glob("test_*.py")}
-    assert folders - set(table) - explained == set()
-    assert files - set(table) - {"docs", "house", "packaging", "skips"} == set()
+    rooms = {part.rpartition(".")[2] for part in table}
+    assert folders - rooms - explained == set()
+    assert files - rooms - {"docs", "house", "packaging", "skips"} == set()
 
 
 def tracked() -> list[Path]:

@@ -39,7 +39,7 @@ from typing import IO, Any, NoReturn
 
 from pydp2.api import interpreter
 from pydp2.api.rundir import is_open, move_above_standard_streams
-from pydp2.engine.fork_setup import flush_output
+from pydp2.host.engine.fork_setup import flush_output
 
 REAL_STARTS = frozenset(
     {"endings", "benchmarks", "cli", "metrics", "test_machine.py", "test_memory.py", "test_address_space.py"}
@@ -48,8 +48,8 @@ REAL_STARTS = frozenset(
 they measure processes, or are about how these start and end."""
 TEMPLATE = "warm-start"
 """The name of the process that is forked. It is no leftover of a test."""
-_SERVERS = ("pydp2.server.main", "pydp2.host.main")  # a server, and the agent of a host: each by its main()
-_LATE = ("pydp2.server.serving", "pydp2.host.running")  # what these import later than that
+_SERVERS = ("pydp2.server.main", "pydp2.host.agent.main")  # a server, and the agent of a host: each by its main()
+_LATE = ("pydp2.server.serving", "pydp2.host.agent.running")  # what these import later than that
 _MOST = 1 << 16  # bytes of a request
 _HIGH = 200  # descriptors from here on are nobody's while those of a request are put in their places
 _RLIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -264,7 +264,7 @@ def template(descriptor: int) -> None:
     until ``descriptor`` is closed. In a program that was forked, return, or raise what it raises."""
     gc.disable()
     from pydp2.api import service, worker_host
-    from pydp2.engine.process_control import set_name
+    from pydp2.host.engine.process_control import set_name
 
     mains = {module: importlib.import_module(module).main for module in _SERVERS}
     for module in _LATE:

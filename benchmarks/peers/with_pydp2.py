@@ -18,7 +18,7 @@ import pydp2
 from benchmarks import consumer
 from benchmarks.job import BATCH, Batch, Job
 from benchmarks.prepared import told
-from pydp2.keys import ConnectionFile
+from pydp2.transport.key_files import ConnectionFile
 
 _PROVIDED = Path(__file__).with_name("provided.py")
 _PATIENCE = 30.0

@@ -11,11 +11,11 @@ from pathlib import Path
 from pydp2.api.rundir import RunDir
 from pydp2.client import Target
 from pydp2.errors import OptionError
-from pydp2.keys import CONNECTION_VARIABLE, ROLES, ConnectionFile, own_pair
 from pydp2.options.tables import ServiceOptions
 from pydp2.options.values import folder_path
-from pydp2.service_address import split_key, split_token, with_key, without_token
+from pydp2.transport.key_files import CONNECTION_VARIABLE, ROLES, ConnectionFile, own_pair
 from pydp2.transport.keys import KeyPair, new_key_pair
+from pydp2.transport.service_address import split_key, split_token, with_key, without_token
 
 _LAST_PORT = 65_535
 _KEY_DIGITS_OF_PATH = 16

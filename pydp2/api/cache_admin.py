@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pydp2.cache.counts import read_counts
-from pydp2.cache.file_format import CacheEntryReader, DamagedEntry
-from pydp2.cache.folder import EntryFile, count_files, default_folder, entry_files, remove_entry, remove_leftovers
 from pydp2.errors import OptionError
+from pydp2.server.cache.counts import read_counts
+from pydp2.server.cache.file_format import CacheEntryReader, DamagedEntry
+from pydp2.server.cache.folder import (
+    EntryFile,
+    count_files,
+    default_folder,
+    entry_files,
+    remove_entry,
+    remove_leftovers,
+)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydp2.api.rundir import RELEASE_SECONDS, RETRY_SECONDS, is_at, open_lock
 from pydp2.errors import OptionError, ServiceUnreachable
-from pydp2.keys import ConnectionFile, is_connection_text
+from pydp2.transport.key_files import ConnectionFile, is_connection_text
 
 _MAX_BYTES = 64 * 1024
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)

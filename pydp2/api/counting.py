@@ -11,9 +11,6 @@ from typing import Any, Unpack
 
 from pydp2.api.service import launch
 from pydp2.api.sources import Files, Source, resolve_source
-from pydp2.cache.counts import CountsLoaded, CountStore
-from pydp2.cache.disk_messages import CacheOrigin
-from pydp2.cache.folder import default_folder
 from pydp2.client.counting import count_samples
 from pydp2.client.length import PassLength
 from pydp2.errors import OptionError
@@ -30,6 +27,9 @@ from pydp2.options.tables import (
 )
 from pydp2.options.values import MAX_CYCLE
 from pydp2.providers import Provider, address_of
+from pydp2.server.cache.counts import CountsLoaded, CountStore
+from pydp2.server.cache.disk_messages import CacheOrigin
+from pydp2.server.cache.folder import default_folder
 
 _FILES_PER_WORKER = 4  # of the list that are read in turns
 

@@ -6,8 +6,8 @@ import os
 import resource
 
 from pydp2.errors import OptionError
-from pydp2.metrics import cgroups
 from pydp2.server.available_memory import AvailableMemory, available_memory
+from pydp2.system import cgroups
 
 _BASE_OPEN_FILES = 60  # descriptors of a server: some 36, those of clients, what a death takes for a moment, a reserve
 _PROCESS_BYTES = 56 << 20  # bytes of memory that server, supervisor and template have before anything is read

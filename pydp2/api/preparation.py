@@ -1,9 +1,9 @@
 """Know the processes that have imported a provider for this program, so that later services need not import it again.
 
-A service whose provider takes long to import leaves such a process behind (:mod:`pydp2.engine.prepared`). It serves the
-services of this program that name the same provider and would import it in the same surroundings. A program can also
-have a provider imported before its first service (:mod:`pydp2.host.import_ahead`), which then waits for the rest of the
-import.
+A service whose provider takes long to import leaves such a process behind (:mod:`pydp2.host.engine.prepared`). It
+serves the services of this program that name the same provider and would import it in the same surroundings. A program
+can also have a provider imported before its first service (:mod:`pydp2.host.import_ahead`), which then waits for the
+rest of the import.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 from pydp2.api.interpreter import await_readable, start_interpreter
 from pydp2.api.rundir import move_above_standard_streams
+from pydp2.options.service_spec import ServiceSpec, packed, send_blocks
 from pydp2.providers.program_state import ProgramState
-from pydp2.server.spec import ServiceSpec, packed, send_blocks
 
 _MOST = 4  # processes that a program has at a time
 _ANSWER_SECONDS = 5.0  # for a process that only has to fork
@@ -110,7 +110,7 @@ class Preparation:
 
 def begin_import(provider: str, root: str, path: tuple[str, ...], program: bytes) -> None:
     """Start a process that imports ``provider`` for services to come, unless there is one. The arguments are those of
-    :class:`~pydp2.server.spec.ServiceSpec`."""
+    :class:`~pydp2.options.service_spec.ServiceSpec`."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         return
     try:

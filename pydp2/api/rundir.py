@@ -21,7 +21,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from pydp2.errors import OptionError, ServiceUnreachable
-from pydp2.service_address import new_token, split_token
+from pydp2.transport.service_address import new_token, split_token
 
 _LOCK = "lock"
 """Name of the file that is the lock of a state directory; in a run directory it only keeps a rename from taking the

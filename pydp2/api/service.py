@@ -25,11 +25,14 @@ from pydp2.api.interpreter import await_readable, start_interpreter
 from pydp2.api.preparation import Preparation, begin_import
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
 from pydp2.api.sources import Files, Source, resolve_root, resolve_source
-from pydp2.cache.folder import default_folder
 from pydp2.client import Client, Target, ask_stats
+from pydp2.data.columns.html_table import html_table
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
-from pydp2.file_list import FileList
-from pydp2.html_table import html_table
+from pydp2.host.worker import IN_WORKER
+from pydp2.host.worker.gil import require_gil
+from pydp2.options import timing
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec, receive_plain, send_spec
 from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
@@ -47,12 +50,9 @@ from pydp2.options.values import bind_address, seconds
 from pydp2.protocol import plain_data
 from pydp2.providers import Provider, address_of
 from pydp2.providers.program_state import ProgramState
-from pydp2.server import timing
-from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
-from pydp2.service_address import ipc_path, split_token, with_token, without_token
+from pydp2.server.cache.folder import default_folder
 from pydp2.transport import address_space
-from pydp2.worker import IN_WORKER
-from pydp2.worker.gil import require_gil
+from pydp2.transport.service_address import ipc_path, split_token, with_token, without_token
 
 _END_SECONDS = 4.0  # seconds that a service has to end in order
 _END_POLL_SECONDS = 0.01  # seconds between two looks whether it has

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Never
 
 from pydp2.errors import ListError, OptionError, OptionTypeError
-from pydp2.file_list import FileList, is_pattern
-from pydp2.keys import is_connection_file
+from pydp2.options.file_list import FileList, is_pattern
 from pydp2.options.tables import check_keywords, takes
 from pydp2.options.values import folder_path
 from pydp2.providers import Provider
-from pydp2.service_address import without_token
+from pydp2.transport.key_files import is_connection_file
+from pydp2.transport.service_address import without_token
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

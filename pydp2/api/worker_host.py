@@ -27,17 +27,17 @@ from pydp2.errors import (
     ServiceUnreachable,
     from_wire,
 )
-from pydp2.file_list import FileList
+from pydp2.host.agent.service_link import ServiceLink
+from pydp2.host.agent.setup import AgentSetup, send_setup
 from pydp2.host.list_entries import map_entries
-from pydp2.host.service_link import ServiceLink
-from pydp2.host.setup import AgentSetup, send_setup
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import WorkerTerms, receive_plain
 from pydp2.options.tables import check_options
 from pydp2.options.values import folder_path, integer_from, seconds, value_text
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import decode_plain
 from pydp2.providers.program_state import ProgramState
-from pydp2.release import RELEASE
-from pydp2.server.spec import WorkerTerms, receive_plain
+from pydp2.system.release import RELEASE
 from pydp2.transport.compression import CODEC, FrameCompressor
 
 _ANSWER_SECONDS = 10.0  # for the service to send what it is made from
@@ -213,7 +213,7 @@ class WorkerHost:
                 worker_address=rundir.address("workers"), digest=spec.digest, patience=self._patience,
                 data_connections=connections, compress=self._compress, row_server=self._row_server,
             )  # fmt: skip
-            process, channel = start_interpreter("pydp2.host.main", "main", passed=[rundir.lock])
+            process, channel = start_interpreter("pydp2.host.agent.main", "main", passed=[rundir.lock])
             self._agent = process
             if self._leaving:  # just now, when there was no agent to be told
                 process.send_signal(signal.SIGTERM)

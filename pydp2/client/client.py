@@ -38,7 +38,10 @@ from pydp2.client.reconnect import reconnect
 from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
 from pydp2.client.wait_notice import WaitNotice
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
+from pydp2.data.rowstore.handles import StaleRows
+from pydp2.data.schema.input_types import Slots
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import (
     ClientUseError,
     Error,
@@ -50,10 +53,7 @@ from pydp2.errors import (
 )
 from pydp2.protocol import messages as m
 from pydp2.protocol.figures import microseconds
-from pydp2.rowstore.handles import StaleRows
-from pydp2.schema.input_types import Slots
-from pydp2.schema.provider_schema import Schema
-from pydp2.stdlib import time
+from pydp2.system.stdlib import time
 
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
 _DELAY_PART, _MAX_DELAY = 1 / 8, 0.001  # part of the step, and seconds, that pass before

@@ -15,16 +15,16 @@ from pydp2.client.received import split_rows_of_hosts
 from pydp2.client.row_fetcher import RowFetcher
 from pydp2.client.session import ClientGuard
 from pydp2.client.wait_notice import notice_seconds, write_notice
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import decode_plain
 from pydp2.protocol.used_word import pack_used
-from pydp2.schema.input_types import Slots
-from pydp2.service_address import ipc_path, split_key, without_token
-from pydp2.stdlib import time
+from pydp2.system.stdlib import time
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
+from pydp2.transport.service_address import ipc_path, split_key, without_token
 from pydp2.transport.sockets import ACK_TIMEOUT, Frame, new_context
 
 _connection_numbers = itertools.count(1)  # of this process, for all its clients

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydp2.client.connection import Connection, Target, ask_stats, connect_once, parse_welcome
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import RemoteProtocolError, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
-from pydp2.schema.provider_schema import Schema
-from pydp2.stdlib import time
+from pydp2.system.stdlib import time
 
 _JOB = "count"
 _CONNECT_SECONDS = 10.0

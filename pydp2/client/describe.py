@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from pydp2.client.progress import LoopState
 from pydp2.client.session import ClientGuard
+from pydp2.data.columns.html_table import html_table
+from pydp2.data.schema.input_types import InputType, Slots
 from pydp2.errors import count_text
-from pydp2.html_table import html_table
 from pydp2.protocol.messages import Attach
-from pydp2.schema.input_types import InputType, Slots
-from pydp2.service_address import without_token
+from pydp2.transport.service_address import without_token
 
 Fact = tuple[object, object]
 """Name and value, for a line of the table."""

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pydp2.columns.columns import Columns, Ints, offsets
+from pydp2.data.columns.columns import Columns, Ints, offsets
+from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.shared_heap import HEAP_NOTE_PREFIX, SharedHeapReader
+from pydp2.data.schema.input_types import Slots, suits_cells
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol.batch_packing import MAX_PACK_BYTES
-from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.rowstore.shared_heap import HEAP_NOTE_PREFIX, SharedHeapReader
-from pydp2.schema.input_types import Slots, suits_cells
 from pydp2.transport.shared_region import map_region
 
 SharedRows = AppendOnlyStore | CellRegion | SharedHeapReader

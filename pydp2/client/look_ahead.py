@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from pydp2.stdlib import time
+from pydp2.system.stdlib import time
 
 _LOOK_SECONDS = 0.05  # seconds between two looks whether work is done
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pydp2.client.progress import LoopHandle, LoopState
 from pydp2.client.session import ClientGuard
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
 
 if TYPE_CHECKING:
     _Batches = map[Batch]

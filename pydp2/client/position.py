@@ -15,8 +15,8 @@ from typing import Any
 
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.state_check import check_plain, check_seal, check_version, damaged, seal
-from pydp2.columns import sample_set
-from pydp2.columns.checksum_log import LoggedChecksums, decode_checksums, joined
+from pydp2.data.columns import sample_set
+from pydp2.data.columns.checksum_log import LoggedChecksums, decode_checksums, joined
 from pydp2.errors import OptionError, OptionTypeError, ProtocolError, RemoteProtocolError, StateMismatch
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import bucket_of_pass

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from pydp2.client.position import Position
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError
 
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from pydp2.client.lazy_rows import LazyRows, SharedRows, split_rows
 from pydp2.client.row_fetcher import FetchedLot, RowFetcher
-from pydp2.columns.batch import Batch
-from pydp2.columns.checksum_log import RECORD_BYTES, are_records
-from pydp2.columns.columns import Columns, Ints
+from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.checksum_log import RECORD_BYTES, are_records
+from pydp2.data.columns.columns import Columns, Ints
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import unpack_head
 from pydp2.protocol.early_ends import split_frames
-from pydp2.schema.input_types import Slots
 from pydp2.transport import owned_arrays
 
 

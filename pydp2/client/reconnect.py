@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydp2.client.connection import Connection, NotAdmitted, parse_welcome
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import ServiceLost, ServiceUnreachable, StateMismatch
-from pydp2.log_writer import write_stderr
 from pydp2.protocol import messages as m
 from pydp2.protocol.stream_identity import differences
-from pydp2.schema.input_types import Slots
-from pydp2.stdlib import time
+from pydp2.system.log_writer import write_stderr
+from pydp2.system.stdlib import time
 
 
 def reconnect(

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.columns.columns import Columns, Ints
+from pydp2.data.columns.columns import Columns, Ints
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceUnreachable
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_PACK_BYTES
 from pydp2.protocol.link_states import LinkRole, row_link
-from pydp2.schema.input_types import Slots
-from pydp2.stdlib import time
+from pydp2.system.stdlib import time
 from pydp2.transport import Line, Poller, owned_arrays
 from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import ACK_TIMEOUT, new_context

@@ -14,7 +14,7 @@ import threading
 from pydp2.client.look_ahead import LookAhead
 from pydp2.client.progress import Progress
 from pydp2.errors import ClientUseError
-from pydp2.stdlib import time
+from pydp2.system.stdlib import time
 
 _RECLAIM_SECONDS = 10.0  # seconds that a call waits for what was begun for it
 _POLL_SECONDS = 0.005  # seconds between two checks whether a thread has come out

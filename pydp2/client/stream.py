@@ -1,7 +1,7 @@
 """Define what all streams of batches have in common: passes as iterators, their loops, and who may be inside a call.
 
 A :class:`pydp2.client.client.Client` gets its batches from a service, a
-:class:`pydp2.client.derived_stream.DerivedStream` makes its own of the batches of other streams.
+:class:`pydp2.streams.derived_stream.DerivedStream` makes its own of the batches of other streams.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pydp2.client.position import pass_number
 from pydp2.client.progress import LoopHandle, LoopState, PassOrigin, Progress
 from pydp2.client.received import Conversion
 from pydp2.client.session import ClientGuard
-from pydp2.columns.batch import Batch
-from pydp2.columns.unbatch import unbatch
+from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.unbatch import unbatch
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import ClientUseError
-from pydp2.schema.input_types import Slots
 
 
 class Stream(ABC):

@@ -12,8 +12,8 @@ from math import inf
 from typing import Any
 
 from pydp2.errors import Error, count_text, shorten
-from pydp2.log_writer import write_stderr
-from pydp2.stdlib import os, time
+from pydp2.system.log_writer import write_stderr
+from pydp2.system.stdlib import os, time
 
 NOTICE_VARIABLE = "PYDP2_NOTICE_SECONDS"
 """Environment variable with the seconds of a wait before a line says what it is for; 0: never."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pydp2.data.native import COMPILED, PackingForm
 from pydp2.errors import count_text
-from pydp2.native import COMPILED, PackingForm
 
 LITTLE = 0.1
 """Share of its time that a trainer may wait and still count as fed."""

@@ -12,12 +12,12 @@ from typing import Any, Unpack
 from pydp2.api import machine
 from pydp2.api.service import require_allowed_process, search_path
 from pydp2.api.sources import Files, Source, resolve_source
+from pydp2.data.native import packing_form
 from pydp2.diagnostics.advice import Advice, Measured, Slot, advise, shares
 from pydp2.diagnostics.provider_bench import ProviderRates, ProviderSpec, measure_alone
 from pydp2.diagnostics.provider_bench_loop import LoopCounts
 from pydp2.diagnostics.service_bench import ServiceRates, largest, run_service
 from pydp2.errors import Error, OptionError
-from pydp2.native import packing_form
 from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,

@@ -15,13 +15,13 @@ from typing import Any, Never
 
 from pydp2.api.service import search_path
 from pydp2.api.sources import Files, ResolvedSource, Source
+from pydp2.data.packers.packer import Packer
 from pydp2.diagnostics.local_provider import NOT_THEIRS, foreground
 from pydp2.diagnostics.provider_bench import ProviderSpec
 from pydp2.diagnostics.repeat_check import Difference, RepeatCheck, check_repeats
 from pydp2.diagnostics.slot_figures import SlotFigures, merge_figures
 from pydp2.errors import AddressError, BadSample, Error, OptionError, ProviderError, builtin_name_of_mixed
 from pydp2.options.tables import check_keywords, takes
-from pydp2.packers.packer import Packer
 from pydp2.protocol import plain_data
 from pydp2.providers import Provider, StartedProvider, address_of, user_error, with_location
 

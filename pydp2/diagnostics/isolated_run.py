@@ -14,8 +14,8 @@ from collections.abc import Collection
 from dataclasses import astuple
 
 from pydp2.diagnostics.check import FileRun, Finding
-from pydp2.engine.fork_setup import flush_output
-from pydp2.engine.open_files import kept_positions
+from pydp2.host.engine.fork_setup import flush_output
+from pydp2.host.engine.open_files import kept_positions
 from pydp2.providers import StartedProvider
 
 _LOOK = 0.05  # seconds between looks how far it is

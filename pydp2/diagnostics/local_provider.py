@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydp2.api.sources import Files, ResolvedSource, Source, resolve_source
+from pydp2.host.worker.gil import require_gil
 from pydp2.protocol import plain_data
 from pydp2.providers import Provider, StartedProvider, resolve
 from pydp2.providers.global_random import prepared_random, running
-from pydp2.worker.gil import require_gil
 
 NOT_THEIRS = (KeyboardInterrupt, GeneratorExit, BdbQuit)
 """What passes through the user's code without being an error of it."""

@@ -10,21 +10,21 @@ from typing import Any, Never
 import numpy as np
 
 from pydp2.api.sources import Files, Source
-from pydp2.columns.batch import Batch
-from pydp2.columns.columns import Ints
+from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.columns import Ints
+from pydp2.data.packers.packer import Packer
+from pydp2.data.rowstore.heap import HeapStore
 from pydp2.diagnostics.local_provider import NOT_THEIRS, foreground
 from pydp2.diagnostics.slot_figures import type_text
 from pydp2.errors import BadSample, Error, OptionError
-from pydp2.file_list import FileList
+from pydp2.options.file_list import FileList
 from pydp2.options.tables import check_keywords, job_options, takes
 from pydp2.order.batcher import BatchCut, Batcher, PassFailed
 from pydp2.order.file_order import files_in_order
 from pydp2.order.plan import PassPlan
 from pydp2.order.sample_source import END, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import FilePosition, Reread
-from pydp2.packers.packer import Packer
 from pydp2.providers import Provider, StartedProvider, user_error, with_location
-from pydp2.rowstore.heap import HeapStore
 
 _SAMPLES, _BATCH = 3, 8
 

@@ -25,17 +25,17 @@ from typing import Any
 from pydp2.api.interpreter import start_interpreter
 from pydp2.diagnostics.provider_bench_loop import AREA, BARE, FIRST, PACKED, LoopCounts, ProviderLoop, ResultPage
 from pydp2.diagnostics.slot_costs import SlotCost
-from pydp2.engine.fork_setup import fork_obstacle
-from pydp2.engine.open_files import open_descriptors
 from pydp2.errors import Error, ServiceLost, from_user, from_wire, provider_error, to_wire
-from pydp2.file_list import FileList
+from pydp2.host.engine.fork_setup import fork_obstacle
+from pydp2.host.engine.open_files import open_descriptors
+from pydp2.host.worker import IN_WORKER
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import receive_block, receive_plain, send_blocks, send_plain
 from pydp2.protocol import plain_data
 from pydp2.providers import StartedProvider
 from pydp2.providers.error_location import count_own_frames
 from pydp2.providers.process_setup import set_up_process, start_by_address
 from pydp2.providers.program_state import ProgramState
-from pydp2.server.spec import receive_block, receive_plain, send_blocks, send_plain
-from pydp2.worker import IN_WORKER
 
 _GRACE = 0.5  # seconds for a unit to end by itself
 _FIELDS = ("samples", "wall", "cpu", "queued")

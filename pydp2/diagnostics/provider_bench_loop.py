@@ -15,18 +15,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydp2.columns.columns import frame_count
+from pydp2.data.columns.columns import frame_count
+from pydp2.data.packers.many_samples import ManySamples
+from pydp2.data.packers.sample_loop import SampleMarker
 from pydp2.diagnostics.slot_costs import slot_costs
 from pydp2.errors import BadSample, ProviderError, from_wire
-from pydp2.file_list import FileList
-from pydp2.packers.many_samples import ManySamples
-from pydp2.packers.sample_loop import SampleMarker
+from pydp2.host.worker.chunk_builder import ChunkBuilder
+from pydp2.host.worker.sample_drawer import SampleDrawer
+from pydp2.host.worker.task import NO_SAMPLE, FileTask
+from pydp2.options.file_list import FileList
 from pydp2.protocol.file_ranges import FileAssignment
 from pydp2.protocol.worker_status import FIELD_COUNT, RUNNING, SAMPLE_INDEX, STARTED_NS
 from pydp2.providers import StartedProvider, user_error, with_location
-from pydp2.worker.chunk_builder import ChunkBuilder
-from pydp2.worker.sample_drawer import SampleDrawer
-from pydp2.worker.task import NO_SAMPLE, FileTask
 
 FIRST, BARE, PACKED = range(3)
 """Ways of drawing: the first samples are looked at one by one."""

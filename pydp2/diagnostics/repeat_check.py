@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 
 from pydp2.api.interpreter import start_interpreter
-from pydp2.columns.checksum import crc32
-from pydp2.columns.columns import Array
+from pydp2.data.columns.checksum import crc32
+from pydp2.data.columns.columns import Array
+from pydp2.data.packers.packer import Packer
 from pydp2.diagnostics.provider_bench import ProviderSpec, load_provider
 from pydp2.errors import BadSample
-from pydp2.file_list import FileList
-from pydp2.packers.packer import Packer
+from pydp2.host.worker import IN_WORKER
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import receive_block, receive_plain, send_blocks, send_plain
 from pydp2.providers import StartedProvider
-from pydp2.server.spec import receive_block, receive_plain, send_blocks, send_plain
-from pydp2.worker import IN_WORKER
 
 _MOST_SAMPLES = 1000
 _MOST_BYTES = 1 << 26

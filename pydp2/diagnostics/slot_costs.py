@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.data.native import is_active
+from pydp2.data.packers.slot_writers import SlotWriter, slot_writers
+from pydp2.data.schema.input_types import Slots
 from pydp2.diagnostics.slot_figures import SlotFigures
-from pydp2.native import is_active
-from pydp2.packers.slot_writers import SlotWriter, slot_writers
-from pydp2.schema.input_types import Slots
 
 _ROUNDS = 3
 _MOST = 0.1  # seconds for all slots together, more or less

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.columns.columns import Array
+from pydp2.data.columns.columns import Array
+from pydp2.data.schema.input_types import STRING_TYPES, DataType, Field, InputType, SequenceType, Slots, is_bfloat16
 from pydp2.errors import count_text
-from pydp2.schema.input_types import STRING_TYPES, DataType, Field, InputType, SequenceType, Slots, is_bfloat16
 
 _NAMES = {
     DataType.Dense: "dense_vector",

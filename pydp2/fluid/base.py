@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from pydp2.errors import ClientUseError, EOFException, OptionError, OptionTypeError
 from pydp2.fluid.tensors import Instance, instance_of
-from pydp2.prefetch import begun_before_fork
+from pydp2.system.prefetch import begun_before_fork
 
 END = "There is no next data"
 STOP_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""Fill a reader of Fluid from threads (:mod:`pydp2.prefetch`).
+"""Fill a reader of Fluid from threads (:mod:`pydp2.system.prefetch`).
 
 The threads end when their reader is restarted or closed, reaches the end, fails, or is garbage collected. A thread
 refers to the queue and to its source, and never to the reader; otherwise the reader could not be collected.
@@ -13,7 +13,7 @@ from pydp2.errors import ClientUseError, EOFException
 from pydp2.fluid import base
 from pydp2.fluid.base import Reader, end, misplaced
 from pydp2.fluid.tensors import Instance
-from pydp2.prefetch import PrefetchQueue, PrefetchThreads, QueueClosed, QueueEnd, produce
+from pydp2.system.prefetch import PrefetchQueue, PrefetchThreads, QueueClosed, QueueEnd, produce
 
 InstanceQueue = PrefetchQueue[Instance]
 PutInstances = Callable[[InstanceQueue], None]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.columns.array_likes import as_array, tensor_hint
-from pydp2.columns.batch import Batch, Csr, Ragged
-from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
+from pydp2.data.columns.array_likes import as_array, tensor_hint
+from pydp2.data.columns.batch import Batch, Csr, Ragged
+from pydp2.data.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
 
 Level = NDArray[np.int64]

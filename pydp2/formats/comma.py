@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from pydp2.data.packers.many_samples import ManySamples, rows
+from pydp2.data.schema.input_types import dense_vector
 from pydp2.errors import BadSample, FormatError, OptionError, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import BLOCK, NUMBER, TextReader, each, good_only, lines, shown
 from pydp2.formats.serving import LabelSlot, bad_record, flag, in_pieces, text, whole
 from pydp2.formats.source import PathOrFile, create_file
-from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
-from pydp2.schema.input_types import dense_vector
 
 Array = NDArray[Any]
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.data.schema.input_types import integer_value
 from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.irheader import unpack
 from pydp2.formats.serving import BYTES, IDS, LabelSlot, as_steps, bad_record, bad_value, flag
 from pydp2.formats.source import ByteSource, Closable, PathOrFile, as_bytes, create_file, open_source
 from pydp2.providers import provider
-from pydp2.schema.input_types import integer_value
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MOST = 1 << 29

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pydp2.data.packers.many_samples import ManySamples, rows
+from pydp2.data.schema.input_types import dense_vector
 from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.first_bytes import CUT_SHORT
 from pydp2.formats.serving import BLOCK, LabelSlot, in_pieces, whole
 from pydp2.formats.source import LIMIT, ByteSource, Closable, PathOrFile, create_file, open_source
-from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
-from pydp2.schema.input_types import dense_vector
 
 Array = NDArray[Any]
 

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pydp2.columns.batch import Csr
+from pydp2.data.columns.batch import Csr
+from pydp2.data.packers.many_samples import ManySamples, rows
+from pydp2.data.schema.input_types import sparse_binary_vector, sparse_float_vector
 from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
 from pydp2.formats.serving import LabelSlot, bad_record, bad_value, flag, in_pieces, whole
 from pydp2.formats.source import PathOrFile, create_file
-from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
-from pydp2.schema.input_types import sparse_binary_vector, sparse_float_vector
 
 _LABEL = re.compile(rb"[ \t]*(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)
 _ENTRY = re.compile(rb"[ \t]+(\d{1,18}):(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pydp2.data.schema.input_types import integer_value
 from pydp2.errors import BadSample, FormatError, OptionError, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
 from pydp2.formats.serving import BYTES, IDS, LabelSlot, as_steps, bad_record, bad_value, text
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.providers import provider
-from pydp2.schema.input_types import integer_value
 
 _ID = re.compile(rb"\d{1,18}")
 _BLANKS = b" "

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.columns.checksum import crc32
+from pydp2.data.columns.checksum import crc32
 from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats import snappy_frames

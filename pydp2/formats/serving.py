@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from pydp2.data.packers.many_samples import ManySamples
+from pydp2.data.schema.input_types import InputType, dense_vector, dense_vector_sequence, integer_value
 from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, count_text
-from pydp2.packers.many_samples import ManySamples
-from pydp2.schema.input_types import InputType, dense_vector, dense_vector_sequence, integer_value
 
 BYTES = dense_vector_sequence(1, dtype=np.uint8)
 """The slot of a record: a sequence of bytes."""

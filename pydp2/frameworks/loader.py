@@ -15,7 +15,7 @@ from pydp2.client.pass_iterator import Pass
 from pydp2.client.progress import LoopState
 from pydp2.client.received import Conversion
 from pydp2.client.stream import Stream
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, StateMismatch
 from pydp2.frameworks.shared_service import SharedService, leave
 

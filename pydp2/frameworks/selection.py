@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from pydp2.data.schema.input_types import STRING_TYPES, Slots, is_bfloat16
 from pydp2.errors import OptionError
-from pydp2.schema.input_types import STRING_TYPES, Slots, is_bfloat16
 
 Selected: TypeAlias = str | int | Sequence[str | int]
 """One slot, or several, by name or position."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.columns.batch import Csr
-from pydp2.columns.columns import Array
+from pydp2.data.columns.batch import Csr
+from pydp2.data.columns.columns import Array
 
 
 def sorted_columns(rows: Csr) -> tuple[Array, Any]:

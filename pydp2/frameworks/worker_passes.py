@@ -26,7 +26,7 @@ from pydp2.client import Client
 from pydp2.client.position import Position, join_checksums
 from pydp2.client.state_check import seal
 from pydp2.client.stream import Stream
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, Error, OptionError, StateMismatch
 from pydp2.frameworks.shared_service import START_SECONDS, Ranks, is_address, keep_service, open_service
 from pydp2.options.tables import JOB_OPTIONS

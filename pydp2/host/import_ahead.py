@@ -1,8 +1,8 @@
 """Import a provider for a program before its first service. It is started as a fresh interpreter, like the server.
 
 This process forks a zygote that belongs to no service. The zygote imports the provider, and may leave a copy of itself
-behind (:mod:`pydp2.engine.prepared`), which later services of the program use. Then both processes end. This one runs
-no code of the user: it notices at once that the program ends, or has no use for the import any more, and ends the
+behind (:mod:`pydp2.host.engine.prepared`), which later services of the program use. Then both processes end. This one
+runs no code of the user: it notices at once that the program ends, or has no use for the import any more, and ends the
 zygote and what that has started.
 """
 
@@ -15,13 +15,13 @@ import signal
 import socket
 from typing import Any
 
-from pydp2.engine.fork_setup import leave_supervisor, run_child
-from pydp2.engine.local import DUMP_SIGNAL
-from pydp2.engine.prepared import PreparedCopy
 from pydp2.errors import Error
+from pydp2.host.engine.fork_setup import leave_supervisor, run_child
+from pydp2.host.engine.local import DUMP_SIGNAL
+from pydp2.host.engine.prepared import PreparedCopy
+from pydp2.host.worker.main import ImportSpec, import_provider
 from pydp2.host.worker_setup import run_supervisor, set_up_process
-from pydp2.server.spec import receive_block, unpacked
-from pydp2.worker.main import ImportSpec, import_provider
+from pydp2.options.service_spec import receive_block, unpacked
 
 
 def main(descriptor: int) -> int:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydp2.file_list import FileList
 from pydp2.file_parts import file_of
+from pydp2.options.file_list import FileList
 
 _SAMPLED = 32
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydp2.engine.output import OutputLine
+from pydp2.host.engine.output import OutputLine
 from pydp2.protocol.output_marks import parse_file_change_mark, parse_once_mark
 from pydp2.protocol.worker_status import NO_FILE, WorkerStatus
 
@@ -20,8 +20,8 @@ _START = b'  File "<string>", line 1 in <module>'
 
 
 class OutputLabels:
-    """Labels of the lines of one worker, which has ``status_row``; see :class:`pydp2.engine.output.LabelSource`. None:
-    it reads no files, but prepares for the workers that do."""
+    """Labels of the lines of one worker, which has ``status_row``; see :class:`pydp2.host.engine.output.LabelSource`.
+    None: it reads no files, but prepares for the workers that do."""
 
     def __init__(self, worker: int, status_row: WorkerStatus | None, files: Sequence[str]) -> None:
         self._worker = worker

@@ -13,8 +13,8 @@ import os
 import shutil
 from pathlib import Path
 
-from pydp2.service_address import INNER_SUFFIX, ipc_path
 from pydp2.transport.descriptors import file_identity, unlink_own
+from pydp2.transport.service_address import INNER_SUFFIX, ipc_path
 
 _TOUCH_SECONDS = 3600.0  # seconds between two times at which they are touched: programs that clean up spare days
 _BESIDE = ("", INNER_SUFFIX, ".fd", ".lock")  # what stands at the path of a socket and beside it

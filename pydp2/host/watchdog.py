@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pydp2.engine import ZYGOTE, Engine
 from pydp2.errors import OptionError
-from pydp2.file_list import FileList
+from pydp2.host.engine import ZYGOTE, Engine
 from pydp2.host.watch_state import DUMPING, RUNNING, WATCH_TRANSITIONS, WatchEvent, WatchState
-from pydp2.metrics import RateCounter, private_bytes
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import WorkerTerms
 from pydp2.protocol.link_states import Link, LinkState
+from pydp2.protocol.state_table import next_state
 from pydp2.protocol.worker_status import WorkerStatus
-from pydp2.server.spec import WorkerTerms
-from pydp2.server.state_table import next_state
+from pydp2.system.process_memory import private_bytes
+from pydp2.system.rates import RateCounter
 
 _TIMED_PARTS = 16  # samples are looked at after this part of the time that one may take, not in every round
 

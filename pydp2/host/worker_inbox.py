@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pydp2.engine import Engine
 from pydp2.errors import ProtocolError, RemoteProtocolError, shorten
 from pydp2.host.early_hellos import EarlyHellos
+from pydp2.host.engine import Engine
 from pydp2.host.watch_state import WatchEvent
 from pydp2.host.watchdog import WorkerConnection
 from pydp2.protocol import messages as m

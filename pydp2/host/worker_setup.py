@@ -11,20 +11,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pydp2.engine.base import StatusPage
-from pydp2.engine.local import DUMP_SIGNAL, AdoptedSupervisor, LocalEngine, OtherProcess
-from pydp2.engine.output import OutputPump
-from pydp2.engine.prepared import PreparedCopy
-from pydp2.engine.process_control import set_name
-from pydp2.engine.supervisor import Supervisor
-from pydp2.file_list import FileList
+from pydp2.host.engine.base import StatusPage
+from pydp2.host.engine.local import DUMP_SIGNAL, AdoptedSupervisor, LocalEngine, OtherProcess
+from pydp2.host.engine.output import OutputPump
+from pydp2.host.engine.prepared import PreparedCopy
+from pydp2.host.engine.process_control import set_name
+from pydp2.host.engine.supervisor import Supervisor
 from pydp2.host.output_labels import OutputLabels
-from pydp2.log_writer import write_stderr
+from pydp2.host.worker.loop import LoopOptions
+from pydp2.host.worker.main import Imported, WorkerSpec, prepare
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec, WorkerTerms, receive_spec, send_spec, status_rows
 from pydp2.protocol import plain_data
 from pydp2.protocol.worker_status import WorkerStatus
-from pydp2.server.spec import ServiceSpec, WorkerTerms, receive_spec, send_spec, status_rows
-from pydp2.worker.loop import LoopOptions
-from pydp2.worker.main import Imported, WorkerSpec, prepare
+from pydp2.system.log_writer import write_stderr
 
 _ADOPT = b"adopt"  # what server and supervisor say first to each other, with descriptors
 _FEW_WORKERS = 4  # fewer have several files open each that no merge waits for yet
@@ -79,7 +79,7 @@ def start_engine(
 ) -> tuple[LocalEngine, OutputPump]:
     """Return an engine for ``workers`` workers with the parameters ``spec``, and what shows their output. The process
     must have one thread. ``adopted``: a supervisor that runs already. ``first``: a socket to the program for a copy of
-    the zygote (:mod:`pydp2.engine.prepared`), or -1."""
+    the zygote (:mod:`pydp2.host.engine.prepared`), or -1."""
 
     def on_output(worker: int, status_row: int | None, output: int) -> None:
         status = None if status_row is None else WorkerStatus(engine.row(status_row))

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.data.columns.batch import Batch, Csr, Ragged
+from pydp2.data.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType, Slots
 from pydp2.errors import OptionError, OptionTypeError, SampleTooLarge
 from pydp2.jax.device_put import make_put
 from pydp2.jax.placement import ProcessPlacement
-from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType, Slots
 
 Values = dict[str, Any] | tuple[Any, ...]
 Lengths = Mapping[str | int, int]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from pydp2.columns.columns import Array
+from pydp2.data.columns.columns import Array
 from pydp2.jax.placement import ProcessPlacement, of_rank
 
 try:  # what device_put() and others call in the end; it has no public name

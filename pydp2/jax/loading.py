@@ -12,7 +12,8 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, check_others, is_address, open_loader
@@ -20,7 +21,6 @@ from pydp2.jax.arrays import ArrayMaker, Lengths, Values, lengths_by_slot
 from pydp2.jax.placement import ProcessPlacement, check_divisible, placement_of, ranks_of_run
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
-from pydp2.schema.input_types import Slots
 
 
 class JaxLoader(FrameworkLoader[Values]):

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.tree_util import DictKey, SequenceKey
 
-from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
-from pydp2.columns.columns import Columns
-from pydp2.schema.input_types import Slots
+from pydp2.data.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
+from pydp2.data.columns.columns import Columns
+from pydp2.data.schema.input_types import Slots
 
 _FACTS = ("pass_id", "index", "size", "pool_weight", "padding", "bucket", "group_bucket")
 

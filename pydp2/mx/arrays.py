@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pydp2.columns.array_likes import as_array, tensor_hint
-from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
+from pydp2.data.columns.array_likes import as_array, tensor_hint
+from pydp2.data.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.mx.epochs import EpochProvider
 from pydp2.mx.interface import Array, DataBatch, Description

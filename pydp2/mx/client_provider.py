@@ -6,12 +6,12 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from pydp2.client.client import Client
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
+from pydp2.data.schema.input_types import DataType, InputType, SequenceType
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.mx.arrays import filled
 from pydp2.mx.epochs import EpochProvider
 from pydp2.mx.interface import Array, DataBatch, Description
-from pydp2.schema.input_types import DataType, InputType, SequenceType
 
 Key = str | int
 """A slot: its name, or its position."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pydp2.errors import ClientUseError
 from pydp2.mx.interface import DataBatch, DataProvider
-from pydp2.prefetch import PrefetchQueue, PrefetchThreads, produce
+from pydp2.system.prefetch import PrefetchQueue, PrefetchThreads, produce
 
 T = TypeVar("T")
 

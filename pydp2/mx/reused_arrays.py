@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.columns.columns import is_held_elsewhere
+from pydp2.data.columns.columns import is_held_elsewhere
 
 
 class ReusedArrays:

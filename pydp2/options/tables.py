@@ -32,7 +32,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 import numpy as np
 
 from pydp2.errors import Error, OptionError, OptionTypeError
-from pydp2.file_bytes import read_named
 from pydp2.options.values import (
     MAX_CYCLE,
     Check,
@@ -58,6 +57,7 @@ from pydp2.options.values import (
     slot_names,
     value_text,
 )
+from pydp2.system.file_bytes import read_named
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.service_address import MAX_PATH_BYTES, split_key, split_token, with_token
+from pydp2.transport.service_address import MAX_PATH_BYTES, split_key, split_token, with_token
 
 Check = Callable[[str, Any], Any]
 """(option name, value given) -> the value in its plain form, or an OptionError or OptionTypeError."""

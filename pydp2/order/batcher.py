@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.sample_set import files_of_set
+from pydp2.data.columns.sample_set import files_of_set
+from pydp2.data.rowstore.base import RowStore
 from pydp2.errors import Error, OptionError, SampleTooLarge
 from pydp2.order.bulk_cut import BulkCutter, PlainCut
 from pydp2.order.merge import Merge, RelaxedMerge
@@ -21,7 +22,6 @@ from pydp2.order.restore import PoolRestore, rereads_of
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleSource
 from pydp2.order.saved_pool import decode_samples, encode_pool
 from pydp2.order.snapshot import SnapshotPoint
-from pydp2.rowstore.base import RowStore
 
 _MAX_PADDING_BYTES = 1 << 32
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.sample_set import encode_set
+from pydp2.data.columns.sample_set import encode_set
+from pydp2.data.rowstore.base import RowStore
 from pydp2.errors import OptionError
 from pydp2.order.batcher import Batcher, BlockedOnFile, PassFailed
 from pydp2.order.picking import PoolIds, sort_by_name
@@ -23,7 +24,6 @@ from pydp2.order.pool import Pool, RowIds
 from pydp2.order.random_bits import RandomBits, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun, SampleSource
 from pydp2.order.snapshot import SnapshotPoint
-from pydp2.rowstore.base import RowStore
 
 _UNTIL_GROUP = 0
 """Level that stands for "until a bucket can fill the group"."""

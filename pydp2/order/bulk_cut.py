@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.native import is_active
+from pydp2.data.native import is_active
 from pydp2.order.merge import Merge
 from pydp2.order.plan import UNBOUNDED, PassPlan
 from pydp2.order.pool import Pool, RowIds
@@ -23,13 +23,13 @@ from pydp2.order.random_bits import keys
 from pydp2.order.sample_source import SampleSource
 
 if is_active():
-    from pydp2.native import _order_kernels
+    from pydp2.data.native import _order_kernels
 
 _MAX_BATCHES = 32  # cut in one call
 _MAX_BATCH_SIZE = 1 << 20  # larger ones are cut one by one
 _AHEAD_BYTES = 1 << 20, 4 << 20  # bytes of batches that are cut and wait here: at least, and at most
 _AHEAD_SHARE = 16  # of the bytes that the pool may have, so many parts make one of these
-_NEEDS_ROWS, _SNAPSHOT_POINT = 1, 2  # why the loop stopped: pydp2/native/_order_kernels.pyx
+_NEEDS_ROWS, _SNAPSHOT_POINT = 1, 2  # why the loop stopped: pydp2/data/native/_order_kernels.pyx
 
 
 class PlainCut(NamedTuple):

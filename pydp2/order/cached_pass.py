@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.data.rowstore.base import RowStore
 from pydp2.order.batcher import Batcher
 from pydp2.order.picking import PoolIds
 from pydp2.order.plan import PassPlan
 from pydp2.order.pool import Pool, RowIds, tail_order
 from pydp2.order.sample_source import SampleSource
-from pydp2.rowstore.base import RowStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.columns import Ints
-from pydp2.native import is_active
+from pydp2.data.columns.columns import Ints
+from pydp2.data.native import is_active
 from pydp2.order.random_bits import indices_below
 
 PoolIds = npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ pick: Callable[[array[int], npt.NDArray[np.uint64]], PoolIds] = pick_in_python
 sort_by_name: Callable[[array[int], Ints, Ints], None] = sort_by_name_in_python
 
 if is_active():
-    from pydp2.native import _array_kernels, _order_kernels
+    from pydp2.data.native import _array_kernels, _order_kernels
 
     def _pick_native(rows: array[int], words: npt.NDArray[np.uint64]) -> PoolIds:
         picked = np.empty(len(words), np.int64)

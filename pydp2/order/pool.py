@@ -12,13 +12,13 @@ from array import array
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.sample_set import encode_set
+from pydp2.data.columns.sample_set import encode_set
+from pydp2.data.rowstore.base import RowStore
+from pydp2.data.rowstore.gather import gather_copy
 from pydp2.order.picking import PoolIds, pick, sort_by_name
 from pydp2.order.plan import PassPlan
 from pydp2.order.random_bits import RandomBits, indices_below, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun
-from pydp2.rowstore.base import RowStore
-from pydp2.rowstore.gather import gather_copy
 
 RowIds = npt.NDArray[np.int64]
 SNAPSHOT_MIN, SNAPSHOT_DIVISOR = 1024, 4

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.native import is_active
+from pydp2.data.native import is_active
 
 if TYPE_CHECKING:
     from numpy.random import Philox
 
 if is_active():
-    from pydp2.native import _order_kernels
+    from pydp2.data.native import _order_kernels
 else:
     _order_kernels = None  # type: ignore[assignment]
 

@@ -42,8 +42,8 @@ class SampleRun:
     """Consecutive accepted samples ``lo`` to ``hi`` of a chunk that are there to be taken.
 
     ``sample_indices``, ``sizes`` (bytes) and ``weights`` (None: all 1) are int64, one entry per row of the chunk;
-    ``columns`` is what the pool's store takes rows from (``pydp2.rowstore.base.UnstoredRows``). Turns are short, so
-    what costs the same for few samples as for many is done once for all that lie together: ``span`` remembers it.
+    ``columns`` is what the pool's store takes rows from (``pydp2.data.rowstore.base.UnstoredRows``). Turns are short,
+    so what costs the same for few samples as for many is done once for all that lie together: ``span`` remembers it.
     """
 
     columns: Any

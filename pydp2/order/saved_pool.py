@@ -17,8 +17,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns import sample_set
-from pydp2.columns.checksum import EndChecksum
+from pydp2.data.columns import sample_set
+from pydp2.data.columns.checksum import EndChecksum
 from pydp2.errors import OptionError
 
 Ints = npt.NDArray[np.int64]

@@ -372,12 +372,12 @@ class BeginPass(Message):
 
     ``request_id`` numbers what a client asked for: everything about it carries this number. ``snapshot`` is the point
     from which the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB;
-    ``checksum_frames`` more hold the checksums of files that were read since (:mod:`pydp2.columns.checksum_log`), and
-    ``early_end_frames`` behind them early-end records (:mod:`.early_ends`). ``acknowledged_ahead``: later
-    batches that are not wanted either. ``state_name`` names the state that this is (empty: none, the rank goes on in
-    its job); ``is_repeat``: it was named before, without an answer; ``after_pass``: ranks that are in a pass end it
-    first. ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group". ``unreachable``: row
-    servers from which this rank could not fetch rows. ``was_answered``: a request before it was.
+    ``checksum_frames`` more hold the checksums of files that were read since (:mod:`pydp2.data.columns.checksum_log`),
+    and ``early_end_frames`` behind them early-end records (:mod:`.early_ends`). ``acknowledged_ahead``: later batches
+    that are not wanted either. ``state_name`` names the state that this is (empty: none, the rank goes on in its job);
+    ``is_repeat``: it was named before, without an answer; ``after_pass``: ranks that are in a pass end it first.
+    ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group". ``unreachable``: row servers from
+    which this rank could not fetch rows. ``was_answered``: a request before it was.
     """
 
     has_body: ClassVar[bool] = True
@@ -425,7 +425,7 @@ class BatchHead(Message):
     ``acknowledged_ahead``: batches after it that are used already. ``snapshot`` is a new point from which the pass can
     be taken up ({}: none), its pool then the last frame. ``tail_consumed``: how many samples of the tail are gone at
     ``position_after``. ``early_end_frames``: number of frames of new early-end records that stand behind all others.
-    ``checksum_records``: so many records of checksums (:mod:`pydp2.columns.checksum_log`) are new since the batch
+    ``checksum_records``: so many records of checksums (:mod:`pydp2.data.columns.checksum_log`) are new since the batch
     before, all since the point if that is new; those of all batches of the message are a frame before the pool.
     ``bucket``: "longest", the bound of its bucket (0: none), "group_longest", the greatest of the batches that the
     ranks get beside it (0: one has none), the "bounds" of all, and the "group" of batches that come from one; {}

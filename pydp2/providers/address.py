@@ -23,7 +23,7 @@ from typing import Any
 from pydp2.errors import AddressError, OptionTypeError, from_user
 from pydp2.providers.decorator import Provider
 from pydp2.providers.error_location import count_own_frames, remedy
-from pydp2.stdlib import hashlib
+from pydp2.system.stdlib import hashlib
 
 _FORMS = "write module.process, module:process or file.py:process"
 _DEFAULT_FUNCTION = "process"  # name of the provider if the address names only a module

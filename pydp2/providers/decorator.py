@@ -15,8 +15,8 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
+from pydp2.data.packers.packer import Packer
 from pydp2.errors import BadSample, OptionTypeError, ProviderError
-from pydp2.packers.packer import Packer
 from pydp2.providers.error_location import with_location
 from pydp2.providers.options import (
     CacheType,

@@ -28,7 +28,7 @@ from pydp2.errors import (
 )
 from pydp2.file_parts import file_of, split_entry
 
-_COMPILED = "pydp2/native/_packing.pyx"  # file name in frames of compiled code, wherever it is installed
+_COMPILED = "pydp2/data/native/_packing.pyx"  # file name in frames of compiled code, wherever it is installed
 _OWN_FILES = (str(Path(__file__).resolve().parents[1]) + "/", _COMPILED, importlib.__file__, "<frozen importlib")
 
 _NO_FILE_ERRNOS = (errno.ENOENT, errno.ENAMETOOLONG)

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pydp2.stdlib import hashlib, struct, threading
+from pydp2.system.stdlib import hashlib, struct, threading
 
 _seed = random.seed  # as it is before code of the user runs
 _PREPARED: Final = b"pydp2 prepared"

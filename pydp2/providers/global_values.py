@@ -17,7 +17,7 @@ from typing import Any
 
 from pydp2.providers.decorator import Provider
 from pydp2.providers.plain_text import VALUE_BYTES, plain_text
-from pydp2.stdlib import hashlib
+from pydp2.system.stdlib import hashlib
 
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _STORES = ("STORE_GLOBAL", "DELETE_GLOBAL")

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 from pydp2.errors import AddressError
 from pydp2.providers.notebook_comparison import differences
 from pydp2.providers.plain_text import ALIAS, VALUE_BYTES, plain_text
-from pydp2.stdlib import hashlib
-from pydp2.user_folders import cache_home
+from pydp2.system.stdlib import hashlib
+from pydp2.system.user_folders import cache_home
 
 _FUTURE = "from __future__ import annotations\n"
 _MAX_LEVELS = 16  # of wrappers around a function

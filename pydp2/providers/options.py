@@ -15,8 +15,8 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from pydp2.data.schema.input_types import InputType
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.schema.input_types import InputType
 
 InputTypes = Sequence[InputType] | Mapping[str, InputType]
 """Type of ``input_types``: slots by position, or by name."""

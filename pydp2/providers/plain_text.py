@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.schema.input_types import InputType, is_bfloat16
+from pydp2.data.schema.input_types import InputType, is_bfloat16
 
 VALUE_BYTES = 1 << 16
 """Most entries of a collection, and bytes of an array, that are written."""

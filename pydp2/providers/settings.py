@@ -19,7 +19,7 @@ import numpy as np
 
 from pydp2.providers.global_random import file_random
 from pydp2.providers.options import CacheType, InputTypes, ProviderOptions
-from pydp2.stdlib import hashlib, struct
+from pydp2.system.stdlib import hashlib, struct
 
 
 class GeneratorContext:

@@ -19,14 +19,16 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.data.packers.many_samples import ManySamples
+from pydp2.data.packers.slot_order import SlotOrder
+from pydp2.data.schema.input_types import Slots
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import (
     OptionError,
     OptionTypeError,
     from_user,
     provider_error,
 )
-from pydp2.packers.many_samples import ManySamples
-from pydp2.packers.slot_order import SlotOrder
 from pydp2.providers.error_location import count_own_frames, remedy, user_error
 from pydp2.providers.global_random import prepared_random, running, switch_to
 from pydp2.providers.hook_arguments import wrong_arguments
@@ -40,8 +42,6 @@ from pydp2.providers.options import (
     check_types,
 )
 from pydp2.providers.settings import GeneratorContext, Settings, show_context, shown_context
-from pydp2.schema.input_types import Slots
-from pydp2.schema.provider_schema import Schema
 
 MAX_WEIGHT = 1 << 40
 """Weight of the heaviest sample: sums over millions of such samples still fit 64 bits."""

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from pydp2.errors import ReaderError, from_user, from_wire, to_wire
-from pydp2.prefetch import PrefetchQueue, QueueClosed, check_process
 from pydp2.reader.messages import ITEM, RAISED, ReaderMessage
+from pydp2.system.prefetch import PrefetchQueue, QueueClosed, check_process
 
 _GRACE = 0.5  # seconds that a child has to end by itself once its samples are not needed: its reader may clean up
 _GENTLE = 0.1  # seconds of these before it is interrupted: a child that gives its next entry meanwhile ends by that

@@ -18,15 +18,15 @@ from typing import Any, SupportsIndex, Unpack
 import numpy as np
 
 from pydp2.client import Client, Target
-from pydp2.columns.unbatch import unbatch
+from pydp2.data.columns.unbatch import unbatch
+from pydp2.data.schema.input_types import dense_vector_sequence
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio
 from pydp2.options.tables import JobChoices, job_options
 from pydp2.providers import provider
 from pydp2.reader.contract import check_size
 from pydp2.reader.unpickled import plain
-from pydp2.schema.input_types import dense_vector_sequence
-from pydp2.service_address import without_token
+from pydp2.transport.service_address import without_token
 
 
 @provider(input_types={"record": dense_vector_sequence(1, dtype=np.uint8)})

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from pydp2.columns.array_likes import as_array
+from pydp2.data.columns.array_likes import as_array
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio
 from pydp2.reader.contract import Reader

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.columns.array_likes import as_array, tensor_hint
-from pydp2.columns.batch import Batch
-from pydp2.columns.columns import Columns
-from pydp2.columns.masks import UNMASK_HINT, has_mask, masked_text
+from pydp2.data.columns.array_likes import as_array, tensor_hint
+from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.columns import Columns
+from pydp2.data.columns.masks import UNMASK_HINT, has_mask, masked_text
+from pydp2.data.packers.normalise import describe, shape_words
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.input_types import DataType, InputType, SequenceType, Slots, is_float
 from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
-from pydp2.packers.normalise import describe, shape_words
-from pydp2.packers.packer import Packer
-from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots, is_float
 
 Types = Mapping[str, InputType] | Sequence[InputType] | Sequence[tuple[str, InputType]]
 FeedMapping = Mapping[str, int] | Sequence[str] | None

@@ -13,10 +13,10 @@ from queue import Empty
 from typing import Any, Protocol, SupportsIndex
 
 from pydp2.errors import OptionTypeError, ReaderError
-from pydp2.prefetch import PrefetchQueue, PrefetchThreads, QueueClosed
 from pydp2.reader.children import ForkedChild, forked_or_warned
 from pydp2.reader.contract import Reader, check_reader, check_size, decorated
 from pydp2.reader.messages import END, ITEM, RAISED, ReaderMessage, read_into
+from pydp2.system.prefetch import PrefetchQueue, PrefetchThreads, QueueClosed
 
 _AHEAD = 2  # entries that a process has: the one that it maps, and the next one, so that it need not wait
 

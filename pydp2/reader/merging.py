@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, SupportsIndex
 
 from pydp2.errors import OptionError, OptionTypeError, ReaderError
-from pydp2.prefetch import PrefetchHelper, PrefetchQueue, PrefetchThreads, QueueClosed
 from pydp2.reader.children import ForkedChild, forked_or_warned
 from pydp2.reader.contract import Reader, batch_size_of, begun, check_reader, check_size, decorated
 from pydp2.reader.messages import END, ITEM, RAISED, ReaderMessage, read_into
+from pydp2.system.prefetch import PrefetchHelper, PrefetchQueue, PrefetchThreads, QueueClosed
 
 
 def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size: SupportsIndex = 1000) -> Reader:

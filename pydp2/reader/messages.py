@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydp2.prefetch import QueueClosed
 from pydp2.reader.contract import Reader, iterating
+from pydp2.system.prefetch import QueueClosed
 
 ITEM, END, RAISED = "item", "end", "raised"
 ReaderMessage = tuple[str, Any]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, SupportsIndex
 
-from pydp2.prefetch import PrefetchQueue, PrefetchThreads, QueueEnd, produce
 from pydp2.reader.contract import Reader, batch_size_of, check_reader, check_size, decorated, iterating
+from pydp2.system.prefetch import PrefetchQueue, PrefetchThreads, QueueEnd, produce
 
 
 def buffered(reader: Reader, size: SupportsIndex) -> Reader:

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 
 from pydp2.errors import OutOfMemory
-from pydp2.metrics import cgroups
+from pydp2.system import cgroups
 from pydp2.transport import address_space
 
 SERVER_BASE_BYTES = 24 << 20

@@ -11,20 +11,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydp2.engine.base import Engine, EngineLost, EngineNote, Exited, Started
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import Error, HostRefused, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
-from pydp2.file_list import FileList
+from pydp2.host.engine.base import Engine, EngineLost, EngineNote, Exited, Started
 from pydp2.host.own_files import REMEDY, OwnFiles
 from pydp2.host.watch_state import WatchEvent
 from pydp2.host.watchdog import Watchdog, WorkerConnection
 from pydp2.host.worker_inbox import WorkerInbox, break_text
-from pydp2.log_writer import write_stderr
-from pydp2.metrics import ScalingAdvisor, Totals, resident_bytes
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import check_ints
 from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import (
     THIS_HOST,
     Action,
@@ -40,7 +39,7 @@ from pydp2.server.actions import (
     WorkerReady,
 )
 from pydp2.server.available_memory import release_free_heap
-from pydp2.server.host_gateway import (
+from pydp2.server.hosts.host_gateway import (
     HostEvent,
     HostGateway,
     HostGone,
@@ -50,15 +49,17 @@ from pydp2.server.host_gateway import (
     RemoteMessage,
     RemoteStarted,
 )
+from pydp2.server.hosts.host_sessions import check_state_directory
 from pydp2.server.quarantine import Quarantine
+from pydp2.server.scaling import ScalingAdvisor, Totals
 from pydp2.server.sessions.attach import provider_identity
 from pydp2.server.sessions.gateway import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
-from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
-from pydp2.server.workers.host_sessions import check_state_directory
 from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.system.log_writer import write_stderr
+from pydp2.system.process_memory import resident_bytes
 from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.sockets import LACKS_DESCRIPTORS
 

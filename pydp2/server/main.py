@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 
-from pydp2.engine import Engine, NoEngine
 from pydp2.errors import GuardError, to_wire
+from pydp2.host.engine import Engine, NoEngine
+from pydp2.host.worker.gil import require_gil
 from pydp2.host.worker_setup import adopt_supervisor, new_pump, set_up_process, start_engine, watch_signals, worker_spec
-from pydp2.server.spec import receive_spec, send_plain
-from pydp2.worker.gil import require_gil
+from pydp2.options.service_spec import receive_spec, send_plain
 
 
 def main(descriptor: int) -> int:

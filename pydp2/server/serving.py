@@ -15,19 +15,19 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pydp2.engine import Engine
-from pydp2.engine.output import OutputPump
 from pydp2.errors import Error, sendable, shorten, to_wire
-from pydp2.file_list import FileList
-from pydp2.keys import AllowedKeys, remove_connection
-from pydp2.log_writer import unfailing_stderr, write_stderr
+from pydp2.host.engine import Engine
+from pydp2.host.engine.output import OutputPump
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec, send_plain
 from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.server.available_memory import describe_exhaustion
-from pydp2.server.host_gateway import HostGateway
+from pydp2.server.hosts.host_gateway import HostGateway
 from pydp2.server.loop import Server, ServiceStop
-from pydp2.server.spec import ServiceSpec, send_plain
+from pydp2.system.log_writer import unfailing_stderr, write_stderr
 from pydp2.transport import Hub
 from pydp2.transport.descriptors import raise_descriptor_limit
+from pydp2.transport.key_files import AllowedKeys, remove_connection
 from pydp2.transport.keys import KeyPair, advertised_address
 from pydp2.transport.sockets import new_context, prepare_zero_copy
 

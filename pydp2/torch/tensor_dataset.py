@@ -23,7 +23,7 @@ from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.client.state_check import check_state
 from pydp2.client.stream import Stream
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, JobTaken, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.loader import warn_of_dropped_state
 from pydp2.frameworks.shared_service import (

@@ -10,7 +10,7 @@ import torch
 
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
-from pydp2.columns.batch import Batch
+from pydp2.data.columns.batch import Batch
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, chosen_ranks, open_loader

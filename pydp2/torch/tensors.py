@@ -9,11 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from pydp2.columns.batch import Batch, Csr, Ragged
-from pydp2.columns.columns import Array, Columns
+from pydp2.data.columns.batch import Batch, Csr, Ragged
+from pydp2.data.columns.columns import Array, Columns
+from pydp2.data.schema.input_types import (
+    INT32_RANGE,
+    STRING_TYPES,
+    DataType,
+    InputType,
+    SequenceType,
+    Slots,
+    is_bfloat16,
+)
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.sparse_rows import ascends, sorted_columns
-from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16
 
 Tensors = dict[str, Any] | tuple[Any, ...]
 """Value of a step: by the name of the slot, or in slot order where slots have no names."""

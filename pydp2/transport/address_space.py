@@ -11,7 +11,7 @@ import resource
 import weakref
 from pathlib import Path
 
-from pydp2.stdlib import mmap, os
+from pydp2.system.stdlib import mmap, os
 
 LIMIT_DIVISOR = 8
 _mapped_bytes = 0  # bytes that were mapped here and are still there

@@ -12,8 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from pydp2.service_address import INNER_SUFFIX
-from pydp2.stdlib import socket, time
+from pydp2.system.stdlib import socket, time
 from pydp2.transport.descriptors import (
     descriptor_limit,
     file_identity,
@@ -23,6 +22,7 @@ from pydp2.transport.descriptors import (
     unix_listener,
     unlink_own,
 )
+from pydp2.transport.service_address import INNER_SUFFIX
 
 _ADMIT, _LATER, _REFUSE = "pydp2 connect", "pydp2 later", "pydp2 refused"
 """Words that an answer begins with; a blank and the rest of the answer follow."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 
-from pydp2.stdlib import _socket, os, socket
+from pydp2.system.stdlib import _socket, os, socket
 from pydp2.transport.fd_passing import SentFd, has_ended, send_fd
 
 _MAX_NOTE_BYTES = 64  # bytes of the note that goes with a descriptor

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
-from pydp2.service_address import ipc_path
-from pydp2.stdlib import os, socket
+from pydp2.system.stdlib import os, socket
 from pydp2.transport.descriptors import file_identity, foreign_user, unix_listener, unlink_own
+from pydp2.transport.service_address import ipc_path
 from pydp2.transport.slabs import TOKEN_BYTES, create_slab
 
 _MAX_SILENT = 8  # connections of peers that have handed over nothing yet

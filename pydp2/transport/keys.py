@@ -17,9 +17,9 @@ import zmq
 from zmq.utils import z85
 
 from pydp2.errors import OptionError
-from pydp2.service_address import split_key, with_key
 from pydp2.transport.descriptors import peer_credentials
 from pydp2.transport.refusals import UNKNOWN_KEY, Refusals
+from pydp2.transport.service_address import split_key, with_key
 
 KEY_DIGITS = 64
 """Number of hexadecimal digits of a key."""

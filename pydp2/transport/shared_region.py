@@ -12,7 +12,7 @@ import mmap
 import stat
 import sys
 
-from pydp2.stdlib import fcntl, os
+from pydp2.system.stdlib import fcntl, os
 from pydp2.transport.address_space import map_memory
 
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0  # the mmap module does not name it; without it so much is refused

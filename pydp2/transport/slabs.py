@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import RemoteProtocolError
-from pydp2.stdlib import fcntl, os
+from pydp2.system.stdlib import fcntl, os
 from pydp2.transport.address_space import map_memory
 
 Bytes = npt.NDArray[np.uint8]

@@ -32,9 +32,8 @@ from typing import Any
 
 import zmq
 
-from pydp2 import service_address
 from pydp2.errors import OptionError, RemoteProtocolError, ServiceUnreachable
-from pydp2.service_address import ipc_path, new_token, split_key, split_token, with_key, with_token, without_token
+from pydp2.transport import service_address
 from pydp2.transport.accept_filter import AcceptFilter
 from pydp2.transport.address_space import capped_size
 from pydp2.transport.admission import CONNECTING_SECONDS, Admission, request_admission
@@ -42,6 +41,15 @@ from pydp2.transport.fd_broadcast import FdOffer, FdRequest
 from pydp2.transport.fd_passing import FdReceiver, SentFd, send_new_slab
 from pydp2.transport.keys import Access, KeyPair, PeerKeys, secure_client, set_heartbeats
 from pydp2.transport.refusals import UNKNOWN_KEY, Refusals
+from pydp2.transport.service_address import (
+    ipc_path,
+    new_token,
+    split_key,
+    split_token,
+    with_key,
+    with_token,
+    without_token,
+)
 from pydp2.transport.slabs import TOKEN_BYTES, SlabReader, SlabWriter, are_large, put_in_slab
 from pydp2.transport.zap import ZapHandler, present_token
 

@@ -16,13 +16,13 @@ import pytest
 import zmq
 
 import pydp2
-from pydp2 import keys
 from pydp2.api import connection_place
 from pydp2.api.connection_place import ConnectionPlace
 from pydp2.errors import OptionError, OptionTypeError, ServiceLost, ServiceUnreachable
-from pydp2.keys import ConnectionFile
-from pydp2.service_address import ipc_path, split_key, with_key, without_token
+from pydp2.transport import key_files as keys
+from pydp2.transport.key_files import ConnectionFile
 from pydp2.transport.keys import new_key_pair
+from pydp2.transport.service_address import ipc_path, split_key, with_key, without_token
 from pydp2.transport.sockets import ACK_TIMEOUT
 from tests.conftest import wait_until
 from tests.faults.relay import free_port

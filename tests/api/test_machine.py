@@ -12,8 +12,8 @@ import pytest
 import pydp2
 from pydp2.api import machine
 from pydp2.errors import OptionError
-from pydp2.metrics import cgroups
 from pydp2.server.available_memory import SERVER_ADDRESS_BYTES, AvailableMemory
+from pydp2.system import cgroups
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")

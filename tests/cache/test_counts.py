@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pydp2.cache import counts as module
-from pydp2.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore, read_counts
-from pydp2.cache.disk_messages import CacheNotice, CacheOrigin
-from pydp2.cache.file_format import DamagedEntry
-from pydp2.cache.folder import remove_leftovers
-from pydp2.schema.input_types import Slots, integer_value
+from pydp2.data.schema.input_types import Slots, integer_value
+from pydp2.server.cache import counts as module
+from pydp2.server.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore, read_counts
+from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin
+from pydp2.server.cache.file_format import DamagedEntry
+from pydp2.server.cache.folder import remove_leftovers
 
 from ..conftest import wait_until
 

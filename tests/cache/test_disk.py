@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydp2.cache import disk as module
-from pydp2.cache import folder as place
-from pydp2.cache.disk import DiskCache
-from pydp2.cache.disk_messages import CacheNotice, CacheOrigin, DiskHit, DiskMiss, OfferSettled
-from pydp2.cache.file_format import CacheEntryReader
-from pydp2.columns.columns import Columns
+from pydp2.data.columns.columns import Columns
+from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.order.sample_source import SampleRun
-from pydp2.schema.input_types import Slots, integer_value
+from pydp2.server.cache import disk as module
+from pydp2.server.cache import folder as place
+from pydp2.server.cache.disk import DiskCache
+from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin, DiskHit, DiskMiss, OfferSettled
+from pydp2.server.cache.file_format import CacheEntryReader
 
 from ..conftest import wait_until
 

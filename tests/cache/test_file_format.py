@@ -14,8 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.cache import file_format
-from pydp2.cache.file_format import (
+from pydp2.data.columns.columns import Columns
+from pydp2.data.schema.input_types import (
+    Slots,
+    dense_vector,
+    integer_value,
+    integer_value_sequence,
+    sparse_float_vector,
+)
+from pydp2.server.cache import file_format
+from pydp2.server.cache.file_format import (
     FORMAT_VERSION,
     TEMPORARY_PREFIX,
     CacheEntryReader,
@@ -25,8 +33,6 @@ from pydp2.cache.file_format import (
     EntryLabel,
     StoredPiece,
 )
-from pydp2.columns.columns import Columns
-from pydp2.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence, sparse_float_vector
 
 from ..sample_cases import columns_of, filled, raw
 

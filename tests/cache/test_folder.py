@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import pydp2
-from pydp2.cache.folder import count_files, entry_files, prepare_folder, remove_leftovers
 from pydp2.errors import OptionError
+from pydp2.server.cache.folder import count_files, entry_files, prepare_folder, remove_leftovers
 
 KEY, NAME = "0123456789abcdef01234567", "fedcba9876543210fedcba98"
 

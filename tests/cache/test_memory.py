@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.cache.memory import MemoryCache
-from pydp2.columns.sample_set import decode_set
+from pydp2.data.columns.sample_set import decode_set
+from pydp2.data.packers.packer import Packer
+from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.order.sample_source import SampleRun
-from pydp2.packers.packer import Packer
-from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.input_types import Slots, integer_value
+from pydp2.server.cache.memory import MemoryCache
 
 SLOTS = Slots((integer_value(1000),))
 COST = 10 + 64  # a sample of 10 bytes and what the cache needs for it

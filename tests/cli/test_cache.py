@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 import pydp2
-from pydp2.cache.file_format import CacheEntryWriter
+from pydp2.server.cache.file_format import CacheEntryWriter
 
 CODE = """
 @provider(input_types=[integer_value(100)], cache=CacheType.CACHE_PASS_ON_DISK)

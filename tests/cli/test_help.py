@@ -13,8 +13,8 @@ from click.testing import Result
 from pydp2_cli import main
 
 import pydp2
-from pydp2 import native
-from pydp2.columns.checksum import checksums
+from pydp2.data import native
+from pydp2.data.columns.checksum import checksums
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS
 
 GOLDEN = Path(__file__).parent / "golden"

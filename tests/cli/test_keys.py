@@ -8,7 +8,7 @@ from pathlib import Path
 import pydp2_cli.keys
 from click.testing import Result
 
-from pydp2.keys import ROLES, own_pair
+from pydp2.transport.key_files import ROLES, own_pair
 
 
 def test_keys_are_made_allowed_listed_and_dropped(tmp_path: Path, cli: Callable[..., Result]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.service_address import without_token
+from pydp2.transport.service_address import without_token
 
 from .test_live_line import resize
 

@@ -15,7 +15,7 @@ from pydp2_cli.stats import _received_text
 
 import pydp2
 from pydp2.errors import ServiceUnreachable
-from pydp2.keys import ConnectionFile
+from pydp2.transport.key_files import ConnectionFile
 from pydp2.transport.keys import new_key_pair
 from tests.conftest import wait_until
 from tests.runs import NUMBERS

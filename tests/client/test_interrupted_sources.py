@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2 import mixing, sequence_packing
 from pydp2.client.stream import Stream
+from pydp2.streams import mixing, sequence_packing
 from tests.interruptions import (
     FOLDERS,
     Injector,

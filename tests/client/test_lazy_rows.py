@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from pydp2.client.lazy_rows import open_shared_rows, split_rows
 from pydp2.client.received import parse_batches
-from pydp2.columns.columns import Columns, Ints
+from pydp2.data.columns.columns import Columns, Ints
+from pydp2.data.packers.packer import Packer
+from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion
+from pydp2.data.rowstore.handles import StaleRows
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
 from pydp2.errors import RemoteProtocolError
-from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_PACK_BYTES, pack_heads
-from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion
-from pydp2.rowstore.handles import StaleRows
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
 from pydp2.transport import SharedRegion
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)))

@@ -15,12 +15,12 @@ import pydp2
 from pydp2.client import client, connection, received, session
 from pydp2.client.connection import Connection
 from pydp2.client.look_ahead import LookAhead
-from pydp2.columns.columns import Ints
+from pydp2.data.columns.columns import Ints
+from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.errors import ClientUseError, Error
 from pydp2.protocol import messages as m
-from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.input_types import Slots, integer_value
 from tests.runs import NUMBERS, NUMBERS_OPTIONS, eventually, numbered
 
 LONG = 30.0  # seconds that nothing takes

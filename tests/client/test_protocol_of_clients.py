@@ -16,7 +16,10 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.columns.columns import Columns
+from pydp2.data.columns.columns import Columns
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.input_types import Slots, dense_vector, integer_value
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import (
     BadSample,
     Error,
@@ -27,10 +30,7 @@ from pydp2.errors import (
     ServiceUnreachable,
     to_wire,
 )
-from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
-from pydp2.schema.input_types import Slots, dense_vector, integer_value
-from pydp2.schema.provider_schema import Schema
 from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.sockets import new_context
 from tests.protocol.test_broken_frames import mutated_frames

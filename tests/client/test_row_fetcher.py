@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.host.test_row_server import SCHEMA, at_the_service, begin, chunk_of, columns_of
 
 from pydp2.client import row_fetcher
 from pydp2.client.received import ReceivedBatch, parse_batches, replace_by_batches
 from pydp2.client.row_fetcher import PATIENCE_SECONDS as PATIENCE
 from pydp2.client.row_fetcher import PIECE_BYTES, RowFetcher
-from pydp2.columns.columns import Columns
+from pydp2.data.columns.columns import Columns
+from pydp2.data.rowstore.host_rows import RowServers
 from pydp2.errors import RemoteProtocolError
-from pydp2.host.row_server import RowServer, start_row_server
+from pydp2.host.agent.row_server import RowServer, start_row_server
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_PACK_BYTES
-from pydp2.rowstore.host_rows import RowServers
 from pydp2.transport import Line
 from pydp2.transport.keys import new_key_pair
 from pydp2.transport.sockets import new_context
 from tests.conftest import wait_until
-from tests.host.test_row_server import SCHEMA, at_the_service, begin, chunk_of, columns_of
 from tests.interruptions import Injector, Interruption, insistently, with_its_own_exception_state
 from tests.runs import alarm
 

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.batch import Batch, Csr, Ragged
-from pydp2.columns.columns import Columns
-from pydp2.errors import OptionError, OptionTypeError
-from pydp2.schema.input_types import (
+from pydp2.data.columns.batch import Batch, Csr, Ragged
+from pydp2.data.columns.columns import Columns
+from pydp2.data.schema.input_types import (
     Slots,
     dense_vector,
     dense_vector_sequence,
@@ -30,6 +29,7 @@ from pydp2.schema.input_types import (
     text,
     text_sequence,
 )
+from pydp2.errors import OptionError, OptionTypeError
 
 DIGITS = Slots((dense_vector(2), integer_value(10)), ("pixel", "label"))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns import checksum
+from pydp2.data.columns import checksum
 
 
 @given(st.binary(max_size=3000), st.binary(max_size=300))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.checksum_log import (
+from pydp2.data.columns.checksum_log import (
     NO_CHECKSUMS,
     ChecksumLog,
     FileChecksum,

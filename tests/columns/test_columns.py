@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pydp2.columns.columns as columns_module
-from pydp2.columns.columns import (
+import pydp2.data.columns.columns as columns_module
+from pydp2.data.columns.columns import (
     Columns,
     aligned,
     aligned_empty,
@@ -22,8 +22,7 @@ from pydp2.columns.columns import (
     is_held_elsewhere,
     running_crcs,
 )
-from pydp2.errors import RemoteProtocolError
-from pydp2.schema.input_types import (
+from pydp2.data.schema.input_types import (
     DataType,
     Slots,
     dense_vector,
@@ -33,6 +32,7 @@ from pydp2.schema.input_types import (
     sparse_binary_vector,
     sparse_float_vector_sub_sequence,
 )
+from pydp2.errors import RemoteProtocolError
 
 data = st.data()
 

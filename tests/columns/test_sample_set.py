@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.sample_set import decode_set, encode_set, encode_set_in_python, set_from_text, set_to_text
+from pydp2.data.columns.sample_set import decode_set, encode_set, encode_set_in_python, set_from_text, set_to_text
 from pydp2.errors import OptionError
 
 names = st.sets(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 40)), max_size=60)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.batch import Batch, BinaryArray, Ragged, StringArray
-from pydp2.columns.columns import Columns
-from pydp2.columns.unbatch import unbatch
+from pydp2.data.columns.batch import Batch, BinaryArray, Ragged, StringArray
+from pydp2.data.columns.columns import Columns
+from pydp2.data.columns.unbatch import unbatch
+from pydp2.data.schema.input_types import SequenceType, Slots, raw, raw_sequence, text, text_sequence
 from pydp2.errors import OptionTypeError
-from pydp2.schema.input_types import SequenceType, Slots, raw, raw_sequence, text, text_sequence
 
 from ..sample_cases import columns_of
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.cache.folder import COUNTS_NAME
+from pydp2.server.cache.folder import COUNTS_NAME
 
 from ..conftest import wait_until
 from ..runs import processes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.columns.batch import Ragged
+from pydp2.data.columns.batch import Ragged
 from pydp2.errors import BadSample, ProviderError
 
 # -- what a yielded value is taken as ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydp2.data.native import COMPILED, PackingForm
 from pydp2.diagnostics.advice import (
     STAGES,
     TOLERANCE,
@@ -20,7 +21,6 @@ from pydp2.diagnostics.advice import (
     shares,
     workers_for,
 )
-from pydp2.native import COMPILED, PackingForm
 
 PLAIN = Measured(cores=8, workers=2, files=100, bare=1000.0, packed=950.0, moved=930.0, pooled=910.0)
 NO_COMPILER = PackingForm(

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import pydp2
+from pydp2.data.schema.input_types import STRING_TYPES, DataType
 from pydp2.errors import AddressError, ListError, OptionError, OptionTypeError, ProviderError
-from pydp2.schema.input_types import STRING_TYPES, DataType
 
 Write = Callable[..., str]
 SUMMED = """
@@ -302,14 +302,14 @@ def test_a_declaration_is_shown_as_its_author_writes_it(kind: DataType, level: s
     text = f"{names[kind]}{level}({arguments})"
     if text.startswith(("text_sub", "raw_sub")):
         text = f"{names[kind]}(seq_type=SequenceType.SUB_SEQUENCE)"
-    assert type_text(eval(text, vars(pydp2.schema.input_types))) == text
+    assert type_text(eval(text, vars(pydp2.data.schema.input_types))) == text
 
 
 @pytest.mark.parametrize("text", ["scalar()", 'scalar("int64")', 'scalar_sequence("bool")', "dense_vector(1)"])
 def test_a_scalar_is_shown_as_its_author_writes_it(text: str) -> None:
     from pydp2.diagnostics.slot_figures import type_text
 
-    assert type_text(eval(text, vars(pydp2.schema.input_types))) == text
+    assert type_text(eval(text, vars(pydp2.data.schema.input_types))) == text
 
 
 def test_root_is_working_directory_and_first_on_the_path_meanwhile_and_nothing_of_it_stays(tmp_path: Path) -> None:

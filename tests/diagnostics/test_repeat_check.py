@@ -115,7 +115,7 @@ def test_what_cannot_run_in_another_process_is_said(provider_file: Callable[[str
     assert report.ok
     assert report.repeat is not None
     assert "a function inside a function" in report.repeat.skipped
-    ends = f"if os.environ.get('{pydp2.worker.IN_WORKER}'): os._exit(3)"
+    ends = f"if os.environ.get('{pydp2.host.worker.IN_WORKER}'): os._exit(3)"
     report = checked(provider_file, ends)
     assert report.repeat == RepeatCheck("f", skipped="a process that ran it again ended without a result")
     report = checked(provider_file, "raise OSError")
@@ -126,7 +126,7 @@ def test_no_process_is_left_and_nothing_is_printed_again(
     provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A child that the provider starts in such a process ends with it."""
-    child = f"os.system('sleep 1000 &') if '{pydp2.worker.IN_WORKER}' in os.environ else 0"
+    child = f"os.system('sleep 1000 &') if '{pydp2.host.worker.IN_WORKER}' in os.environ else 0"
     report = checked(provider_file, f"if i == 0: print('here'); {child}")
     assert report.repeat == RepeatCheck("f", 20)
     assert capfd.readouterr().out == "here\n" * 2

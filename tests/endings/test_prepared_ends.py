@@ -120,7 +120,7 @@ def test_a_fork_of_the_program_leaves_an_import_to_it(program: Callable[..., Pro
 
 UNUSED = """
 import os, socket, time
-from pydp2.engine import prepared
+from pydp2.host.engine import prepared
 prepared._IDLE_SECONDS = 0.2
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 supervisor = os.fork()

@@ -14,9 +14,9 @@ PRELUDE = '''
 import faulthandler, os, signal, subprocess, sys, time
 from pathlib import Path
 signal.alarm(40)  # a hang ends here
-from pydp2.engine import EngineLost, Exited, Started
-from pydp2.engine import EngineNote
-from pydp2.engine.local import LocalEngine
+from pydp2.host.engine import EngineLost, Exited, Started
+from pydp2.host.engine import EngineNote
+from pydp2.host.engine.local import LocalEngine
 
 ONCE = MODE
 outputs = {}

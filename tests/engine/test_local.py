@@ -120,7 +120,7 @@ def test_killing_a_worker_ends_what_it_started(run: Run) -> None:
 
 def test_a_worker_can_be_asked_for_its_stack(run: Run) -> None:
     run("""
-        from pydp2.engine.local import DUMP_SIGNAL
+        from pydp2.host.engine.local import DUMP_SIGNAL
         def main(worker, row):
             faulthandler.register(DUMP_SIGNAL, all_threads=True)
             where_it_hangs(row)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydp2.engine.open_files import kept_positions, open_descriptors, shared_files
+from pydp2.host.engine.open_files import kept_positions, open_descriptors, shared_files
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 Opening = Callable[[Path, ExitStack], object]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from pydp2.engine.output import MAX_BYTES_PER_SECOND, OutputLine, OutputPump
+from pydp2.host.engine.output import MAX_BYTES_PER_SECOND, OutputLine, OutputPump
 
 
 class Marked:

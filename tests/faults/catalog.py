@@ -41,9 +41,9 @@ _MODULES = (
 )  # fmt: skip
 
 ABSENT = {
-    "F21": "amplification: tests/protocol, tests/transport, tests/host/test_hostile_hosts.py",
-    "F23": "pickle payloads: tests/host/test_hostile_hosts.py; tests/test_house.py holds that nothing unpickles",
-    "F24": "versions: tests/client, tests/protocol, tests/host/test_hostile_hosts.py",
+    "F21": "amplification: tests/protocol, tests/transport, tests/agent/test_hostile_hosts.py",
+    "F23": "pickle payloads: tests/agent/test_hostile_hosts.py; tests/test_house.py holds that nothing unpickles",
+    "F24": "versions: tests/client, tests/protocol, tests/agent/test_hostile_hosts.py",
     "F30": "soak: python -m tests.faults --minutes 1440",
 }
 """Faults without a round: why, or where they are."""

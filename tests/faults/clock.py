@@ -21,9 +21,15 @@ WALL = {
     "datetime.today", "date.today", "datetime.datetime.now", "datetime.date.today", "time.clock_gettime",
 }  # fmt: skip
 ALLOWED = {
-    "pydp2/api/rundir.py": 1, "pydp2/cache/counts.py": 1, "pydp2/cache/disk.py": 3, "pydp2/cache/entry_names.py": 2,
-    "pydp2/providers/notebook.py": 1, "cli/cache.py": 2, "pydp2/engine/prepared.py": 1, "pydp2/log_writer.py": 1,
-}  # fmt: skip
+    "pydp2/api/rundir.py": 1,
+    "pydp2/server/cache/counts.py": 1,
+    "pydp2/server/cache/disk.py": 3,
+    "pydp2/server/cache/entry_names.py": 2,
+    "pydp2/providers/notebook.py": 1,
+    "cli/cache.py": 2,
+    "pydp2/host/engine/prepared.py": 1,
+    "pydp2/system/log_writer.py": 1,
+}
 """Where the wall's clock is right: it is compared with the age of a file, or shown to the user at a line of the log."""
 
 JUMPING = """

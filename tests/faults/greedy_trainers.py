@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 
 import pydp2
-from pydp2.metrics import resident_bytes
 from pydp2.options.tables import WORLD_LIMIT
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BATCH_COST
+from pydp2.system.process_memory import resident_bytes
 
 from ..raw_trainer import RawTrainer, raw_trainers
 from .bench import Bench

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.keys import ConnectionFile
+from pydp2.transport.key_files import ConnectionFile
 
 from ..runs import eventually
 from .bench import Bench

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pydp2
-from pydp2.keys import ConnectionFile
-from pydp2.server import timing
+from pydp2.options import timing
+from pydp2.transport.key_files import ConnectionFile
 
 from ..runs import Program, eventually
 from .bench import Bench

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 import pydp2
-from pydp2 import keys
 from pydp2.protocol import messages as m
-from pydp2.release import RELEASE
+from pydp2.system.release import RELEASE
+from pydp2.transport import key_files as keys
 from pydp2.transport.keys import KeyPair, new_key_pair
 
 from ..liar import Liar, lie

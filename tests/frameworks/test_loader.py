@@ -22,8 +22,8 @@ from pydp2.errors import BadSample, ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import Ranks, open_loader
 from pydp2.frameworks.worker_passes import WorkerPasses
-from pydp2.mixing import MixedBatch
-from pydp2.sequence_packing import PackedBatch
+from pydp2.streams.mixing import MixedBatch
+from pydp2.streams.sequence_packing import PackedBatch
 from tests.list_stream import ListStream, rows_of
 from tests.runs import NUMBERS, NUMBERS_OPTIONS, eventually
 

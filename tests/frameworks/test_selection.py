@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pydp2 import dense_vector, integer_value
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import OptionError
 from pydp2.frameworks.selection import Selected, Selection
-from pydp2.schema.input_types import Slots
 
 NAMED = Slots((dense_vector(2), dense_vector(3), integer_value(4)), ("a", "b", "label"))
 UNNAMED = Slots(NAMED.types)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pydp2.file_list import FileList
 from pydp2.host.list_entries import map_entries, opened_entries, sampled_entries
+from pydp2.options.file_list import FileList
 
 
 def test_the_same_entries_are_looked_at_on_every_host() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pydp2
-from pydp2.engine.base import StatusPage
+from pydp2.host.engine.base import StatusPage
 from pydp2.host.output_labels import OutputLabels
 from pydp2.protocol.output_marks import file_change_mark
 from pydp2.protocol.worker_status import FILE, WORKER, WorkerStatus

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.batch import Batch
-from pydp2.errors import OptionError, OptionTypeError, SampleTooLarge
-from pydp2.schema.input_types import (
+from pydp2.data.columns.batch import Batch
+from pydp2.data.schema.input_types import (
     Slots,
     dense_vector,
     integer_value,
@@ -22,6 +21,7 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
     text,
 )
+from pydp2.errors import OptionError, OptionTypeError, SampleTooLarge
 
 jax: Any = pytest.importorskip("jax")
 import pydp2.jax  # noqa: E402 - it is there

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydp2_samples import path
 
-from pydp2.columns.columns import aligned_empty
+from pydp2.data.columns.columns import aligned_empty
 
 jax: Any = pytest.importorskip("jax")
 import pydp2.jax  # noqa: E402 - it is there

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import pydp2.jax  # noqa: E402
 import pydp2.jax.device_put as device_put_module  # noqa: E402
-from pydp2.columns.columns import aligned_empty  # noqa: E402
+from pydp2.data.columns.columns import aligned_empty  # noqa: E402
 from pydp2.jax.device_put import make_put  # noqa: E402
 from pydp2.jax.placement import ProcessPlacement  # noqa: E402
 from tests.conftest import nothing_stays  # noqa: E402

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from pydp2.columns.batch import Batch, Csr, Ragged
-from pydp2.schema.input_types import (
+from pydp2.data.columns.batch import Batch, Csr, Ragged
+from pydp2.data.schema.input_types import (
     Slots,
     dense_vector,
     integer_value,

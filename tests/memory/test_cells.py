@@ -164,8 +164,8 @@ def test_where_memory_cannot_be_seen_the_stream_is_the_same(
     elif lacks == "room at the trainer":
         monkeypatch.setattr("pydp2.client.lazy_rows.map_region", _cannot)
     else:
-        code = "import pydp2.worker.cell_writer\ndef look(given, *_, **__):\n    raise OSError\n"
-        code += "pydp2.worker.cell_writer.map_region = look\n"
+        code = "import pydp2.host.worker.cell_writer\ndef look(given, *_, **__):\n    raise OSError\n"
+        code += "pydp2.host.worker.cell_writer.map_region = look\n"
         _site(tmp_path, monkeypatch, NO_MEMFD if lacks == "memfd" else code)
     with pydp2.launch(FILES, provider, workers=2, **bind) as service, service.connect(**HOW) as data:
         assert stream(data) == expected

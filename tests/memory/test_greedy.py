@@ -12,9 +12,9 @@ import pytest
 
 import pydp2
 from pydp2.errors import OptionError
-from pydp2.metrics import resident_bytes
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BATCH_COST
+from pydp2.system.process_memory import resident_bytes
 from tests.conftest import wait_until
 from tests.raw_trainer import raw_trainers
 

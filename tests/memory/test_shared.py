@@ -82,7 +82,7 @@ def test_the_stream_is_the_same_with_shared_memory_and_without(
     ):
         assert [contents(batch) for _ in range(2) for batch in data] == shared
         assert slabs() == 0
-    monkeypatch.delattr("pydp2.stdlib.os.memfd_create")
+    monkeypatch.delattr("pydp2.system.stdlib.os.memfd_create")
     assert streams(provider) == shared
 
 
@@ -95,7 +95,7 @@ def test_without_memfd_in_any_process_everything_goes_through_sockets(
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import os\ndel os.memfd_create\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    monkeypatch.delattr("pydp2.stdlib.os.memfd_create")
+    monkeypatch.delattr("pydp2.system.stdlib.os.memfd_create")
     with pydp2.load(FILES, provider, batch_size=32, workers=2, seed=3) as data:
         assert [contents(batch) for batch in data] == expected
         assert {slabs(pid) for pid in (os.getpid(), *service(2))} == {0}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pydp2 import native
+from pydp2.data import native
 
 
 @pytest.fixture
@@ -59,14 +59,14 @@ def test_a_checkout_that_was_installed_without_a_compiler_says_so(copied: Callab
 
 def test_what_was_compiled_for_another_python_is_named_with_both(copied: Callable[..., str]) -> None:
     mine = sysconfig.get_config_var("EXT_SUFFIX")
-    assert copied("pyproject.toml", "pydp2/native/_packing.cpython-399-sparc.so") == (
+    assert copied("pyproject.toml", "pydp2/data/native/_packing.cpython-399-sparc.so") == (
         f"in Python, because it was compiled for .cpython-399-sparc.so, and this Python needs {mine}: "
         "install pydp2 again for it"
     )
 
 
 def test_what_was_compiled_and_cannot_be_loaded_says_why(copied: Callable[..., str]) -> None:
-    name = f"pydp2/native/_packing{sysconfig.get_config_var('EXT_SUFFIX')}"
+    name = f"pydp2/data/native/_packing{sysconfig.get_config_var('EXT_SUFFIX')}"
     said = copied("pyproject.toml", name)
     assert said.startswith("in Python, because what was compiled cannot be loaded: ")
     assert "file too short" in said or "_packing" in said

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydp2.native import is_active
+from pydp2.data.native import is_active
 from pydp2.order import pool
 from pydp2.order.batcher import BatchCut, Batcher, PassDone, PassFailed
 from pydp2.order.bulk_cut import BulkCutter

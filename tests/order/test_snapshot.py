@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pydp2.columns import sample_set
+from pydp2.data.columns import sample_set
 from pydp2.errors import OptionError
 from pydp2.options.values import MAX_CYCLE
 from pydp2.order.batcher import BatchCut, PassDone

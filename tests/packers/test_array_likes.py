@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2 import native, rows
-from pydp2.columns.array_likes import as_array
-from pydp2.columns.batch import Ragged
-from pydp2.errors import OptionTypeError
-from pydp2.reader.feeding import DataFeeder
-from pydp2.schema.input_types import (
+from pydp2 import rows
+from pydp2.data import native
+from pydp2.data.columns.array_likes import as_array
+from pydp2.data.columns.batch import Ragged
+from pydp2.data.schema.input_types import (
     InputType,
     Slots,
     dense_vector,
@@ -36,6 +35,8 @@ from pydp2.schema.input_types import (
     text,
     text_sequence,
 )
+from pydp2.errors import OptionTypeError
+from pydp2.reader.feeding import DataFeeder
 from tests.array_likes import KINDS, ByArray, ByDlpack, Unreadable
 from tests.sample_cases import FORMS, verdict
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydp2.errors import BadSample
-from pydp2.packers.packer import Packer
-from pydp2.schema.input_types import (
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.input_types import (
     InputType,
     SequenceType,
     Slots,
@@ -30,6 +29,7 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
     text,
 )
+from pydp2.errors import BadSample
 from tests.sample_cases import FORMS, verdict
 
 MISSING = "; leave the sample out, or give a default"

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 import pydp2
 from pydp2 import rows
-from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
-from pydp2.columns.columns import Columns
-from pydp2.errors import BadSample, OptionError, OptionTypeError, ProviderError
-from pydp2.packers.many_samples import ManySamples
-from pydp2.packers.packer import Packer
-from pydp2.packers.slot_order import SlotOrder
-from pydp2.schema.input_types import (
+from pydp2.data.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
+from pydp2.data.columns.columns import Columns
+from pydp2.data.packers.many_samples import ManySamples
+from pydp2.data.packers.packer import Packer
+from pydp2.data.packers.slot_order import SlotOrder
+from pydp2.data.schema.input_types import (
     STRING_TYPES,
     DataType,
     InputType,
@@ -36,6 +35,7 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
     text,
 )
+from pydp2.errors import BadSample, OptionError, OptionTypeError, ProviderError
 from tests.sample_cases import bfloat16_arrays
 
 try:

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2 import native
-from pydp2.errors import BadSample
-from pydp2.packers.packer import Packer
-from pydp2.schema.input_types import (
+from pydp2.data import native
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.input_types import (
     InputType,
     Slots,
     dense_vector,
@@ -29,6 +28,7 @@ from pydp2.schema.input_types import (
     sparse_binary_vector_sequence,
     sparse_float_vector,
 )
+from pydp2.errors import BadSample
 
 
 @pytest.fixture(scope="module", autouse=True, params=["compiled", "python"])

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 import pydp2 as api
-from pydp2.columns.batch import Batch, Csr, Ragged
-from pydp2.columns.columns import Columns
-from pydp2.errors import BadSample
-from pydp2.packers.packer import Packer
-from pydp2.packers.slot_order import SlotOrder
-from pydp2.schema.input_types import (
+from pydp2.data.columns.batch import Batch, Csr, Ragged
+from pydp2.data.columns.columns import Columns
+from pydp2.data.packers.packer import Packer
+from pydp2.data.packers.slot_order import SlotOrder
+from pydp2.data.schema.input_types import (
     InputType,
     Slots,
     dense_vector,
@@ -25,6 +24,7 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
     sparse_float_vector_sub_sequence,
 )
+from pydp2.errors import BadSample
 
 
 def pack(slots, yielded, strict=False):

@@ -17,12 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2 import native
-from pydp2.errors import BadSample
-from pydp2.packers.packer import Packer
-from pydp2.packers.sample_loop import PackingBudget, SampleMarker
-from pydp2.packers.slot_order import SlotOrder
-from pydp2.schema.input_types import (
+from pydp2.data import native
+from pydp2.data.packers.packer import Packer
+from pydp2.data.packers.sample_loop import PackingBudget, SampleMarker
+from pydp2.data.packers.slot_order import SlotOrder
+from pydp2.data.schema.input_types import (
     Slots,
     dense_vector,
     dense_vector_sequence,
@@ -32,6 +31,7 @@ from pydp2.schema.input_types import (
     sparse_binary_vector,
     sparse_float_vector,
 )
+from pydp2.errors import BadSample
 
 needs_compiled = pytest.mark.skipif(not native.is_built(), reason="the compiled form was not built")
 PLENTY = PackingBudget(1 << 40, 1 << 40, 1 << 40, 64)

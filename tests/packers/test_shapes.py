@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pydp2
-from pydp2 import native, rows
+from pydp2 import rows
+from pydp2.data import native
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.input_types import InputType, Slots, dense_vector, dense_vector_sequence
 from pydp2.errors import BadSample
-from pydp2.packers.packer import Packer
 from pydp2.reader.feeding import DataFeeder
-from pydp2.schema.input_types import InputType, Slots, dense_vector, dense_vector_sequence
 from tests.sample_cases import DENSE_DTYPES
 
 FORMS = [True, False] if native.is_built() else [False]

@@ -8,9 +8,9 @@ import types
 import numpy as np
 import pytest
 
+from pydp2.data.packers.slot_order import SlotOrder
+from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.errors import BadSample, ProviderError
-from pydp2.packers.slot_order import SlotOrder
-from pydp2.schema.input_types import Slots, integer_value
 
 ONE = Slots((integer_value(9),))
 ONE_NAMED = Slots((integer_value(9),), ("a",))

@@ -21,7 +21,7 @@ import pytest
 from pydp2_samples import path
 
 import pydp2
-from pydp2.columns.array_likes import as_array, tensor_hint
+from pydp2.data.columns.array_likes import as_array, tensor_hint
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError, ProviderError, StateMismatch
 from tests.conftest import wait_until
 from tests.resume.test_example import whole_and_killed

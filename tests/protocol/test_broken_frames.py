@@ -16,13 +16,9 @@ import msgpack
 import numpy as np
 import pytest
 
-from pydp2.columns.columns import Columns
-from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, from_wire
-from pydp2.options.tables import job_options
-from pydp2.packers.packer import Packer
-from pydp2.protocol import messages as m
-from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FILE_RAISED, FileAssignment, FileRange
-from pydp2.schema.input_types import (
+from pydp2.data.columns.columns import Columns
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.input_types import (
     Slots,
     dense_vector,
     dense_vector_sub_sequence,
@@ -31,7 +27,11 @@ from pydp2.schema.input_types import (
     sparse_binary_vector,
     sparse_float_vector_sequence,
 )
-from pydp2.schema.provider_schema import Schema
+from pydp2.data.schema.provider_schema import Schema
+from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, from_wire
+from pydp2.options.tables import job_options
+from pydp2.protocol import messages as m
+from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FILE_RAISED, FileAssignment, FileRange
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from tests.protocol.conftest import EXAMPLES
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydp2.engine.base import STATUS_FIELDS, StatusPage
+from pydp2.host.engine.base import STATUS_FIELDS, StatusPage
 from pydp2.protocol import worker_status
 from pydp2.protocol.worker_status import ATTEMPT, FILE, RUNNING, SAMPLE_INDEX, STARTED_NS, WORKER, WorkerStatus
 

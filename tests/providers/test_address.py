@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from pydp2.data.schema.input_types import integer_value
 from pydp2.errors import AddressError, OptionTypeError, ProviderError
 from pydp2.providers import Provider, address_of, provider, resolve
-from pydp2.schema.input_types import integer_value
 
 GOOD = """
-from pydp2.schema.input_types import integer_value
+from pydp2.data.schema.input_types import integer_value
 from pydp2.providers import provider
 
 NUMBER = 3

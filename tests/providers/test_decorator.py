@@ -14,9 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pydp2.data.schema.input_types import (
+    dense_vector,
+    integer_value,
+    integer_value_sequence,
+    sparse_binary_vector,
+    text,
+)
 from pydp2.errors import BadSample, OptionTypeError, ProviderError
 from pydp2.providers import Provider, provider
-from pydp2.schema.input_types import dense_vector, integer_value, integer_value_sequence, sparse_binary_vector, text
 
 AB = {"a": integer_value(10), "b": integer_value(100)}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pydp2.data.packers.normalise import bad_sample
 from pydp2.errors import BadSample, FileCondemned, FormatError, ProviderError, RemoteError, provider_error
-from pydp2.file_list import FileList
-from pydp2.packers.normalise import bad_sample
+from pydp2.options.file_list import FileList
 from pydp2.providers import user_error, with_location
 from pydp2.providers.error_location import mismatch_text, remedy
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pydp2.data.schema.input_types import dense_vector, integer_value
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.providers import CacheType, ProviderOptions, provider
 from pydp2.providers.options import normalise_shuffle
-from pydp2.schema.input_types import dense_vector, integer_value
 
 TYPES = [integer_value(10)]
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydp2.data.schema.input_types import Slots, dense_vector, integer_value
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionTypeError, ProviderError, RemoteProtocolError
 from pydp2.providers import CacheType, GeneratorContext, Provider, StartedProvider, provider
-from pydp2.schema.input_types import Slots, dense_vector, integer_value
-from pydp2.schema.provider_schema import Schema
 
 ONE = [integer_value(10)]
 AB = {"a": integer_value(10), "b": integer_value(100)}

@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
-from pydp2.columns.unbatch import unbatch
-from pydp2.errors import BadSample, OptionError, OptionTypeError
-from pydp2.packers.packer import Packer
-from pydp2.reader import DataFeeder, FedBatch
-from pydp2.schema.input_types import (
+from pydp2.data.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
+from pydp2.data.columns.unbatch import unbatch
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.input_types import (
     Slots,
     dense_vector,
     dense_vector_sequence,
@@ -33,6 +31,8 @@ from pydp2.schema.input_types import (
     sparse_float_vector_sequence,
     text,
 )
+from pydp2.errors import BadSample, OptionError, OptionTypeError
+from pydp2.reader import DataFeeder, FedBatch
 
 NAMED = {"image": dense_vector(2), "label": integer_value(10)}
 MINI = [([1.0, 2.0], "unused", 3), ([4, 5], "unused", 6)]

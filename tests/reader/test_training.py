@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pydp2.data.schema.input_types import integer_value
 from pydp2.errors import BadSample, OptionError, OptionTypeError
 from pydp2.reader import (
     BeginIteration,
@@ -28,7 +29,6 @@ from pydp2.reader import (
     shuffle,
     train,
 )
-from pydp2.schema.input_types import integer_value
 
 TYPES = {"x": integer_value(100)}
 

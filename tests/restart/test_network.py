@@ -16,9 +16,9 @@ import pytest
 
 import pydp2
 from pydp2.errors import JobTaken, ServiceLost, ServiceUnreachable
-from pydp2.keys import ConnectionFile
-from pydp2.service_address import without_token
 from pydp2.transport import keys
+from pydp2.transport.key_files import ConnectionFile
+from pydp2.transport.service_address import without_token
 from tests.faults.relay import Relay, free_port
 from tests.runs import NUMBERS
 from tests.runs import NUMBERS_OPTIONS as OPTIONS

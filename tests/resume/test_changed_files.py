@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.columns import sample_set
+from pydp2.data.columns import sample_set
 from pydp2.errors import NotRepeatable, StateMismatch
 from pydp2.order.random_bits import permutation
 from pydp2.order.saved_pool import decode_checksums, decode_samples

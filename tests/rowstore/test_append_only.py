@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydp2.columns.columns import Columns
-from pydp2.rowstore import append_only
-from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.batch_rows import BatchRows, concat_rows
-from pydp2.rowstore.region_layout import ROW_OVERHEAD, RegionLayout
-from pydp2.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
+from pydp2.data.columns.columns import Columns
+from pydp2.data.rowstore import append_only
+from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.batch_rows import BatchRows, concat_rows
+from pydp2.data.rowstore.region_layout import ROW_OVERHEAD, RegionLayout
+from pydp2.data.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
 from pydp2.transport.shared_region import SharedRegion, map_region
 
 data = st.data()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.columns import Columns
-from pydp2.rowstore.batch_rows import BatchRows
-from pydp2.rowstore.heap import HeapStore
-from pydp2.schema.input_types import Slots, integer_value, integer_value_sequence
+from pydp2.data.columns.columns import Columns
+from pydp2.data.rowstore.batch_rows import BatchRows
+from pydp2.data.rowstore.heap import HeapStore
+from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
 
 data = st.data()
 

@@ -12,14 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pydp2.columns.columns import Columns, Ints
-from pydp2.errors import RemoteProtocolError
-from pydp2.rowstore import row_copier
-from pydp2.rowstore.batch_rows import BatchRows
-from pydp2.rowstore.cells import CellAllocator, CellRegion, CellRows, CellStore
-from pydp2.rowstore.handles import StaleRows
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.input_types import (
+from pydp2.data.columns.columns import Columns, Ints
+from pydp2.data.rowstore import row_copier
+from pydp2.data.rowstore.batch_rows import BatchRows
+from pydp2.data.rowstore.cells import CellAllocator, CellRegion, CellRows, CellStore
+from pydp2.data.rowstore.handles import StaleRows
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.input_types import (
     MIN_CELL_BYTES,
     Slots,
     dense_array,
@@ -28,6 +27,7 @@ from pydp2.schema.input_types import (
     integer_value_sequence,
     suits_cells,
 )
+from pydp2.errors import RemoteProtocolError
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,4 +1,4 @@
-"""What every memory of rows holds to (``pydp2/rowstore/base.py``), whichever it is."""
+"""What every memory of rows holds to (``pydp2/data/rowstore/base.py``), whichever it is."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydp2.columns.columns import Columns, Ints
-from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.base import RowReader, RowStore
-from pydp2.rowstore.batch_rows import BatchRows, concat_rows
-from pydp2.rowstore.cells import CellAllocator, CellRegion, CellStore
-from pydp2.rowstore.gather import gather_copy
-from pydp2.rowstore.heap import HeapStore
-from pydp2.rowstore.mixed import MixedStore
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.rowstore.shared_heap import PassRows, SharedHeap, SharedHeapReader
-from pydp2.schema.input_types import Slots, dense_array, dense_vector, integer_value
+from pydp2.data.columns.columns import Columns, Ints
+from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.base import RowReader, RowStore
+from pydp2.data.rowstore.batch_rows import BatchRows, concat_rows
+from pydp2.data.rowstore.cells import CellAllocator, CellRegion, CellStore
+from pydp2.data.rowstore.gather import gather_copy
+from pydp2.data.rowstore.heap import HeapStore
+from pydp2.data.rowstore.mixed import MixedStore
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.shared_heap import PassRows, SharedHeap, SharedHeapReader
+from pydp2.data.schema.input_types import Slots, dense_array, dense_vector, integer_value
 from pydp2.server.dispatch.cached_rows import CachedRows
 
 ROOM = 1 << 16  # bytes, of the kinds that have a limit

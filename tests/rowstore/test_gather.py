@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pydp2.rowstore.gather as gather_module
-from pydp2.rowstore.gather import (
+import pydp2.data.rowstore.gather as gather_module
+from pydp2.data.rowstore.gather import (
     EntryRanges,
     compact,
     compact_in_python,

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pydp2.rowstore.heap as store_module
-from pydp2.columns.columns import Columns
-from pydp2.packers.packer import Packer
-from pydp2.rowstore import gather
-from pydp2.rowstore.heap import HeapStore
-from pydp2.schema.input_types import (
+import pydp2.data.rowstore.heap as store_module
+from pydp2.data.columns.columns import Columns
+from pydp2.data.packers.packer import Packer
+from pydp2.data.rowstore import gather
+from pydp2.data.rowstore.heap import HeapStore
+from pydp2.data.schema.input_types import (
     Slots,
     dense_vector,
     integer_value,
@@ -217,9 +217,9 @@ def test_where_addresses_are_few_it_grows_where_it_lies_and_holds_almost_as_much
 import resource
 import numpy as np
 from pydp2 import dense_vector, integer_value_sequence
-from pydp2.columns.columns import Columns
-from pydp2.schema.input_types import Slots
-from pydp2.rowstore.heap import HeapStore
+from pydp2.data.columns.columns import Columns
+from pydp2.data.schema.input_types import Slots
+from pydp2.data.rowstore.heap import HeapStore
 slots = Slots(({declared},))
 def columns(y):
     if "dense" in {declared!r}:

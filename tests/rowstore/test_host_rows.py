@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.columns import Columns, Ints
+from pydp2.data.columns.columns import Columns, Ints
+from pydp2.data.rowstore.batch_rows import BatchRows, concat_rows
+from pydp2.data.rowstore.heap import HeapStore
+from pydp2.data.rowstore.host_rows import HostRowStore, RowServers, split_rows_by_host
+from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.order.pool import Pool
 from pydp2.order.sample_source import SampleRun
-from pydp2.rowstore.batch_rows import BatchRows, concat_rows
-from pydp2.rowstore.heap import HeapStore
-from pydp2.rowstore.host_rows import HostRowStore, RowServers, split_rows_by_host
-from pydp2.schema.input_types import Slots, integer_value
 
 from ..order.arrivals import plan_of
 from ..order.oracle import Options

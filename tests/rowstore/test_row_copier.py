@@ -12,8 +12,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from pydp2.native import is_active
-from pydp2.rowstore.row_copier import RowCopier
+from pydp2.data.native import is_active
+from pydp2.data.rowstore.row_copier import RowCopier
 from tests.seeds import each_seed
 
 WIDTH = 4096  # floats of a row
@@ -66,7 +66,7 @@ def test_what_is_copied_lives_until_it_is_copied_and_no_longer() -> None:
 IN_A_CYCLE = """
 import gc, mmap
 import numpy as np
-from pydp2.native._array_kernels import CopyThread
+from pydp2.data.native._array_kernels import CopyThread
 
 class Owner: pass
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pydp2.rowstore.heap as heap_module
-import pydp2.rowstore.shared_heap as shared_heap_module
-from pydp2.columns.columns import Columns
-from pydp2.rowstore.handles import StaleRows
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.rowstore.shared_heap import PassRows, SharedHeap, SharedHeapReader
-from pydp2.schema.input_types import Slots, integer_value, integer_value_sequence
+import pydp2.data.rowstore.heap as heap_module
+import pydp2.data.rowstore.shared_heap as shared_heap_module
+from pydp2.data.columns.columns import Columns
+from pydp2.data.rowstore.handles import StaleRows
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.shared_heap import PassRows, SharedHeap, SharedHeapReader
+from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.transport.shared_region import SharedRegion
 
 SLOTS = Slots((integer_value(1 << 30), integer_value_sequence(1 << 30)), ("n", "ids"))

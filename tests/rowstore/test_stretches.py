@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pydp2.rowstore.stretches as stretches_module
-from pydp2.rowstore.gather import EntryRanges, gather_copy
-from pydp2.rowstore.stretches import ROUNDING_DIVISOR, Stretches, rounded_lengths, scatter
+import pydp2.data.rowstore.stretches as stretches_module
+from pydp2.data.rowstore.gather import EntryRanges, gather_copy
+from pydp2.data.rowstore.stretches import ROUNDING_DIVISOR, Stretches, rounded_lengths, scatter
 
 lengths = st.lists(st.one_of(st.integers(0, 40), st.sampled_from([100, 1000, 1 << 20])), max_size=12)
 both_forms = pytest.mark.parametrize("compiled", [True, False])

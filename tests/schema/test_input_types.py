@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError
-from pydp2.schema.input_types import (
+from pydp2.data.schema.input_types import (
     DataType,
     InputType,
     SequenceType,
@@ -25,6 +24,7 @@ from pydp2.schema.input_types import (
     sparse_binary_vector,
     text,
 )
+from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError
 
 
 def test_the_codes_are_those_of_the_original():

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any
 
 from pydp2 import integer_value, integer_value_sequence
+from pydp2.data.packers.packer import Packer
+from pydp2.data.schema.input_types import Slots
 from pydp2.order.plan import BucketPlan
-from pydp2.packers.packer import Packer
-from pydp2.schema.input_types import Slots
 from pydp2.server.sessions.pass_runner import JobPlan
 
 TYPES = {"file": integer_value(1 << 20), "y": integer_value(1 << 20), "weight": integer_value(100),

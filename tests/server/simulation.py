@@ -19,10 +19,13 @@ from typing import Any
 import numpy as np
 
 from pydp2 import CacheType, provider
-from pydp2.cache.memory import MemoryCache
-from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums
-from pydp2.columns.columns import Columns
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums
+from pydp2.data.columns.columns import Columns
+from pydp2.data.rowstore.cells import CellAllocator, CellRows, CellStore
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import BudgetExceeded, Error, FileCondemned, SampleTooLarge
+from pydp2.host.worker import chunk_builder
+from pydp2.host.worker.loop import LoopOptions, WorkerLoop
 from pydp2.order.batcher import BatchCut
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
@@ -30,17 +33,14 @@ from pydp2.protocol.batch_packing import BUCKET_OF_BATCH
 from pydp2.protocol.file_ranges import DROPPED_COST, SAMPLE_COST
 from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import FILE, WorkerStatus
-from pydp2.rowstore.cells import CellAllocator, CellRows, CellStore
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, WorkerReady
+from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, JobPlan, PassBroken, PassEnded, PassRunner
 from pydp2.server.snapshots.job_snapshot import PassSnapshot, ResumePoint
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
-from pydp2.worker import chunk_builder
-from pydp2.worker.loop import LoopOptions, WorkerLoop
 
 from .cases import TYPES, Bad, Case, Sample, Script, sample_bytes, weight
 from .states import check_file_states, check_worker_states

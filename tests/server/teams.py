@@ -13,19 +13,19 @@ import msgpack
 import numpy as np
 
 from pydp2.client.position import Position
-from pydp2.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum
-from pydp2.columns.sample_set import encode_set
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum
+from pydp2.data.columns.sample_set import encode_set
+from pydp2.data.packers.packer import Packer
+from pydp2.data.rowstore.batch_rows import BatchRows
+from pydp2.data.rowstore.heap import HeapStore
+from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.errors import Error, from_wire
 from pydp2.options.tables import JobOptions
 from pydp2.order.batcher import BatchCut
 from pydp2.order.saved_pool import encode_pool
 from pydp2.order.snapshot import SnapshotPoint
-from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
 from pydp2.protocol.used_word import pack_used
-from pydp2.rowstore.batch_rows import BatchRows
-from pydp2.rowstore.heap import HeapStore
-from pydp2.schema.input_types import Slots, integer_value
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, PassBroken, PassEnded
 from pydp2.server.sessions.rank_registry import GroupOptions
 from pydp2.server.sessions.trainer_group import TrainerGroup

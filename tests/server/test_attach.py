@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from pydp2.data.schema.input_types import Slots, dense_vector
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError
 from pydp2.options.tables import job_options
-from pydp2.schema.input_types import Slots, dense_vector
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.available_memory import AvailableMemory
 from pydp2.server.sessions.attach import check_memory
 

@@ -12,10 +12,10 @@ from pydp2 import (
     integer_value_sequence,
     integer_value_sub_sequence,
 )
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.options.tables import job_options
 from pydp2.order.plan import BucketPlan
-from pydp2.schema.input_types import Slots
 from pydp2.server.sessions.bucket_options import (
     begin_buckets,
     parse_bucket_options,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pydp2.cache.memory import MemoryCache
 from pydp2.errors import Error, to_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FILE_RAISED, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, Want
 from pydp2.server.actions import Action, Send
+from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydp2.cache.disk_messages import DiskAnswer, DiskHit, DiskMiss, OfferSettled
-from pydp2.cache.file_format import StoredPiece
-from pydp2.cache.memory import MemoryCache
-from pydp2.columns.columns import Columns
+from pydp2.data.columns.columns import Columns
+from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.order.sample_source import END
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN
-from pydp2.schema.input_types import Slots, integer_value
+from pydp2.server.cache.disk_messages import DiskAnswer, DiskHit, DiskMiss, OfferSettled
+from pydp2.server.cache.file_format import StoredPiece
+from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import LOOK_AHEAD, CacheFill
 
 from .test_cache_fill import assigned, reading, send, take

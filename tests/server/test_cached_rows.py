@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.cache.memory import MemoryCache
+from pydp2.data.packers.packer import Packer
+from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.order.cached_pass import CachedPassBatcher
 from pydp2.order.plan import BucketPlan
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import SnapshotPoint
-from pydp2.packers.packer import Packer
-from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.input_types import Slots, integer_value, integer_value_sequence
-from pydp2.schema.provider_schema import Schema
+from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.sessions.pass_runner import BatchGroup, JobPlan, PassBroken, PassEnded, PassRunner

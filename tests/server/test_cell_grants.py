@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pydp2.columns.columns import Columns
-from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.input_types import Slots, dense_vector, integer_value_sequence
-from pydp2.schema.provider_schema import Schema
+from pydp2.data.columns.columns import Columns
+from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.input_types import Slots, dense_vector, integer_value_sequence
+from pydp2.data.schema.provider_schema import Schema
+from pydp2.host.worker.chunk_builder import MAX_CELL_BYTES
 from pydp2.server.workers import cell_grants as placing_
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.transport.shared_region import map_region
-from pydp2.worker.chunk_builder import MAX_CELL_BYTES
 
 ROW = 1 << 16
 DECLARED = Schema(
@@ -49,7 +49,7 @@ def test_where_memory_cannot_be_shared_there_are_none(monkeypatch: pytest.Monkey
     monkeypatch.setattr(placing_, "_ROOM", 1 << 32)
     assert create_cell_grants(DECLARED, 1 << 30, 1) is None  # there are not so many addresses
     monkeypatch.undo()
-    monkeypatch.delattr("pydp2.stdlib.os.memfd_create")
+    monkeypatch.delattr("pydp2.system.stdlib.os.memfd_create")
     assert create_cell_grants(DECLARED, 1 << 30, 1) is None
 
 

@@ -8,16 +8,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pydp2.columns.columns import Columns
+from pydp2.data.columns.columns import Columns
+from pydp2.data.rowstore.cells import CellAllocator, CellRegion
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.input_types import Slots, dense_vector
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import RemoteProtocolError
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import Reread
 from pydp2.protocol.file_ranges import FILE_OPEN, FileRange
 from pydp2.protocol.messages import Chunk
-from pydp2.rowstore.cells import CellAllocator, CellRegion
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.input_types import Slots, dense_vector
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.workers.chunk_decoder import DecodedRange, commit_chunk, decode_chunk
 

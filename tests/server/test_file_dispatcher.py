@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydp2.cache.memory import MemoryCache
 from pydp2.errors import Error, FileCondemned, RemoteProtocolError, to_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun
 from pydp2.order.snapshot import FilePosition, Reread, SnapshotPoint
@@ -23,6 +22,7 @@ from pydp2.protocol.file_ranges import (
 )
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
 from pydp2.server.actions import Action, Log, Loss, Send
+from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE

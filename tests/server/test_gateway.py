@@ -12,13 +12,13 @@ import pytest
 
 from benchmarks.replay import simulated_spec
 from pydp2 import integer_value
-from pydp2.file_list import FileList
+from pydp2.data.schema.input_types import Slots
+from pydp2.data.schema.provider_schema import Schema
+from pydp2.options.file_list import FileList
+from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
-from pydp2.schema.input_types import Slots
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.sessions.gateway import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
-from pydp2.server.timing import Timing
 
 from ..simulated.network import Hub, Network
 from .test_host_gateway import Peer

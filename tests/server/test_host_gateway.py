@@ -14,10 +14,10 @@ import pytest
 
 from benchmarks.replay import simulated_spec
 from pydp2.errors import HostRefused, from_wire
-from pydp2.file_list import FileList
+from pydp2.options.file_list import FileList
 from pydp2.protocol import messages as m
-from pydp2.release import RELEASE
-from pydp2.server.host_gateway import HostGateway, HostGone, HostReady, RemoteMessage
+from pydp2.server.hosts.host_gateway import HostGateway, HostGone, HostReady, RemoteMessage
+from pydp2.system.release import RELEASE
 from pydp2.transport.compression import MAX_INFLATED_BYTES, FrameCompressor
 
 from ..simulated.network import Hub, Network, copied

@@ -6,7 +6,7 @@ import pytest
 
 from pydp2.errors import HostRefused, RemoteProtocolError
 from pydp2.protocol import messages as m
-from pydp2.server.workers.host_sessions import (
+from pydp2.server.hosts.host_sessions import (
     MAX_DATA_CONNECTIONS,
     HostSession,
     HostSessions,

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from benchmarks.replay import SimulatedEngine, simulated_spec
-from pydp2.engine.base import Exited
 from pydp2.errors import RemoteProtocolError
-from pydp2.file_list import FileList
+from pydp2.host.engine.base import Exited
 from pydp2.host.watchdog import WorkerConnection
+from pydp2.options.file_list import FileList
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.server import loop

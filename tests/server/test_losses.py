@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.cache.file_format import DroppedSample
 from pydp2.errors import (
     BadSample,
     BudgetExceeded,
@@ -23,6 +22,7 @@ from pydp2.errors import (
 )
 from pydp2.order.snapshot import FilePosition, SnapshotPoint
 from pydp2.server.actions import Log, Loss
+from pydp2.server.cache.file_format import DroppedSample
 from pydp2.server.dispatch.losses import MIN_SAMPLES_FOR_SHARE, Losses
 
 FACT = (7, "file f2, sample 7: process raised KeyError")

@@ -9,14 +9,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.columns import Columns
-from pydp2.packers.packer import Packer
+from pydp2.data.columns.columns import Columns
+from pydp2.data.packers.packer import Packer
+from pydp2.data.rowstore.batch_rows import BatchRows
+from pydp2.data.rowstore.heap import HeapStore
+from pydp2.data.rowstore.host_rows import HostRowStore, RowServers
+from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, unpack_head
-from pydp2.rowstore.batch_rows import BatchRows
-from pydp2.rowstore.heap import HeapStore
-from pydp2.rowstore.host_rows import HostRowStore, RowServers
-from pydp2.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.server.sessions.outbox import OutMessage, drain
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)))

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.errors import OptionError, StateMismatch
-from pydp2.file_bytes import read_own
 from pydp2.server.snapshots.state_dir import BEFORE, LAST, NEW, VERSION, DamagedSnapshot, StateDir, decode, encode
+from pydp2.system.file_bytes import read_own
 from tests.runs import eventually
 
 Jobs = list[dict[str, Any]]

@@ -13,16 +13,16 @@ import pytest
 import pydp2.host
 import pydp2.server
 from pydp2.errors import Error
-from pydp2.host.agent_state import AGENT_TRANSITIONS, AgentEvent, AgentLife, AgentState
+from pydp2.host.agent.agent_state import AGENT_TRANSITIONS, AgentEvent, AgentLife, AgentState
 from pydp2.host.watch_state import WATCH_TRANSITIONS, WatchEvent, WatchState
 from pydp2.host.watchdog import WorkerConnection
 from pydp2.protocol.link_states import LinkRole, worker_link
+from pydp2.protocol.state_table import IllegalTransition, next_state
 from pydp2.server.dispatch.file_state import ENDED_STATES, FILE_TRANSITIONS, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS, TrainerEvent
 from pydp2.server.snapshots.job_snapshot import PassState
-from pydp2.server.state_table import IllegalTransition, next_state
 from pydp2.server.workers.worker_pool import _PooledWorker
 from pydp2.server.workers.worker_state import WORK_TRANSITIONS, WorkEvent, WorkState
 
@@ -111,8 +111,8 @@ def test_a_worker_killed_for_its_memory_is_said_to_be_that_whatever_it_sends_the
 
 def test_nothing_but_move_changes_a_state() -> None:
     """So no state is reached past its table."""
-    folders = [Path(str(package.__file__)).parent for package in (pydp2.server, pydp2.host)]
-    for file in [each for folder in folders for each in folder.rglob("*.py")]:
+    server, host = (Path(str(package.__file__)).parent for package in (pydp2.server, pydp2.host))
+    for file in [*server.rglob("*.py"), *host.glob("*.py"), *host.glob("agent/*.py")]:
         for function in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(function, ast.FunctionDef) and function.name != "move":
                 targets = [t for node in ast.walk(function) if isinstance(node, ast.Assign) for t in node.targets]

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from pydp2.client.position import Position
-from pydp2.columns.checksum_log import joined
+from pydp2.data.columns.checksum_log import joined
 from pydp2.errors import JobTaken, OptionError, ProviderError, RemoteProtocolError, Rewound, from_wire
+from pydp2.options.timing import DEFAULT_TIMING
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.server.snapshots.job_snapshot import PassState
-from pydp2.server.timing import DEFAULT_TIMING
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World, position_at
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from pydp2.errors import ProviderError
+from pydp2.options.service_spec import status_rows
 from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginReading, EndReading
 from pydp2.server.actions import Action, Fatal, Log, Send, Spawn, TurnAway, WorkerBroken, WorkerGone, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE
-from pydp2.server.spec import status_rows
 from pydp2.server.workers.worker_pool import WorkerPool
 
 SAME: dict[str, Any] = {"slots": ["as declared"], "pool_size": -1}

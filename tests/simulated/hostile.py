@@ -18,7 +18,7 @@ from pydp2.host.list_entries import sampled_entries
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import FileRange
 from pydp2.protocol.link_states import HOST_LINK, LinkRole, LinkState
-from pydp2.release import RELEASE
+from pydp2.system.release import RELEASE
 
 from ..protocol.conftest import EXAMPLES
 from ..protocol.test_broken_frames import mutate, mutated_frames

@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pydp2.engine import Exited, Started
 from pydp2.errors import Error
-from pydp2.host.agent import Agent, AgentEnd
-from pydp2.host.row_server import RowServer, TrainerKeys
-from pydp2.host.setup import AgentSetup
+from pydp2.host.agent.agent import Agent, AgentEnd
+from pydp2.host.agent.row_server import RowServer, TrainerKeys
+from pydp2.host.agent.setup import AgentSetup
+from pydp2.host.engine import Exited, Started
+from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
-from pydp2.server.timing import Timing
 from pydp2.transport.keys import KeyPair
 
 from ..server.simulation import Worker as PausedWorker
@@ -86,7 +86,7 @@ class Worker(PausedWorker):
 
 
 class Engine:
-    """As :class:`pydp2.engine.Engine`, of the host number ``host``: processes are objects that take turns."""
+    """As :class:`pydp2.host.engine.Engine`, of the host number ``host``: processes are objects that take turns."""
 
     out_of_descriptors = False
 

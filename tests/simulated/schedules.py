@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from pydp2.worker import chunk_builder, loop
+from pydp2.host.worker import chunk_builder, loop
 
 from ..order.oracle import expect
 from ..server.cases import Case, buckets, case

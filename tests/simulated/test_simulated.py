@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pydp2.protocol.messages import DataOpened, Message
-from pydp2.server.host_gateway import HostGateway
-from pydp2.server.workers.host_sessions import HostSession
+from pydp2.server.hosts.host_gateway import HostGateway
+from pydp2.server.hosts.host_sessions import HostSession
 from pydp2.transport.compression import FrameInflater
 
 from ..seeds import each_seed

@@ -24,16 +24,17 @@ from pydp2 import CacheType, provider
 from pydp2.client import client as client_module
 from pydp2.client import connection, reconnect, row_fetcher
 from pydp2.errors import Error, JobTaken, Rewound
-from pydp2.file_list import FileList
-from pydp2.host import agent as agent_module
-from pydp2.host import service_link, watchdog
+from pydp2.host import watchdog
+from pydp2.host.agent import agent as agent_module
+from pydp2.host.agent import service_link
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec
 from pydp2.options.tables import job_options
-from pydp2.server import host_gateway
 from pydp2.server import loop as server_loop
+from pydp2.server.hosts import host_gateway
 from pydp2.server.loop import Server
 from pydp2.server.sessions import gateway
 from pydp2.server.snapshots import state_dir
-from pydp2.server.spec import ServiceSpec
 from pydp2.transport import compression, shared_region
 
 from ..server.cases import TYPES, Bad, Case, Sample, weight

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 torch: Any = pytest.importorskip("torch")
 
-from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray  # noqa: E402
-from pydp2.errors import OptionError, OptionTypeError  # noqa: E402
-from pydp2.schema.input_types import (  # noqa: E402
+from pydp2.data.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray  # noqa: E402
+from pydp2.data.schema.input_types import (  # noqa: E402
     DataType,
     Slots,
     dense_vector,
@@ -27,6 +26,7 @@ from pydp2.schema.input_types import (  # noqa: E402
     sparse_binary_vector_sequence,
     sparse_float_vector,
 )
+from pydp2.errors import OptionError, OptionTypeError  # noqa: E402
 from pydp2.torch.tensors import PaddedTensor, RaggedTensor, TensorConverter, to_tensors  # noqa: E402
 from tests.sample_cases import columns_of, good_values, slots  # noqa: E402
 

@@ -11,9 +11,7 @@ torch: Any = pytest.importorskip("torch")
 
 import pydp2  # noqa: E402
 from pydp2 import rows  # noqa: E402
-from pydp2.errors import BadSample, OptionTypeError  # noqa: E402
-from pydp2.reader.feeding import DataFeeder  # noqa: E402
-from pydp2.schema.input_types import (  # noqa: E402
+from pydp2.data.schema.input_types import (  # noqa: E402
     InputType,
     Slots,
     dense_vector,
@@ -27,6 +25,8 @@ from pydp2.schema.input_types import (  # noqa: E402
     sparse_binary_vector,
     sparse_float_vector,
 )
+from pydp2.errors import BadSample, OptionTypeError  # noqa: E402
+from pydp2.reader.feeding import DataFeeder  # noqa: E402
 from tests.sample_cases import FORMS, verdict  # noqa: E402
 
 PICTURE = torch.arange(60, dtype=torch.uint8).reshape(4, 5, 3)

@@ -22,12 +22,12 @@ import zmq
 import pydp2
 from pydp2.client.state_check import seal
 from pydp2.errors import LocalError, RemoteError
-from pydp2.keys import ConnectionFile
-from pydp2.metrics import resident_bytes
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import CLIENT_LINK, LinkRole
-from pydp2.service_address import INNER_SUFFIX, split_key
+from pydp2.system.process_memory import resident_bytes
+from pydp2.transport.key_files import ConnectionFile
 from pydp2.transport.keys import KeyPair, secure_client
+from pydp2.transport.service_address import INNER_SUFFIX, split_key
 from tests.protocol.conftest import EXAMPLES
 from tests.protocol.test_broken_frames import a_chunk, mutate, mutated_frames
 

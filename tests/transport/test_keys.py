@@ -12,10 +12,10 @@ import pytest
 import zmq
 
 from pydp2.errors import OptionError, ServiceUnreachable
-from pydp2.service_address import split_key, with_key
 from pydp2.transport import keys, sockets
 from pydp2.transport.admission import request_admission
 from pydp2.transport.keys import KeyPair, new_key_pair, public_key
+from pydp2.transport.service_address import split_key, with_key
 from pydp2.transport.slabs import MIN_SLAB_BYTES
 from tests.transport.conftest import let_in, waiting
 

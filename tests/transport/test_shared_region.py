@@ -89,7 +89,7 @@ def test_what_is_not_written_costs_nothing() -> None:
 
 
 def test_without_memfd_it_is_memory_of_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("pydp2.stdlib.os.memfd_create")
+    monkeypatch.delattr("pydp2.system.stdlib.os.memfd_create")
     made = SharedRegion(1 << 40)
     made.memory[1 << 39] = 1
     assert made.memory[(1 << 39) + 1] == 0
@@ -121,7 +121,7 @@ def test_where_only_one_of_two_descriptors_can_be_had_nothing_is_shown(monkeypat
     def cannot(descriptor: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("pydp2.stdlib.os.dup", cannot)
+    monkeypatch.setattr("pydp2.system.stdlib.os.dup", cannot)
     made = SharedRegion(SIZE)
     assert made.read_only_descriptor is made.writable_descriptor is None
     made.memory[:4] = b"here"

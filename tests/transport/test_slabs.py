@@ -303,15 +303,15 @@ def test_without_shared_memory_the_socket_carries_all(
 ) -> None:
     address = f"ipc://{tmp_path}/s"
     if lack == "no memfd":
-        monkeypatch.delattr("pydp2.stdlib.os.memfd_create")
+        monkeypatch.delattr("pydp2.system.stdlib.os.memfd_create")
     elif lack == "no seals":
-        monkeypatch.delattr("pydp2.stdlib.fcntl.F_ADD_SEALS")
+        monkeypatch.delattr("pydp2.system.stdlib.fcntl.F_ADD_SEALS")
     elif lack == "other host":
         address = "tcp://127.0.0.1:*"
     elif lack == "nobody takes descriptors":
         (tmp_path / "s.fd").mkdir()
     elif lack == "no descriptors":  # so it is where the receiving process can have no more
-        monkeypatch.setattr("pydp2.stdlib.socket.recv_fds", without_descriptors)
+        monkeypatch.setattr("pydp2.system.stdlib.socket.recv_fds", without_descriptors)
     ends = opened(address)
     ends.line.share_receive_slab()
     ends.up(b"first", LARGE)

@@ -17,8 +17,8 @@ import pytest
 import zmq
 
 from pydp2.errors import ServiceUnreachable
-from pydp2.service_address import split_token, uses_ipv6
 from pydp2.transport import Hub, HubUnavailable, Line, owned_arrays
+from pydp2.transport.service_address import split_token, uses_ipv6
 from pydp2.transport.sockets import new_context
 from pydp2.transport.zap import present_token
 from tests.transport.conftest import MAX_FRAME, Joined, gone, joined, let_in, waiting

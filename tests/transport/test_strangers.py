@@ -18,7 +18,7 @@ import pytest
 
 import pydp2
 from pydp2.errors import OptionError, ServiceUnreachable
-from pydp2.service_address import INNER_SUFFIX, ipc_path, split_token, without_token
+from pydp2.transport.service_address import INNER_SUFFIX, ipc_path, split_token, without_token
 from tests.runs import NUMBERS, Program, eventually, processes
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 from tests.runs import program as program

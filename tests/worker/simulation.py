@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.columns.batch import Ragged
-from pydp2.columns.columns import frame_count
+from pydp2.data.columns.batch import Ragged
+from pydp2.data.columns.columns import frame_count
+from pydp2.data.packers.many_samples import ManySamples, rows
+from pydp2.data.packers.slot_order import SlotOrder
+from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import ProviderError, from_wire
+from pydp2.host.worker.chunk_builder import ChunkBuilder, ChunkContent
+from pydp2.host.worker.segment import MAX_BLOCKED
+from pydp2.host.worker.task import FileTask
+from pydp2.host.worker.yielded_samples import YieldedSamples
 from pydp2.order.sample_source import FileFailure, SampleRun
-from pydp2.packers.many_samples import ManySamples, rows
-from pydp2.packers.slot_order import SlotOrder
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import FileAssignment, FileRange
 from pydp2.providers.error_location import with_location
-from pydp2.schema.input_types import Slots, integer_value, integer_value_sequence
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.workers.chunk_decoder import decode_chunk
-from pydp2.worker.chunk_builder import ChunkBuilder, ChunkContent
-from pydp2.worker.segment import MAX_BLOCKED
-from pydp2.worker.task import FileTask
-from pydp2.worker.yielded_samples import YieldedSamples
 
 SLOTS = Slots((integer_value(100), integer_value_sequence(50)), ("id", "words"))
 WORKER = 1

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pydp2.columns.columns import Columns
+from pydp2.data.columns.columns import Columns
+from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.input_types import Slots, dense_vector
 from pydp2.errors import RemoteProtocolError
-from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.input_types import Slots, dense_vector
+from pydp2.host.worker.cell_writer import CellWriter
 from pydp2.transport import SharedRegion
-from pydp2.worker.cell_writer import CellWriter
 from tests.transport.conftest import Ends
 
 SLOTS = Slots((dense_vector(300),))

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydp2.columns.columns import frame_count
+from pydp2.data.columns.columns import frame_count
+from pydp2.data.schema.input_types import Slots, dense_vector, integer_value, sparse_float_vector_sequence
 from pydp2.errors import BadSample, NotRepeatable, ProviderError
+from pydp2.host.worker import segment
+from pydp2.host.worker.chunk_builder import MAX_RANGES, MAX_ROWS, ChunkBuilder
+from pydp2.host.worker.segment import MAX_BLOCKED
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import FILE_OPEN, FILE_RAISED
 from pydp2.providers.error_location import with_location
-from pydp2.schema.input_types import Slots, dense_vector, integer_value, sparse_float_vector_sequence
-from pydp2.worker import segment
-from pydp2.worker.chunk_builder import MAX_RANGES, MAX_ROWS, ChunkBuilder
-from pydp2.worker.segment import MAX_BLOCKED
 from tests.worker.simulation import (
     Outcome,
     Yield,

@@ -17,8 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pydp2 import integer_value, integer_value_sequence, provider
-from pydp2.engine.base import StatusPage
 from pydp2.errors import NotRepeatable, ProviderError
+from pydp2.host.engine.base import StatusPage
+from pydp2.host.worker.background_flush import background_flush
+from pydp2.host.worker.loop import LoopOptions, WorkerLoop
+from pydp2.host.worker.process_state import ProcessState
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import SAMPLE_COST, FileAssignment
 from pydp2.protocol.link_states import LinkRole, worker_link
@@ -26,9 +29,6 @@ from pydp2.protocol.worker_status import ATTEMPT, FILE, WorkerStatus
 from pydp2.server.dispatch.ledger import NO_PAUSE
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.transport import in_process
-from pydp2.worker.background_flush import background_flush
-from pydp2.worker.loop import LoopOptions, WorkerLoop
-from pydp2.worker.process_state import ProcessState
 from tests.worker.simulation import Ledger, Outcome, Yield, again, expected, fresh, together, values_of, weigh_of
 
 ALL = 1 << 60
@@ -299,7 +299,7 @@ def noting(order: list[str], length: int) -> Process:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes, nothing is sent for the sake of time alone."""
     for name in ("FLUSH", "_SLOW"):
-        monkeypatch.setattr(f"pydp2.worker.loop.{name}", 60.0)
+        monkeypatch.setattr(f"pydp2.host.worker.loop.{name}", 60.0)
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -445,7 +445,7 @@ def test_the_two_threads_of_a_worker_are_never_at_work_at_the_same_time(
                 time.sleep(0.001)
             yield {"id": i % 100, "words": []}
 
-    monkeypatch.setattr("pydp2.worker.loop.FLUSH", 0.0005)
+    monkeypatch.setattr("pydp2.host.worker.loop.FLUSH", 0.0005)
     one = script(process, files=1)
     inside: list[int] = []
     both = sent = 0

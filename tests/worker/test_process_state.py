@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pydp2.engine.base import StatusPage
+from pydp2.host.engine.base import StatusPage
+from pydp2.host.worker.process_state import ProcessState
 from pydp2.protocol.worker_status import FILE
-from pydp2.worker.process_state import ProcessState
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pydp2.host.worker.scheduler import TaskScheduler
+from pydp2.host.worker.task import FileTask
 from pydp2.protocol.file_ranges import FileAssignment
 from pydp2.server.dispatch.ledger import NO_PAUSE
-from pydp2.worker.scheduler import TaskScheduler
-from pydp2.worker.task import FileTask
 
 
 def task(attempt: int, position: int, *, limit: int = 1000, bound: bool = True) -> FileTask:

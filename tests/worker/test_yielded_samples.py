@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2 import rows
-from pydp2.columns.batch import Ragged
-from pydp2.packers.many_samples import ManySamples
+from pydp2.data.columns.batch import Ragged
+from pydp2.data.packers.many_samples import ManySamples
+from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
+from pydp2.host.worker.yielded_samples import MIN_TOGETHER, YieldedSamples
 from pydp2.protocol.file_ranges import SAMPLE_COST
-from pydp2.schema.input_types import Slots, integer_value, integer_value_sequence
-from pydp2.worker.yielded_samples import MIN_TOGETHER, YieldedSamples
 
 EQUAL = Slots((integer_value(100_000),))
 UNEQUAL = Slots((integer_value(100_000), integer_value_sequence(10)), ("id", "words"))

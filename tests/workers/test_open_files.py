@@ -15,7 +15,7 @@ import pytest
 
 import pydp2
 from pydp2.diagnostics.provider_bench import ProviderSpec, measure_alone
-from pydp2.file_list import FileList
+from pydp2.options.file_list import FileList
 from pydp2.protocol.plain_data import encode_plain
 
 from ..runs import no_hang

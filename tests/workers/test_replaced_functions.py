@@ -60,7 +60,7 @@ def process(settings, filename):
 """
 BREAKS = """
 import time
-import pydp2.worker.loop as loop
+import pydp2.host.worker.loop as loop
 
 @provider(input_types=[integer_value(10_000)], should_shuffle=False)
 def process(settings, filename):

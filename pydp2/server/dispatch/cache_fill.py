@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.cache.disk_messages import CacheNotice, DiskAnswer, DiskHit, DiskMiss, OfferSettled, WeightedRun
-from pydp2.cache.memory import MemoryCache
-from pydp2.columns.checksum import EndChecksum
+from pydp2.data.columns.checksum import EndChecksum
 from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FileRange
+from pydp2.server.cache.disk_messages import CacheNotice, DiskAnswer, DiskHit, DiskMiss, OfferSettled, WeightedRun
+from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.file_state import COMPLETE, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.dispatch.reread import serve_from_cache, serve_from_disk
@@ -43,7 +43,7 @@ class CacheConsumer(Protocol):
 
 
 class DiskTier(Protocol):
-    """Cache on disk, as :class:`pydp2.cache.disk.DiskCache` is one."""
+    """Cache on disk, as :class:`pydp2.server.cache.disk.DiskCache` is one."""
 
     @property
     def accepts_offers(self) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.order.cached_pass import CachedSamples
 from pydp2.order.plan import PassPlan
 from pydp2.order.pool import RowIds
-from pydp2.rowstore.append_only import AppendOnlyStore
 from pydp2.server.dispatch.cache_fill import CacheFill
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore
 from pydp2.server.actions import Action, Log
+from pydp2.server.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore
 from pydp2.server.dispatch.ledger import FileLedger
 
 

@@ -14,13 +14,13 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum, LoggedChecksums
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum, LoggedChecksums
+from pydp2.data.rowstore.host_rows import RowServers
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError, from_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread, SnapshotPoint
 from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
-from pydp2.rowstore.host_rows import RowServers
 from pydp2.server.actions import Action, Send
 from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.cache_fill import CacheFill

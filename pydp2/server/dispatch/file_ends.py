@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.checksum import EndChecksum
+from pydp2.data.columns.checksum import EndChecksum
 
 _FIRST_FILES = 1024
 

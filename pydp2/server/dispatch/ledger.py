@@ -10,14 +10,15 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pydp2.cache.counts import StampBefore
-from pydp2.cache.file_format import DroppedSample
-from pydp2.columns.checksum import EndChecksum
-from pydp2.columns.checksum_log import FileChecksum
+from pydp2.data.columns.checksum import EndChecksum
+from pydp2.data.columns.checksum_log import FileChecksum
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, SAMPLE_COST, FileRange
+from pydp2.protocol.state_table import next_state
+from pydp2.server.cache.counts import StampBefore
+from pydp2.server.cache.file_format import DroppedSample
 from pydp2.server.dispatch.file_state import (
     CACHED,
     ENDED_STATES,
@@ -27,7 +28,6 @@ from pydp2.server.dispatch.file_state import (
     FileEvent,
     FileState,
 )
-from pydp2.server.state_table import next_state
 
 NO_PAUSE = 1 << 62
 MAX_DEATHS = 3

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.cache.file_format import DroppedSample
 from pydp2.errors import (
     BadSample,
     BudgetExceeded,
@@ -27,6 +26,7 @@ from pydp2.errors import (
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol.early_ends import EarlyEnds, to_list
 from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Action, Log, Loss
+from pydp2.server.cache.file_format import DroppedSample
 from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS
 
 MIN_SAMPLES_FOR_SHARE = 10

@@ -8,16 +8,16 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.cache.counts import StampBefore
-from pydp2.cache.disk_messages import DiskHit
-from pydp2.cache.file_format import DroppedSample
-from pydp2.cache.memory import MemoryCache
-from pydp2.columns.checksum import EndChecksum, dropped_crc, fold_crcs
-from pydp2.columns.checksum_log import FileChecksum
-from pydp2.columns.columns import running_crcs
+from pydp2.data.columns.checksum import EndChecksum, dropped_crc, fold_crcs
+from pydp2.data.columns.checksum_log import FileChecksum
+from pydp2.data.columns.columns import running_crcs
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import UNREACHED, Reread
 from pydp2.protocol.file_ranges import FileAssignment
+from pydp2.server.cache.counts import StampBefore
+from pydp2.server.cache.disk_messages import DiskHit
+from pydp2.server.cache.file_format import DroppedSample
+from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.file_state import FileEvent
 from pydp2.server.dispatch.ledger import FileLedger
 

@@ -8,20 +8,20 @@ from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
 
-from pydp2.cache.disk_messages import CacheOrigin, cache_key
-from pydp2.cache.file_format import FORMAT_VERSION
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError, StateMismatch
-from pydp2.file_list import FileList
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec
 from pydp2.options.tables import JobOptions, job_options, place_options
 from pydp2.order.random_bits import ORDER_VERSION
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import by_file
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.available_memory import POOL_OVERHEAD, SERVER_BASE_BYTES, AvailableMemory
+from pydp2.server.cache.disk_messages import CacheOrigin, cache_key
+from pydp2.server.cache.file_format import FORMAT_VERSION
 from pydp2.server.sessions.bucket_options import parse_bucket_options
 from pydp2.server.sessions.bucket_options import stream_identity as fits_buckets
 from pydp2.server.sessions.pass_runner import JobPlan
-from pydp2.server.spec import ServiceSpec
 
 _PLAN_OPTIONS = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
 _SERVICE_FIELDS = ("order_version", "list", "args", "is_train", "on_error", *_PLAN_OPTIONS)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import OptionError, OptionTypeError, StateMismatch
 from pydp2.options.tables import JobOptions
 from pydp2.options.values import bucket_bounds
 from pydp2.order.plan import BucketPlan
-from pydp2.schema.input_types import Slots
 
 _DEFAULT_BUCKETS = 8  # buckets, where neither they nor their bounds were given
 

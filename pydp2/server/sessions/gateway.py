@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydp2.cache.disk import DiskCache
-from pydp2.cache.disk_thread import DiskThread
-from pydp2.cache.memory import MemoryCache
-from pydp2.columns.checksum_log import decode_checksums
+from pydp2.data.columns.checksum_log import decode_checksums
+from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.batch_rows import BatchRows
+from pydp2.data.rowstore.host_rows import RowServers
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, Rewound, to_wire
-from pydp2.file_list import FileList
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec
 from pydp2.options.tables import JobOptions
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import SnapshotPoint
@@ -22,13 +25,11 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.begin_frames import split_begin_frames
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import pack_unchecked
-from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.batch_rows import BatchRows
-from pydp2.rowstore.host_rows import RowServers
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import DEFAULT_JOB, Action, Log, SendRowsOf
 from pydp2.server.available_memory import AvailableMemory, available_memory
+from pydp2.server.cache.disk import DiskCache
+from pydp2.server.cache.disk_thread import DiskThread
+from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.sessions.attach import (
@@ -48,11 +49,10 @@ from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.sessions.vanished_peer import VanishedPeer
 from pydp2.server.snapshots.job_snapshot import PassSnapshot
 from pydp2.server.snapshots.snapshotter import Snapshotter
-from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool
-from pydp2.service_address import without_token
 from pydp2.transport import Hub, PeerGone, Poller, SharedRegion
+from pydp2.transport.service_address import without_token
 
 _MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
 _MAX_VANISHED = 64  # peers that vanished

@@ -6,22 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.file_list import FileList
-from pydp2.metrics import RateCounter, bottleneck_of
+from pydp2.data.rowstore.cells import CellStore
+from pydp2.data.rowstore.shared_heap import PassRows
+from pydp2.data.schema.provider_schema import Schema
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec
 from pydp2.options.tables import JobOptions
 from pydp2.protocol import messages as m
-from pydp2.rowstore.cells import CellStore
-from pydp2.rowstore.shared_heap import PassRows
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.sessions.attach import job_plan, stream_identity
+from pydp2.server.sessions.bottleneck import bottleneck_of
 from pydp2.server.sessions.bucket_options import small_pool_warning
 from pydp2.server.sessions.pass_runner import PassEnded, PassRunner
 from pydp2.server.sessions.rank_registry import GroupOptions
 from pydp2.server.sessions.trainer_group import TrainerGroup
-from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.system.rates import RateCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydp2.cache.counts import CountsLoaded, CountStore
-from pydp2.cache.disk_messages import CacheNotice, CacheOrigin
+from pydp2.server.cache.counts import CountsLoaded, CountStore
+from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin
 from pydp2.server.dispatch.file_counts import FileCounts
 
 

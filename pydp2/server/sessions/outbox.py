@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydp2.data.rowstore.batch_rows import BatchRows, concat_rows
+from pydp2.data.rowstore.host_rows import count_on_hosts, split_rows_by_host
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, can_follow, pack_heads
-from pydp2.rowstore.batch_rows import BatchRows, concat_rows
-from pydp2.rowstore.host_rows import count_on_hosts, split_rows_by_host
 
 OutMessage = tuple[bytes, m.Message, Sequence[Any]]
 """To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows and new records of

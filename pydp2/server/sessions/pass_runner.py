@@ -11,9 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums
+from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.batch_rows import BatchRows
+from pydp2.data.rowstore.cells import CellStore
+from pydp2.data.rowstore.heap import HeapStore
+from pydp2.data.rowstore.host_rows import HostRowStore
+from pydp2.data.rowstore.mixed import MixedStore
+from pydp2.data.rowstore.shared_heap import PassRows
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import Error, NotRepeatable
-from pydp2.metrics.padding import PaddingStats
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.cached_pass import CachedPassBatcher
@@ -24,17 +31,10 @@ from pydp2.order.sample_source import FileFailure
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.protocol.early_ends import EarlyEnds
-from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.batch_rows import BatchRows
-from pydp2.rowstore.cells import CellStore
-from pydp2.rowstore.heap import HeapStore
-from pydp2.rowstore.host_rows import HostRowStore
-from pydp2.rowstore.mixed import MixedStore
-from pydp2.rowstore.shared_heap import PassRows
-from pydp2.schema.provider_schema import Schema
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.sessions.bucket_options import begin_buckets
+from pydp2.server.sessions.padding import PaddingStats
 from pydp2.server.snapshots.job_snapshot import PassSnapshot
 
 _PULLS_PER_CALL = 32  # batches cut in one call

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pydp2.errors import JobTaken, OptionError, Rewound
+from pydp2.options.timing import DEFAULT_TIMING
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.snapshots.job_snapshot import PassState
-from pydp2.server.timing import DEFAULT_TIMING
 
 _MAX_EXPIRED = 1024  # trainers that were away for too long, of those that may come back
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pydp2.columns.checksum_log import joined
+from pydp2.data.columns.checksum_log import joined
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.snapshots.job_snapshot import PassSnapshot, ResumePoint

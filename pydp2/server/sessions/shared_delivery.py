@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, joined
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, joined
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.delivery import Outcome

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.rowstore.shared_heap import HEAP_NOTE_PREFIX, PassRows, SharedHeap, is_usable
-from pydp2.schema.input_types import Slots
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.shared_heap import HEAP_NOTE_PREFIX, PassRows, SharedHeap, is_usable
+from pydp2.data.schema.input_types import Slots
 from pydp2.transport import SharedRegion
 
 

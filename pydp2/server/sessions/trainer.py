@@ -7,14 +7,14 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydp2.columns.checksum_log import RECORD_BYTES, LoggedChecksums
+from pydp2.data.columns.checksum_log import RECORD_BYTES, LoggedChecksums
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import to_frames
+from pydp2.protocol.state_table import next_state
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch
 from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS, TrainerEvent
 from pydp2.server.snapshots.job_snapshot import PassState, RankSnapshot, ResumePoint
-from pydp2.server.state_table import next_state
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from pydp2.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums
 from pydp2.errors import Error, StateMismatch, from_wire, to_wire
 from pydp2.options.tables import WORLD_LIMIT, JobOptions, job_options
 from pydp2.order.snapshot import SnapshotPoint

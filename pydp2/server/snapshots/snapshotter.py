@@ -9,10 +9,10 @@ import msgpack
 
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.options.tables import JobOptions
+from pydp2.options.timing import Timing
 from pydp2.protocol.stream_identity import differences
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 from pydp2.server.snapshots.state_dir import StateDir
-from pydp2.server.timing import Timing
 
 
 class _Trainers(Protocol):

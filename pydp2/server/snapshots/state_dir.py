@@ -20,8 +20,8 @@ from typing import Any, cast
 import msgpack
 
 from pydp2.errors import OptionError, StateMismatch
-from pydp2.file_bytes import read_own
-from pydp2.server.timing import DEFAULT_TIMING
+from pydp2.options.timing import DEFAULT_TIMING
+from pydp2.system.file_bytes import read_own
 
 VERSION = 2
 LAST, BEFORE, NEW = "snapshot", "snapshot.old", "snapshot.new"

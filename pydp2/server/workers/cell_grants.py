@@ -7,10 +7,10 @@ import contextlib
 import mmap
 import os
 
-from pydp2.columns.columns import Ints
-from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion, CellRows, CellStore
-from pydp2.rowstore.region_layout import RegionLayout
-from pydp2.schema.provider_schema import Schema
+from pydp2.data.columns.columns import Ints
+from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion, CellRows, CellStore
+from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.transport import SharedRegion
 
 _AHEAD = 16 << 20  # bytes of rows that a worker may put in cells before it is granted more, at most

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.columns import Columns, Ints, frame_count
+from pydp2.data.columns.columns import Columns, Ints, frame_count
+from pydp2.data.rowstore.cells import CellRows
+from pydp2.data.rowstore.host_rows import HostRows
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import RemoteProtocolError
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import Reread
 from pydp2.protocol.file_ranges import MAX_SIZE, MAX_WEIGHT, FileRange
 from pydp2.protocol.messages import Chunk
-from pydp2.rowstore.cells import CellRows
-from pydp2.rowstore.host_rows import HostRows
-from pydp2.schema.provider_schema import Schema
 from pydp2.transport import array_views, owned_arrays
 
 WantedSamples = Callable[[FileRange], Reread | None]

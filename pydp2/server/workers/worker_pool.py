@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydp2.errors import Error, ProviderError, ServiceLost, provider_error
+from pydp2.options.service_spec import status_rows
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import Reread
 from pydp2.protocol.file_ranges import FileRange
+from pydp2.protocol.state_table import next_state
 from pydp2.server.actions import (
     DEFAULT_JOB,
     THIS_HOST,
@@ -30,8 +32,6 @@ from pydp2.server.actions import (
 )
 from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
-from pydp2.server.spec import status_rows
-from pydp2.server.state_table import next_state
 from pydp2.server.workers.worker_state import ACTIVE, STARTING, WORK_TRANSITIONS, WorkEvent, WorkState
 
 _MAX_START_DEATHS = 5

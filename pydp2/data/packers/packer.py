@@ -1,0 +1,203 @@
+"""Pack samples into columns: each one the moment it was yielded; values are judged for many samples at once.
+
+The hot loop of a worker is :meth:`Packer.add`. :mod:`.slot_writers` turns values into bytes; :mod:`.normalise` judges
+types and lengths at once, :mod:`.vector_checks` the values later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pydp2.data.columns.columns import Array, Columns, Ints, is_held_elsewhere
+from pydp2.data.native import is_active
+from pydp2.data.packers.many_samples import exceeds_id_dtype, slots_of_ints
+from pydp2.data.packers.sample_loop import SampleLoop, SampleMarker, sample_loop
+from pydp2.data.packers.slot_writers import SlotWriter, slot_writers
+from pydp2.data.packers.vector_checks import check_values
+from pydp2.data.schema.input_types import Slots
+from pydp2.errors import BadSample, count_text
+
+_CHUNK_BYTES = 1 << 20
+
+
+class PackedSamples(NamedTuple):
+    """Result of :meth:`Packer.finish`: the good rows, the bytes of each (``(rows,)``), and the bad ones by their
+    position in the order of :meth:`Packer.add`."""
+
+    columns: Columns
+    sample_bytes: Ints
+    bad: list[tuple[int, BadSample]]
+
+
+class _LeafBuffers:
+    """Memory for the elements of columns that are added one after the other: they lie together from the first copy on,
+    so that no second one joins them. A new array of ``nbytes`` is begun where the last one is full.
+
+    Memory is used again, because its first use costs more than a copy, unless somebody still has a part of it."""
+
+    __slots__ = ("_arrays", "_nbytes", "_used")
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._arrays: dict[tuple[int, int], Array] = {}
+        self._used: dict[tuple[int, int], int] = {}
+
+    def copy(self, slot: int, leaf: int, array: Array) -> Array:
+        """Return a copy of ``array``, elements of leaf ``leaf`` of ``slot``, behind those that came before."""
+        key, count = (slot, leaf), len(array)
+        used = self._used.get(key, 0)
+        if not used and key in self._arrays and is_held_elsewhere(self._arrays, key):
+            del self._arrays[key]
+        memory = self._arrays.get(key)
+        if memory is None or used + count > len(memory):
+            entries = self._nbytes * count // max(1, array.nbytes)  # what is never written costs no memory
+            memory, used = np.empty((max(count, entries), *array.shape[1:]), array.dtype), 0
+            self._arrays[key] = memory
+        self._used[key] = used + count
+        copied = memory[used : used + count]
+        copied[...] = array
+        return copied
+
+    def restart(self) -> None:
+        """Begin at the front again: what was copied belongs to others now."""
+        self._used.clear()
+
+
+class Packer:
+    """Packer of arranged samples into columns.
+
+    ``strict``: ints are refused where floats are declared ("write float(x)"), else they are converted. ``rows`` and
+    ``nbytes``: what was added since the last cut, bad rows included. ``native``: in the compiled form (default: if it
+    was built). ``chunk_bytes``: about so many bytes are added between two cuts. See docs/semantics.md.
+    """
+
+    __slots__ = ("_bad", "_checked_rows", "_leaves", "_parts", "_slots", "_strict", "_writers", "nbytes", "rows")
+
+    def __init__(
+        self, slots: Slots, strict: bool, native: bool | None = None, *, chunk_bytes: int = _CHUNK_BYTES
+    ) -> None:
+        self._slots, self._strict = slots, strict
+        self._leaves = _LeafBuffers(chunk_bytes)
+        self._writers = slot_writers(slots, strict, is_active() if native is None else native)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self.nbytes = 0
+        self._checked_rows = 0
+        self._leaves.restart()
+        self._parts: list[Columns] = []
+        self._bad: list[tuple[int, BadSample]] = []
+
+    def add(self, values: list[Any]) -> int:
+        """Pack one arranged sample and return the bytes of its columns.
+
+        Raises :class:`BadSample` for a wrong number of values, a None, a wrong type or length; the packer is then as it
+        was before. Ranges, overflow and duplicates are found by :meth:`verify`.
+        """
+        writers = self._writers
+        if len(values) != len(writers):
+            expected, got = count_text(len(writers), "value"), f"{len(values)}"
+            raise BadSample(f"all slots: expected {expected}, got {got}", slot="all slots", expected=expected, got=got)
+        size = slot = 0
+        for value in values:  # counting by hand, because zip and enumerate cost as much as packing a label
+            try:
+                size += writers[slot].add(value)
+            except Exception:
+                size += self._add_checked(writers[slot], value)
+            slot += 1  # noqa: SIM113
+        self.rows += 1
+        self.nbytes += size
+        return size
+
+    def _add_checked(self, writer: SlotWriter, value: object) -> int:
+        pending = self.rows - self._checked_rows
+        writer.rollback(pending)
+        try:
+            return writer.add_checked(value)
+        except BaseException:
+            for each in self._writers:
+                each.rollback(pending)
+            raise
+
+    def sample_loop(self, single: bool, marker: SampleMarker, other_names: Collection[str] = ()) -> SampleLoop:
+        """Return the loop that draws samples and may pack them here; :meth:`count_packed` is told of these. ``single``:
+        the only slot's value is yielded bare. ``other_names``: names that are no slots but were declared."""
+        return sample_loop(self._writers, self._slots, single, marker, other_names)
+
+    def count_packed(self, rows: int, nbytes: int) -> None:
+        """Count ``rows`` samples that the sample loop has packed, good in every way."""
+        self.rows += rows
+        self.nbytes += nbytes
+
+    def verify(self) -> list[tuple[int, BadSample]]:
+        """Judge the rows not judged yet, and return the bad ones among them by their position since the last cut."""
+        pending = self.rows - self._checked_rows
+        if not pending:
+            return []
+        arrays, bad = [], dict[int, BadSample]()
+        for slot, adder in enumerate(self._writers):
+            made, wrong = check_values(self._slots, slot, *adder.finish())
+            arrays.append(made)
+            bad = wrong | bad  # if several slots are bad, the first one is named
+        return self._record_checked(pending, arrays, bad)
+
+    def add_columns(self, columns: Columns) -> list[tuple[int, BadSample]] | None:
+        """Pack the samples of ``columns``, at least one, which :meth:`ManySamples.columns` returned, and judge them.
+        Return the bad ones by their position since the last cut. What lies in ``columns`` is copied.
+
+        Return None and add nothing if the samples must be added one by one, so that each is blamed for
+        what is found first then.
+        """
+        of_ints = slots_of_ints(columns)
+        if of_ints and self._strict:
+            return None
+        self.verify()
+        arrays, bad = [], dict[int, BadSample]()
+        for slot, (given, depth) in enumerate(zip(columns.arrays, self._slots.depths, strict=True)):
+            counts, leaves = list(given[:depth]), given[depth:]
+            runs: list[Any] = []
+            if slot in of_ints:
+                leaves = (leaves[0].astype(np.float64),)
+            if leaves[0].size:
+                runs = [dict(zip("iv", leaves, strict=True))] if len(leaves) > 1 else [leaves[0].reshape(-1)]
+            made, wrong = check_values(self._slots, slot, counts, runs, False)
+            arrays.append(made)
+            bad = wrong | bad
+        # A NumPy scalar is judged as it is added, and named by its own type.
+        if bad and (exceeds_id_dtype(columns) or any(each.is_scalar for each in self._slots.types)):
+            return None
+        for slot, (made, depth) in enumerate(zip(arrays, self._slots.depths, strict=True)):
+            made[depth:] = [self._leaves.copy(slot, i, array) for i, array in enumerate(made[depth:])]
+        self.rows += columns.rows
+        self.nbytes += sum(array.nbytes for made in arrays for array in made)
+        return self._record_checked(columns.rows, arrays, bad)
+
+    def _record_checked(
+        self, rows: int, arrays: list[list[Any]], bad: dict[int, BadSample]
+    ) -> list[tuple[int, BadSample]]:
+        """Note the columns of the ``rows`` samples after those already judged, and which of them are bad."""
+        found = [(self._checked_rows + row, bad[row]) for row in sorted(bad)]
+        self._parts.append(Columns(self._slots, rows, arrays))
+        self._bad += found
+        self._checked_rows = self.rows
+        return found
+
+    def undo_last(self) -> None:
+        """Take back the last row, which :meth:`verify` has judged alone and found good."""
+        self.nbytes -= self._parts.pop().nbytes
+        self.rows -= 1
+        self._checked_rows -= 1
+
+    def finish(self) -> PackedSamples:
+        """Return the good rows as columns, over memory of their own, and empty the packer."""
+        self.verify()
+        columns = Columns.concat(self._parts) if self._parts else Columns.empty(self._slots)
+        bad = self._bad
+        if bad:
+            columns = columns.take(np.delete(np.arange(columns.rows), [row for row, _ in bad]))
+        self._clear()
+        return PackedSamples(columns, columns.sample_bytes(), bad)

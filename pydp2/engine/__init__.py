@@ -1,5 +1,0 @@
-"""Run workers. An engine starts, watches and ends processes; neither samples nor the ledger pass through it."""
-
-from pydp2.engine.base import ZYGOTE, Engine, EngineLost, EngineNote, Exited, NoEngine, Started
-
-__all__ = ["ZYGOTE", "Engine", "EngineLost", "EngineNote", "Exited", "NoEngine", "Started"]

@@ -1,0 +1,414 @@
+"""Run the workers of a host for a service elsewhere: start and end them as the service says, and pass on what both say.
+
+The workers are those of any service, and talk to the agent as they would to a server. The agent decides nothing about
+files: it watches its processes, keeps the order of what each worker sends, and ends all of them when the service is out
+of reach. Then it joins again, with a new session, and nothing of the old one is kept (docs/hosts.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire, shorten
+from pydp2.host.agent.agent_state import AgentEvent, AgentLife, AgentState
+from pydp2.host.agent.row_server import RowServer
+from pydp2.host.agent.service_link import ServiceLink
+from pydp2.host.agent.setup import AgentSetup
+from pydp2.host.engine import Engine, EngineLost, EngineNote, Exited, Started
+from pydp2.host.list_entries import opened_entries
+from pydp2.host.own_files import REMEDY, OwnFiles
+from pydp2.host.watchdog import Watchdog, WorkerConnection
+from pydp2.host.worker_inbox import WorkerInbox
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import WorkerTerms, status_rows
+from pydp2.protocol import messages as m
+from pydp2.protocol.figures import clip
+from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
+from pydp2.protocol.worker_status import WorkerStatus
+from pydp2.system.log_writer import write_stderr
+from pydp2.system.process_memory import resident_bytes
+from pydp2.system.release import RELEASE
+from pydp2.transport import Hub, PeerGone, Poller
+from pydp2.transport.keys import KeyPair
+from pydp2.transport.service_address import ipc_path, without_token
+
+_MAX_MESSAGES = 256  # of workers taken in one round
+_MAX_COMPRESSED = 16  # the same, where it takes up to 15 ms to compress one: the service is to hear in between
+_REST_SECONDS = 0.2  # between two attempts to join: whoever waits longer is late behind a mended network
+_LAST_WORDS_MS = 500  # for the last message to the service
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnd:
+    """Reason why an agent ended. ``kind``: "closed" (the service ended), "left" (it was told to leave), "again" (the
+    service is made from something else now: start anew)."""
+
+    kind: str
+    text: str
+
+
+class Agent:
+    """Agent of a host. It ends when ``control``, a descriptor, can be read or its other end is gone."""
+
+    def __init__(
+        self,
+        setup: AgentSetup,
+        terms: WorkerTerms,
+        files: FileList,
+        engine: Engine,
+        hub: Hub,
+        control: int,
+        wakeup: int,
+        rows: RowServer | None = None,
+    ) -> None:
+        self._setup, self._terms, self._timing, self._files = setup, terms, terms.timing, files
+        self._engine, self._hub, self._rows = engine, hub, rows
+        self._control, self._wakeup = control, wakeup
+        self._name = without_token(setup.address)
+        self._life = AgentLife()
+        self._link: ServiceLink | None = None
+        self._end: AgentEnd | None = None
+        self._status_rows: dict[int, int] = {}
+        self._connections: dict[int, WorkerConnection] = {}
+        self._inbox = WorkerInbox(hub, engine, self._connections, self._from_worker, self._may_begin, self._log)
+        self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
+        self._watchdog = Watchdog(terms, files, engine, self._connections, self._status_rows.get, self._log)
+        self._poll = Poller()
+        hub.on_refusal = self._log
+        for handle in (hub.handle, control, wakeup, engine.fileno(), *hub.listeners):
+            self._poll.add(handle)
+        if rows is not None:
+            for handle in (rows.hub.handle, *rows.hub.listeners):
+                self._poll.add(handle)
+            rows.hub.on_refusal = self._log
+        path = ipc_path(setup.worker_address)
+        self._own_files = OwnFiles(self._timing.file_check, "" if path is None else str(Path(path).parent))
+        self._starved = False
+        self._rest_until = 0.0
+        self._heard_at = self._out_of_reach_since = time.monotonic()
+        self._beat_at = self._accepted_at = 0.0
+        self._beat_ns = 0
+        self._opens_since = inf  # while it joins: when it began to open a connection for data
+        self._round_trip = 0.0
+        self._rate_from = (time.monotonic(), 0)
+
+    def run(self) -> AgentEnd:
+        """Run until the service ends, or until told to stop. Raises what keeps this host from running workers."""
+        while self._end is None:
+            self._round()
+        return self._end
+
+    # -- one round -------------------------------------------------------------------------------------------------
+    def _round(self) -> None:
+        ready = self._poll.wait(int(self._patience() * 1000))
+        now = time.monotonic()
+        if self._control in ready:
+            self._finish("closed", "its program ended it")
+            return
+        if self._wakeup in ready:
+            self._signalled(os.read(self._wakeup, 64))
+        if self._engine.fileno() in ready or self._starved:
+            self._engine_events(now)
+        if not ready.isdisjoint(self._hub.listeners) or now - self._accepted_at > self._timing.descriptor_check:
+            self._accepted_at = now
+            self._hub.accept(now)
+        self._inbox.receive(now, _MAX_COMPRESSED if self._setup.compress else _MAX_MESSAGES)
+        if self._rows is not None:
+            self._rows.serve(now)
+        self._watchdog.check(now)
+        self._look_at_files(now)
+        for worker in [worker for worker, until in self._unheard.items() if now > until]:
+            del self._unheard[worker]
+            self._exited(worker, 0)
+        if self._link is None:
+            self._connect_if_due(now)
+        else:
+            self._serve_link(self._link, now)
+
+    def _look_at_files(self, now: float) -> None:
+        """Look whether the sockets are still where new workers find them."""
+        if self._own_files.is_look_due(now) and (text := self._own_files.look(now)) is not None:
+            self._log(f"this host goes on, but {text}; its workers stay, and no other one can start here: {REMEDY}")
+
+    def _patience(self) -> float:
+        limit = self._terms.sample_timeout
+        tick = min(self._timing.tick, self._timing.host_beat / 2)
+        if self._terms.worker_memory is not None:
+            tick = min(tick, self._timing.memory_check)
+        if self._life.state is AgentState.RESTING:
+            tick = min(tick, _REST_SECONDS / 2)
+        return tick if limit is None else min(tick, limit / 4)
+
+    def _finish(self, kind: str, text: str) -> None:
+        self._life.move(AgentEvent.END)
+        self._end = AgentEnd(kind, text)
+
+    def _signalled(self, numbers: bytes) -> None:
+        """Leave in order at the first SIGTERM, at once at the second."""
+        for _ in numbers:
+            if self._life.state is AgentState.WORKING and self._link is not None:
+                self._log("leaving: the workers end the files that they read; a second signal ends them at once")
+                self._link.send(m.Drain())
+                self._life.move(AgentEvent.LEAVE)
+                for connection in self._connections.values():
+                    self._retire_worker(connection)
+            elif self._end is None:
+                self._finish("left", "it was told to leave")
+
+    # -- the service -----------------------------------------------------------------------------------------------
+    def _connect_if_due(self, now: float) -> None:
+        """Join when the old workers are gone and it is time."""
+        if self._life.state is AgentState.ENDED or self._connections or now < self._rest_until:
+            return
+        pair = KeyPair(self._setup.public_key, self._setup.secret_key)
+        self._link = ServiceLink(self._setup.address, pair, compresses=bool(self._setup.compress))
+        self._poll.add(self._link.handle)
+        self._opens_since = inf
+        self._life.move(AgentEvent.CONNECT)
+        if self._rows is not None:
+            self._rows.begin_session()
+        self._heard_at = self._beat_at = now
+        about = {
+            "python": platform.python_version(), "numpy": np.__version__, "byteorder": sys.byteorder,
+            "pid": os.getpid(),
+        }  # fmt: skip
+        self._link.send(
+            m.Join(
+                m.WIRE_VERSION, RELEASE, self._setup.name, self._setup.places, self._link.session, self._setup.digest,
+                about, self._setup.compress, "" if self._rows is None else self._rows.address,
+            )
+        )  # fmt: skip
+
+    def _serve_link(self, link: ServiceLink, now: float) -> None:
+        """Take what the service said, and send what is due."""
+        ended = link.has_ended(now)  # before the look at messages, because the last one says why
+        try:
+            while self._link is link and self._end is None and (received := link.receive()) is not None:
+                self._heard_at = now
+                self._handle(link, *received, now)
+        except ProtocolError as error:
+            self._lose(f"the service broke the protocol: {error}", now)
+        if self._link is not link or self._end is not None:
+            return
+        if ended:
+            if link.was_refused:
+                raise ServiceUnreachable(
+                    f"the service at {self._name} does not admit the key of this host; it needs a key with the role "
+                    "worker that the service allows"
+                )
+            self._lose("the connection ended", now)
+        elif now - self._heard_at > self._timing.host_timeout:
+            self._lose(f"nothing heard for {self._timing.host_timeout:g} s", now)
+        elif now - self._opens_since > self._timing.host_timeout and self._life.state is AgentState.JOINING:
+            self._lose(f"no connection for data in {self._timing.host_timeout:g} s", now)
+        else:
+            if now - self._beat_at >= self._timing.host_beat and link.data_connections:
+                self._send_beat(link, now)
+            link.flush()
+
+    def _lose(self, why: str, now: float) -> None:
+        """End the session: all workers with it, because the service gives their files to others."""
+        if self._life.state is AgentState.LEAVING:
+            self._finish("left", why)
+            return
+        if self._life.state is not AgentState.JOINING:
+            self._log(f"the service at {self._name} is out of reach ({why}); this host joins again")
+            self._out_of_reach_since = now
+        elif now - self._out_of_reach_since > self._setup.patience:
+            raise ServiceLost(f"no service was at {self._name} for {self._setup.patience:g} s")
+        self._life.move(AgentEvent.SESSION_OVER)
+        self._close_link()
+        for worker in self._connections:
+            self._engine.kill(worker)
+        self._rest_until = now + _REST_SECONDS
+
+    def _close_link(self) -> None:
+        if self._link is not None:
+            self._poll.remove(self._link.handle)
+            self._link.close(_LAST_WORDS_MS if self._end is not None else 0)
+            self._link = None
+
+    def _handle(self, link: ServiceLink, message: m.Message, body: Sequence[Any], now: float) -> None:
+        match message:
+            case m.Spec(_, digest):
+                self._accepted(link, digest, now)
+            case m.DataOpened():
+                self._data_opened(link, now)
+            case m.StartWorker(worker, status_row):
+                self._start(link, worker, status_row)
+            case m.KillWorker(worker):
+                self._engine.kill(worker)
+            case m.ToWorker(worker):
+                self._to_worker(link, worker, body)
+            case m.RowReaders() | m.ReleaseRows() | m.SendRows() if self._rows is not None:
+                self._rows.handle(message, body)
+            case m.HostReceived(total, sent_ns):
+                self._taken(link, total, sent_ns, now)
+            case m.Refused(error):
+                raise from_wire(error)
+            case m.Closing(reason, error, will_restart):
+                if will_restart:
+                    self._lose(reason, now)
+                else:
+                    self._finish("left" if self._life.state is AgentState.LEAVING else "closed", reason)
+
+    def _accepted(self, link: ServiceLink, digest: str, now: float) -> None:
+        if digest != self._setup.digest:
+            self._finish("again", "the service is made from something else now")
+            return
+        self._open_data(link, now)
+
+    def _open_data(self, link: ServiceLink, now: float) -> None:
+        link.open_data()
+        self._opens_since = now
+
+    def _data_opened(self, link: ServiceLink, now: float) -> None:
+        """Open one more connection for data; once there are as many as there are to be, workers may be started."""
+        if link.data_connections < self._setup.data_connections:
+            self._open_data(link, now)
+            return
+        self._life.move(AgentEvent.ACCEPTED)
+        self._rate_from = (time.monotonic(), 0)
+        link.send(m.Prepared(opened_entries(self._files, Path(self._setup.root))))
+
+    def _start(self, link: ServiceLink, worker: int, status_row: int) -> None:
+        """Start a worker. Raises RemoteProtocolError if it was started already, or its status row is not free."""
+        rows = status_rows(self._setup.places)
+        if worker in self._connections or status_row >= rows or status_row in self._status_rows.values():
+            raise RemoteProtocolError(f"StartWorker: worker {worker} on status row {status_row} of {rows}")
+        self._status_rows[worker] = status_row
+        self._connections[worker] = WorkerConnection(b"", worker_link(LinkRole.SERVER))
+        link.begin_worker(worker, status_row)
+        self._engine.start(worker, status_row)
+
+    def _taken(self, link: ServiceLink, total: int, sent_ns: int, now: float) -> None:
+        """Note how much the service has taken, and fit the window to rate and round trip."""
+        link.queue.taken(total)
+        if sent_ns == self._beat_ns and sent_ns:
+            self._round_trip, self._beat_ns = (time.monotonic_ns() - sent_ns) / 1e9, 0
+        since, before = self._rate_from
+        if now - since > self._timing.host_beat:
+            link.queue.fit_window((total - before) / (now - since), self._round_trip)
+            self._rate_from = (now, total)
+
+    def _send_beat(self, link: ServiceLink, now: float) -> None:
+        self._beat_at, self._beat_ns = now, clip(time.monotonic_ns())
+        running = []
+        for worker, row in self._status_rows.items():
+            sample = WorkerStatus(self._engine.row(row)).running_sample
+            if sample is not None and worker in self._connections:
+                running.append([worker, *sample])
+        figures = {
+            "pid": os.getpid(),
+            "memory": sum(resident_bytes(each.pid) for each in self._connections.values() if each.pid),
+            "waiting_bytes": link.queue.waiting_bytes,
+            "window_bytes": link.queue.window,
+            "round_trip_ms": round(self._round_trip * 1e3, 3),
+        }
+        link.send(m.HostBeat(self._beat_ns, running, figures))
+
+    def _to_worker(self, link: ServiceLink, worker: int, body: Sequence[Any]) -> None:
+        connection = self._connections.get(worker)
+        if connection is None or not connection.peer:
+            return
+        if not body:
+            raise RemoteProtocolError("ToWorker: no message in it")
+        message, _ = m.decode(body)
+        connection.link.check_sending(message)
+        if self._rows is not None:
+            self._rows.note_sent_to_worker(message)
+        if isinstance(message, m.Want):
+            link.queue.prefer(worker)
+        with contextlib.suppress(PeerGone):  # its exit is on the way
+            self._hub.send(connection.peer, body)
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+    def _retire_worker(self, connection: WorkerConnection) -> None:
+        """Have a worker begin no more files."""
+        if connection.link.state is LinkState.READY:
+            connection.link.check_sending(retire := m.Retire())
+            with contextlib.suppress(PeerGone):  # its exit is on the way
+                self._hub.send(connection.peer, [m.encode(retire)])
+
+    def _engine_events(self, now: float) -> None:
+        try:
+            events = self._engine.events()
+        except EngineLost as lost:
+            raise ServiceLost(str(lost)) from None
+        for event in events:
+            match event:
+                case Started(worker, pid):
+                    if worker in self._connections:
+                        self._connections[worker].pid = pid
+                        if self._link is not None:
+                            self._link.queue_event(worker, m.WorkerStarted(worker, pid))
+                        self._inbox.started(worker, pid, now)
+                case Exited(worker, _, status):
+                    self._inbox.receive(now)  # all that it had sent comes before the news of its end
+                    connection = self._connections.get(worker)
+                    if (
+                        status == 0
+                        and connection is not None
+                        and connection.link.state in (LinkState.NEW, LinkState.STARTING)
+                    ):
+                        self._unheard[worker] = now + self._timing.worker_last_words
+                    else:
+                        self._exited(worker, status)
+                case EngineNote(text, kind):
+                    self._log(text, kind)
+        self._starved = self._engine.out_of_descriptors
+
+    def _exited(self, worker: int, status: int) -> None:
+        connection = self._connections.pop(worker, None)
+        row = self._status_rows.pop(worker, None)
+        if connection is None or row is None:
+            return
+        self._inbox.forget(connection)
+        if self._link is not None:
+            running = WorkerStatus(self._engine.row(row)).running_sample
+            self._link.queue_event(
+                worker,
+                m.WorkerExited(
+                    worker, status, [] if running is None else [*running], connection.kill_reason,
+                    connection.over_memory, connection.sample_timeout is not None,
+                ),
+            )  # fmt: skip
+
+    def _may_begin(self, worker: int) -> bool:
+        if worker not in self._connections:
+            raise RemoteProtocolError(f"Hello from worker {worker}, which was not started")
+        return True
+
+    def _from_worker(self, worker: int, connection: WorkerConnection, frames: list[memoryview], now: float) -> None:
+        """Pass on what ``worker`` says; until it is ready, look at it too."""
+        if connection.link.state is not LinkState.READY:
+            message, _ = m.decode(frames)
+            connection.link.check_received(message)
+            if isinstance(message, m.Declared):
+                self._watchdog.check_first_worker(connection.pid)
+                if self._rows is not None:
+                    self._rows.note_provider(message.schema)
+                if self._life.state is AgentState.LEAVING:  # files for it may be under way
+                    self._retire_worker(connection)
+        kept = None if self._rows is None else self._rows.keep(frames)
+        if self._link is not None:
+            self._link.queue_message(worker, frames if kept is None else kept)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+    def _log(self, text: str, kind: str = "") -> None:
+        write_stderr(f"pydp2: {f'{kind}: ' if kind else ''}{shorten(text, 2000)}")
+
+    def close(self) -> None:
+        """Close the connections to the service."""
+        self._close_link()

@@ -1,0 +1,5 @@
+"""Run workers. An engine starts, watches and ends processes; neither samples nor the ledger pass through it."""
+
+from pydp2.host.engine.base import ZYGOTE, Engine, EngineLost, EngineNote, Exited, NoEngine, Started
+
+__all__ = ["ZYGOTE", "Engine", "EngineLost", "EngineNote", "Exited", "NoEngine", "Started"]

@@ -1,0 +1,225 @@
+"""Keep a copy of the process that has imported the user's code, for later services of the same program.
+
+The zygote of a service imports the user's code, and then runs its hook. If the import took long, the zygote forks
+between the two, and the copy waits for requests of the program, over a socket of packets:
+
+    program → copy    a packet with a descriptor: the socket over which an engine is to command a supervisor
+    copy → program    any packet: the supervisor is there
+
+The copy ends instead, without an answer, if a file that was imported has changed.
+
+For each request the copy forks a supervisor, which forks the zygote of that service: it has what the import left, and
+nothing that a hook did. The copy starts no thread and runs no code of the user. It ends with the program, and when no
+service has used it for a while. Services do not depend on it.
+
+A copy must be as good as a process that has imported the code by itself. What a fork shares, or does not take along,
+speaks against one (:func:`_copy_obstacle`); then later services import the code themselves, as the first did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import select
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydp2.host.engine.fork_setup import flush_output, fork_obstacle, run_child
+from pydp2.host.engine.open_files import Held, open_descriptors
+from pydp2.host.engine.process_control import flush_c_output, set_name
+from pydp2.system.stdlib import gc, os, signal, socket, struct, time
+
+NAME: Final = "pydp2-prepared"
+_SLOW_IMPORT = 0.5  # seconds from which on the import is worth a process that stays
+_IDLE_SECONDS = 60.0  # that it stays without a service
+_PACKET = 16
+_DONE = b"done"
+_CREDENTIALS = struct.Struct("3i")  # of the process that made a pair of sockets: pid, uid, gid
+_OURS = [sys.modules[name] for name in ("os", "select", "signal", "socket")]  # whose functions a supervisor calls
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+
+class _ProcessState(NamedTuple):
+    """State of a process that a copy of it would share, or not have: open descriptors, memory that is shared, signal
+    handlers and mask, limits, the timeout of new sockets, and the functions of the modules that a supervisor uses."""
+
+    descriptors: Held
+    shared_memory: list[str]
+    handlers: list[Any]
+    settings: list[Any]
+    functions: list[dict[str, Any]]
+
+    @classmethod
+    def now(cls) -> _ProcessState:
+        """Return the state of this process. Raises OSError where there is no /proc."""
+        maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+        return cls(
+            open_descriptors(),
+            [words[0] for words in maps if words[1].startswith("rw") and words[1].endswith("s")],
+            [signal.getsignal(number) for number in signal.valid_signals()],
+            [
+                signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+                socket.getdefaulttimeout(),
+                *(resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")),
+            ],
+            [dict(vars(module)) for module in _OURS],
+        )
+
+
+class PreparedCopy:
+    """Copy of this process, which is made between the import of the user's code and its hook.
+
+    ``program``: descriptor of the socket to the program, which the first zygote inherits, and no later one. ``run``: it
+    is called in a supervisor, with what :meth:`end_import` was given and the socket of the engine.
+    """
+
+    def __init__(self, program: int, run: Callable[[Any, socket.socket], None]) -> None:
+        self._descriptor = program
+        self._known = os.fstat(program).st_ino
+        self._run = run
+        self._began = 0.0
+        self._began_at = 0
+        self._before: _ProcessState | None = None
+
+    def begin_import(self) -> None:
+        """Note the state before the user's code is imported."""
+        with contextlib.suppress(OSError):  # closed: this is no first zygote
+            if os.fstat(self._descriptor).st_ino == self._known:
+                self._before = _ProcessState.now()
+        self._began, self._began_at = time.monotonic(), time.time_ns()
+
+    def end_import(self, imported: Any) -> None:
+        """Leave a copy behind, if the import took long and a copy is as good; tell the program so."""
+        if self._before is None:
+            return
+        with socket.socket(fileno=self._descriptor) as program:  # from here on it is the copy's alone
+            if time.monotonic() - self._began < _SLOW_IMPORT or not _has_pidfd():
+                return
+            files = _module_files()
+            if _copy_obstacle(self._before) or any(changed >= self._began_at for changed, _ in files.values()):
+                return
+            with contextlib.suppress(OSError):
+                if self._fork(program, imported, files):
+                    program.send(_DONE)
+
+    def _fork(self, channel: socket.socket, imported: Any, files: dict[str, tuple[int, int]]) -> bool:
+        """Fork the copy, which becomes a child of the supervisor; return True if that went well."""
+        peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        program, supervisor = os.pidfd_open(_CREDENTIALS.unpack(peer)[0]), os.pidfd_open(os.getppid())
+        flush_output()
+        flush_c_output()
+        between = os.fork()
+        if between == 0:
+            try:
+                os.setsid()  # what ends the zygote's process group does not end the copy
+                if os.fork():
+                    os._exit(0)
+            except BaseException:
+                os._exit(1)
+            run_child(partial(self._live, channel, program, supervisor, imported, files))
+        _, status = os.waitpid(between, 0)
+        os.close(program)
+        os.close(supervisor)
+        return status == 0
+
+    # -- in the copy -----------------------------------------------------------------------------------------------
+    def _live(
+        self, channel: socket.socket, program: int, supervisor: int, imported: Any, files: dict[str, tuple[int, int]]
+    ) -> None:
+        """Fork a supervisor for each request. ``program`` and ``supervisor``: processes, as descriptors; the second is
+        that of the first service."""
+        set_name(NAME)
+        requests = channel.fileno()
+        _keep_open({requests, program, supervisor})
+        gc.collect()
+        gc.freeze()
+        users: dict[int, int] = {supervisor: 0}  # supervisors of services, and their numbers if they are children
+        poll = select.poll()
+        for descriptor in (requests, program, supervisor):
+            poll.register(descriptor, select.POLLIN)
+        while ready := dict(poll.poll(None if users else _IDLE_SECONDS * 1000)):
+            if program in ready:
+                return
+            for ended in users.keys() & ready.keys():
+                poll.unregister(ended)
+                os.close(ended)
+                if number := users.pop(ended):
+                    os.waitpid(number, 0)
+            if requests not in ready:
+                continue
+            _, given, _, _ = socket.recv_fds(channel, _PACKET, 1)
+            if not given:
+                return
+            if _module_files(files) != files:
+                return
+            number = self._fork_supervisor(given[0], [requests, program, *users], imported)
+            os.close(given[0])
+            user = os.pidfd_open(number)
+            users[user] = number
+            poll.register(user, select.POLLIN)
+            channel.send(_DONE)
+
+    def _fork_supervisor(self, engine: int, others: list[int], imported: Any) -> int:
+        """Fork a supervisor that is commanded over ``engine``, and return its number. ``others``: descriptors that it
+        must not have."""
+        number = os.fork()
+        if number == 0:
+
+            def life() -> None:
+                os.setsid()
+                for each in others:
+                    os.close(each)
+                self._run(imported, socket.socket(fileno=engine))
+
+            run_child(life)
+        return number
+
+
+def _has_pidfd() -> bool:
+    return hasattr(os, "pidfd_open") and sys.platform == "linux"
+
+
+def _copy_obstacle(before: _ProcessState) -> str:
+    """Return why a copy of this process is not as good as another process that imports the same code, or ''."""
+    if reason := fork_obstacle(before.descriptors):
+        return reason
+    now = _ProcessState.now()
+    if now.descriptors != before.descriptors:
+        return "it opened files, and a copy would share their positions"
+    if now.shared_memory != before.shared_memory:
+        return "it has memory that a copy would share"
+    if now.handlers != before.handlers or any(signal.getitimer(timer)[0] for timer in _TIMERS):
+        return "it set signal handlers or timers, which a supervisor changes"
+    if now.settings != before.settings:
+        return "it changed the signal mask, a limit, or the timeout of new sockets, which a supervisor would have too"
+    for known, functions in zip(before.functions, now.functions, strict=True):
+        if any(functions.get(name) is not known[name] for name in known):
+            return "it replaced functions that a supervisor calls"
+    return ""
+
+
+def _module_files(known: dict[str, tuple[int, int]] | None = None) -> dict[str, tuple[int, int]]:
+    """Return the files of all modules that are imported, or those of ``known``, each with the time of its last change
+    (in ns) and its size."""
+    names = known if known is not None else {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
+    found = {}
+    for name in names:
+        if isinstance(name, str):
+            with contextlib.suppress(OSError, ValueError):
+                status = Path(name).stat()
+                found[name] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def _keep_open(descriptors: set[int]) -> None:
+    """Close all descriptors but these. What is written to stdout and stderr is lost."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    for number in open_descriptors():
+        if number > 2 and number not in descriptors:
+            with contextlib.suppress(OSError):
+                os.close(number)

@@ -1,0 +1,336 @@
+"""Have workers forked, watch and end them, in a process in which the user's code never runs.
+
+Workers come from a zygote, a process in which the user's code was prepared (:mod:`pydp2.host.engine.zygote`). Where
+there can be none, they come from the supervisor itself, and each prepares the user's code for itself. Either way the
+supervisor is their parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from dataclasses import dataclass
+
+from pydp2.host.engine.base import FIRST_WORKER, ZYGOTE, PrepareWorker, StatusPage
+from pydp2.host.engine.fork_setup import SPAWN, leave_supervisor, run_child, watch_lifeline
+from pydp2.host.engine.process_control import adopt_orphans, set_name
+from pydp2.host.engine.zygote import ALONE, FORKED, PACKET, READY, run_zygote
+
+
+@dataclass(slots=True)
+class _Zygote:
+    """Zygote, as the supervisor knows it. ``status``: what it said last of itself; '': it is being prepared."""
+
+    pid: int
+    channel: socket.socket
+    worker: int  # number under which its output is shown
+    status: str = ""
+    served: bool = False
+
+
+class Supervisor:
+    """Process that starts and ends workers. It starts no thread and opens no ZeroMQ context.
+
+    ``once``: have the user's code prepared once for all workers, where that can be. ``first``: a descriptor that only
+    the first zygote gets, or -1.
+    """
+
+    def __init__(
+        self, commands: socket.socket, page: StatusPage, prepare: PrepareWorker, *, once: bool, first: int = -1
+    ) -> None:
+        self._commands = commands
+        self._page = page
+        self._prepare = prepare
+        self._use_zygote = once
+        self._first = first
+        self._pid = os.getpid()
+        self._pids: dict[int, int] = {}
+        self._waiting: deque[tuple[int, int]] = deque()  # (worker, status row) to be started
+        self._under_way: tuple[int, int, int] | None = None  # (worker, status row, output) that the zygote forks now
+        self._to_kill: set[int] = set()  # workers to be killed as soon as they exist
+        self._unclaimed_exits: dict[int, int] = {}  # pid -> status, of those that ended while a worker is under way
+        self._zygote: _Zygote | None = None
+        # (pid, status) of a zygote that ended before a worker was asked for
+        self._unclaimed_failure: tuple[int, int] | None = None
+        self._lifeline = os.pipe()  # workers hold the read end; it ends with us
+        self._wakeup = os.pipe()
+        self._poll = select.poll()
+
+    def run(self) -> None:
+        """Obey the engine's commands until the engine is gone."""
+        # No parent-death signal here: it would leave no time to end what workers have started.
+        set_name("pydp2-supervise")
+        for end in self._wakeup:
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        if not self._use_zygote:
+            self._fork_each(SPAWN)
+        elif not adopt_orphans():
+            self._fork_each("this system has no other way")
+        self._poll.register(self._commands, select.POLLIN)
+        self._poll.register(self._wakeup[0], select.POLLIN)
+        if self._use_zygote:
+            self._make_zygote(FIRST_WORKER)  # the process that starts workers gets other things ready meanwhile
+        text = b""
+        while True:
+            ready = dict(self._poll.poll())
+            if self._wakeup[0] in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wakeup[0], 4096)
+                self._reap()
+            if self._zygote is not None and self._zygote.channel.fileno() in ready:
+                self._read_zygote()
+            if self._commands.fileno() in ready:
+                try:
+                    data = self._commands.recv(1 << 16)
+                except OSError:
+                    data = b""
+                if not data:
+                    break
+                *lines, text = (text + data).split(b"\n")
+                for line in lines:
+                    self._handle_command(line.decode().split())
+            self._start_waiting()
+        self._end_all()
+
+    # -- commands --------------------------------------------------------------------------------------------------
+    def _handle_command(self, words: list[str]) -> None:
+        worker, number = int(words[1]), int(words[2])
+        if words[0] == "start":
+            self._waiting.append((worker, number))
+        elif (pid := self._pid_of(worker)) is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if number == signal.SIGKILL:
+                    os.killpg(pid, number)
+                else:
+                    os.kill(pid, number)
+        elif number == signal.SIGKILL and worker in self._expected():
+            self._to_kill.add(worker)
+
+    def _pid_of(self, worker: int) -> int | None:
+        if worker == ZYGOTE and self._zygote is not None:
+            return self._zygote.pid
+        return self._pids.get(worker)
+
+    def _expected(self) -> list[int]:
+        """Return the workers that were asked for and do not exist yet."""
+        return [worker for worker, *_ in (*self._waiting, *([self._under_way] if self._under_way else []))]
+
+    def _start_waiting(self) -> None:
+        """Start the workers that wait, as far as possible now."""
+        while self._waiting and self._under_way is None:
+            if self._unclaimed_failure is not None:
+                (pid, status), self._unclaimed_failure = self._unclaimed_failure, None
+                self._worker_ended_in_zygote(self._waiting.popleft()[0], pid, status)
+            elif self._zygote is None:
+                if self._use_zygote:
+                    self._make_zygote(self._waiting[0][0])
+                else:
+                    self._fork(*self._waiting.popleft())
+            elif not self._zygote.status or not self._hand_over(self._zygote):
+                return
+
+    # -- the zygote ----------------------------------------------------------------------------------------------
+    def _make_zygote(self, worker: int) -> None:
+        output, their_output = os.pipe()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+
+            def life() -> None:
+                ours.close()
+                os.close(output)
+                leave_supervisor(self._pid, "pydp2-zygote", their_output)
+                os.close(their_output)
+                self._close_ends()
+                with theirs:
+                    run_zygote(theirs, self._pid, self._page, self._prepare)
+
+            run_child(life)
+        theirs.close()
+        os.close(their_output)
+        if self._first >= 0:
+            os.close(self._first)
+            self._first = -1
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # both sides set it: neither may come too late
+        ours.setblocking(False)
+        self._zygote = _Zygote(pid, ours, worker)
+        self._poll.register(ours, select.POLLIN)
+        self._tell(f"template {worker} {pid}", [output])
+        os.close(output)
+
+    def _hand_over(self, template: _Zygote) -> bool:
+        """Have the next waiting worker forked from the zygote, or make the zygote that worker. Return False
+        if the zygote is gone."""
+        worker, status_row = self._waiting[0]
+        output, theirs = os.pipe()
+        try:
+            socket.send_fds(template.channel, [f"{worker} {status_row}".encode()], [theirs])
+        except OSError:  # its exit will be reported
+            os.close(output)
+            return False
+        finally:
+            os.close(theirs)
+        self._waiting.popleft()
+        template.served = True
+        self._under_way = (worker, status_row, output)
+        if template.status == ALONE:
+            self._forget_zygote(template)
+            self._worker_started(template.pid)
+        return True
+
+    def _read_zygote(self) -> None:
+        """Read what the zygote says of itself."""
+        while (template := self._zygote) is not None:
+            try:
+                data = template.channel.recv(PACKET)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:  # the zygote closed the channel: it ends, or should
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(template.channel)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(template.pid, signal.SIGKILL)
+                return
+            word, _, rest = data.decode(errors="replace").partition(" ")
+            if word == FORKED:
+                self._worker_started(int(rest))
+            else:
+                template.status = word
+            if word == ALONE and rest:
+                self._fork_each(rest)
+
+    def _forget_zygote(self, template: _Zygote) -> None:
+        """Forget the zygote: its process is gone, or has become a worker."""
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(template.channel)
+        template.channel.close()
+        self._zygote = None
+
+    def _zygote_ended(self, template: _Zygote, status: int) -> None:
+        """Report the worker that waited for the zygote as dead, the zygote having ended. If none waited, the user's
+        code did not cause it: make another zygote."""
+        self._forget_zygote(template)
+        victim = None
+        if self._under_way is not None:
+            worker, _, output = self._under_way
+            os.close(output)
+            self._under_way, victim = None, worker
+        elif not template.status and self._waiting:
+            victim, _ = self._waiting.popleft()
+        if victim is not None:
+            self._worker_ended_in_zygote(victim, template.pid, status)
+        elif not template.status and not template.served:
+            self._unclaimed_failure = template.pid, status
+        elif template.status == READY:
+            self._tell(f"lost {template.worker} {template.pid} {status}", [])
+            if template.served:
+                self._make_zygote(template.worker)
+
+    def _worker_ended_in_zygote(self, worker: int, pid: int, status: int) -> None:
+        """Report that ``worker`` ended: it was to come from the zygote, process ``pid``, which has ended."""
+        self._to_kill.discard(worker)
+        self._tell(f"started {worker} {pid}", [])
+        self._tell(f"exited {worker} {pid} {status}", [])
+
+    def _fork_each(self, reason: str) -> None:
+        self._use_zygote = False
+        self._tell(f"each {reason}", [])
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+    def _fork(self, worker: int, status_row: int) -> None:
+        output, their_output = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+
+            def life() -> None:
+                os.close(output)
+                leave_supervisor(self._pid, f"pydp2-worker-{worker}", their_output)
+                self._close_ends()
+                if sys.platform != "linux":
+                    watch_lifeline(self._lifeline[0])
+                self._prepare(worker, self._page.show_progress).main(worker, self._page.row(status_row), their_output)
+
+            run_child(life)
+        os.close(their_output)
+        self._under_way = (worker, status_row, output)
+        self._worker_started(pid)
+
+    def _worker_started(self, pid: int) -> None:
+        """Report that the worker under way is process ``pid``."""
+        assert self._under_way is not None
+        worker, _, output = self._under_way
+        self._under_way = None
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # both sides set it: neither may come too late
+        self._pids[worker] = pid
+        self._tell(f"output {worker}", [output])
+        self._tell(f"started {worker} {pid}", [])
+        os.close(output)
+        unknown, self._unclaimed_exits = self._unclaimed_exits, {}
+        doomed = worker in self._to_kill
+        self._to_kill.discard(worker)
+        if pid in unknown:
+            self._worker_ended(worker, unknown[pid])
+        elif doomed:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def _worker_ended(self, worker: int, status: int) -> None:
+        self._tell(f"exited {worker} {self._pids.pop(worker)} {status}", [])
+
+    def _close_ends(self) -> None:
+        """Close what belongs to the supervisor alone, in a process just forked."""
+        self._commands.close()
+        for end in (*self._wakeup, self._lifeline[1]):
+            os.close(end)
+        if self._zygote is not None:
+            self._zygote.channel.close()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._read_zygote()  # of a zygote that is gone too: its last message, and its orphans
+            worker = next((w for w, p in self._pids.items() if p == pid), None)
+            template = self._zygote
+            if worker is None and (template is None or template.pid != pid):
+                if self._under_way is not None:
+                    self._unclaimed_exits[pid] = status
+                continue  # an orphan of the user's code, or the worker under way
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # what the user's code started goes with its worker
+            if worker is not None:
+                self._worker_ended(worker, status)
+            elif template is not None:
+                self._zygote_ended(template, status)
+
+    def _tell(self, text: str, descriptors: list[int]) -> None:
+        with contextlib.suppress(OSError):  # the engine is gone: the next read of commands ends this process
+            socket.send_fds(self._commands, [text.encode() + b"\n"], descriptors)
+
+    def _end_all(self) -> None:
+        if self._zygote is not None:
+            self._pids[ZYGOTE] = self._zygote.pid
+            self._zygote.channel.close()
+        for pid in self._pids.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        for pid in self._pids.values():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)

@@ -1,0 +1,391 @@
+"""Pack samples of several files together, and describe them as ranges when they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.data.columns.checksum import dropped_crc, fold_crcs
+from pydp2.data.columns.columns import Columns, running_crcs
+from pydp2.data.packers.packer import Packer
+from pydp2.data.packers.sample_loop import PackingBudget, SampleLoop, SampleMarker
+from pydp2.data.schema.provider_schema import Schema
+from pydp2.errors import BadSample, Error, NotRepeatable, to_wire
+from pydp2.host.worker.segment import MAX_RANGES_BYTES, TaskSegment
+from pydp2.host.worker.task import NO_SAMPLE, FileTask, UnsentSample
+from pydp2.host.worker.yielded_samples import YieldedSamples
+from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, FILE_OPEN, FILE_RAISED, SAMPLE_COST, FileRange
+from pydp2.providers.error_location import mismatch_text
+from pydp2.system.stdlib import time
+
+MAX_ROWS = 4096
+MAX_BYTES = 1024 * 1024
+MAX_CELL_BYTES = 4 * MAX_BYTES  # in place of that, of samples that have cells
+MAX_RANGES = 128
+MAX_DROPPED = 24
+"""Limits of a chunk: it is sent when it reaches any of these."""
+
+Ints = npt.NDArray[np.int64]
+_NO_ROWS: Ints = np.empty(0, np.int64)
+_NO_BUDGET = PackingBudget(-1, 0, 0, 0)  # not even the next sample
+LocateError = Callable[[BadSample, FileTask, int], BadSample]
+
+
+@dataclass(slots=True)
+class ChunkContent:
+    """Content of a chunk: parts, and the rows of all parts one after another."""
+
+    ranges: list[FileRange]
+    columns: Columns
+    weights: list[int] | None
+
+
+class ChunkBuilder:
+    """Builder of chunks: it collects samples, and :meth:`finish` returns what to send. Bad samples become dropped
+    samples, or errors at their place.
+
+    ``allows_changed_samples``: a file that does not repeat itself goes on with what it gives now, and the
+    server is told that it did. ``skips_errors``: a bad sample that the generator itself yields is dropped.
+    """
+
+    def __init__(
+        self, schema: Schema, locate: LocateError, *, allows_changed_samples: bool = False, skips_errors: bool = False
+    ) -> None:
+        self._allows_changed = allows_changed_samples
+        # the pool copies no more than a chunk that it needs a part of; rows that lie in cells are not copied
+        self._max_bytes = MAX_CELL_BYTES if schema.uses_cells else MAX_BYTES
+        self._packer = Packer(schema.slots, strict=schema.check, chunk_bytes=self._max_bytes)
+        self._locate = locate
+        self._drops_bad = schema.check_fail_continue
+        self._drops_yielded = schema.check_fail_continue or skips_errors
+        self._is_weighted = schema.weighted
+        self._weights: list[int] = []
+        self._segments: list[TaskSegment] = []
+        self._dropped_count = 0
+        self._enough_rows = MAX_ROWS
+        self.oldest_at = 0.0
+        """Time at which the oldest sample here was added (``time.perf_counter``)."""
+        self.last_cost = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to send."""
+        return not self._segments
+
+    @property
+    def is_full(self) -> bool:
+        """True if it is time to send."""
+        return (
+            self._packer.nbytes >= self._max_bytes
+            or self._packer.rows >= self._enough_rows
+            or len(self._segments) >= MAX_RANGES
+            or self._dropped_count >= MAX_DROPPED
+        )
+
+    def has_samples_of(self, task: FileTask) -> bool:
+        """Return True if something of ``task`` waits to be sent."""
+        return any(segment.task is task for segment in self._segments)
+
+    def lower_enough_rows(self, task: FileTask, until_index: int) -> None:
+        """Send earlier: a merge waits for its next samples, of which ``task`` has some. They suffice as soon as there
+        are as many as ``task`` alone would have at sample ``until_index``."""
+        rows = until_index - next(
+            (segment.first_index for segment in self._segments if segment.task is task), task.next_index
+        )
+        if rows > 0:  # else it is on its way
+            self._enough_rows = min(self._enough_rows, rows)
+
+    def _segment_of(self, task: FileTask) -> TaskSegment:
+        if not self._segments:
+            self.oldest_at = time.perf_counter()
+        elif self._segments[-1].task is task:
+            return self._segments[-1]
+        segment = TaskSegment(task, task.next_index)
+        self._segments.append(segment)
+        return segment
+
+    def sample_loop(self, is_single_slot: bool, marker: SampleMarker, other_names: Collection[str] = ()) -> SampleLoop:
+        """Return the loop that draws samples and may pack them here; :meth:`count_packed` is told of these.
+        ``is_single_slot``: the only slot's value is yielded bare. ``other_names``: names that are no slots but were
+        declared."""
+        return self._packer.sample_loop(is_single_slot, marker, other_names)
+
+    def packing_budget(self, task: FileTask, next_stop: int) -> PackingBudget:
+        """Return how many samples of ``task`` the sample loop may pack by itself: up to there their treatment is known,
+        and the sample after them comes back here. ``next_stop``: the next one of the task."""
+        y, packer = task.next_index, self._packer
+        if self._is_weighted or task.start <= y < task.send_from:  # some of these are sent and others are not
+            return _NO_BUDGET
+        credit = NO_SAMPLE if y < task.start else task.limit - task.spent_bytes
+        rows = min(next_stop - y, MAX_ROWS - packer.rows) - 1
+        return PackingBudget(rows, self._max_bytes - packer.nbytes, credit, SAMPLE_COST)
+
+    def count_packed(self, task: FileTask, rows: int, nbytes: int) -> None:
+        """Count ``rows`` samples of ``task`` that the sample loop has packed within its budget."""
+        self._packer.count_packed(rows, nbytes)
+        self._count_rows(task, rows, nbytes)
+
+    def _count_rows(self, task: FileTask, rows: int, nbytes: int) -> None:
+        segment = self._segment_of(task)
+        segment.rows += rows
+        segment.count += rows
+        if task.next_index >= task.start:
+            task.spent_bytes += nbytes + rows * SAMPLE_COST
+        task.next_index += rows
+
+    def add_sample(self, task: FileTask, values: list[object], weight_of: Callable[[list[object]], int]) -> bool:
+        """Add sample ``task.next_index``. Return False if it was bad: then it is a dropped sample, or the task is over.
+
+        Raises what ``calc_batch_size`` raised, or code of the value itself; the sample is not added then.
+        """
+        segments = self._segments
+        segment = segments[-1] if segments and segments[-1].task is task else self._segment_of(task)
+        try:
+            size = self._packer.add(values)
+            if self._is_weighted:
+                # calc_batch_size sees accepted samples only, so this one is checked to the end now
+                if bad := self._packer.verify():
+                    self._weights.append(0)  # the row is removed when the chunk is cut
+                    del bad
+                else:
+                    try:
+                        self._weights.append(weight_of(values))
+                    except BaseException:
+                        self._packer.undo_last()
+                        raise
+        except BadSample as error:
+            self.add_bad(task, error)
+            return False
+        segment.rows += 1
+        segment.count += 1
+        task.next_index += 1
+        self.last_cost = cost = size + SAMPLE_COST
+        if task.next_index > task.start and (
+            task.next_index > task.send_from or task.is_requested(task.next_index - 1)
+        ):
+            task.spent_bytes += cost
+        return True
+
+    def add_yielded(
+        self,
+        task: FileTask,
+        next_stop: int,
+        arrange: Callable[[object], list[object]],
+        weight_of: Callable[[list[object]], int],
+    ) -> bool:
+        """Add what comes next of the task's block: one sample, as :meth:`add_sample` does, or as many as may go
+        together. ``next_stop``: the next one of the task."""
+        block = task.yielded
+        assert block is not None
+        added = self._add_together(task, block, next_stop)
+        if not added and block.remaining:
+            added = self.add_sample(task, arrange(block.next_sample()), weight_of)
+        if not block.remaining:
+            task.yielded = None
+        return added
+
+    def _add_together(self, task: FileTask, yielded: YieldedSamples, next_stop: int) -> bool:
+        packer = self._packer
+        rows, room, credit, _ = self.packing_budget(task, next_stop)
+        laid = yielded.take_columns(rows + 1, room, credit)  # all of these are here: the last one need not be looked at
+        if laid is None:
+            return False
+        before = packer.nbytes
+        if packer.add_columns(laid) is None:
+            yielded.unpack_last(laid.rows)
+            return False
+        self._count_rows(task, laid.rows, packer.nbytes - before)
+        return True
+
+    def add_bad(self, task: FileTask, error: BadSample, *, yielded: bool = False) -> None:
+        """Add sample ``task.next_index``, which was seen to be bad at once. ``yielded``: the generator itself said so,
+        and reads on behind it."""
+        if not (self._drops_yielded if yielded else self._drops_bad):
+            self.fail_file(task, self._locate(error, task, task.next_index))
+            return
+        segment = self._segment_of(task)
+        segment.dropped.append((task.next_index, error.slot, mismatch_text(error)))
+        segment.count += 1
+        self._dropped_count += 1
+        task.next_index += 1
+        if task.next_index > task.start and task.next_index > task.send_from:
+            task.spent_bytes += DROPPED_COST
+
+    def fail_file(self, task: FileTask, error: Error) -> None:
+        """End the file at ``task.next_index`` with ``error``."""
+        segment = self._segment_of(task)
+        segment.state, segment.error = FILE_RAISED, error
+        task.is_over = True
+
+    def end_file(self, task: FileTask) -> None:
+        """End the file at ``task.next_index``."""
+        self._segment_of(task).state = FILE_ENDED
+        task.is_over = True
+
+    def finish(self, unsent_of: FileTask | None = None) -> list[ChunkContent]:
+        """Return everything added since the last cut, in as many chunks as it takes. Tasks that turn out bad are done.
+
+        ``unsent_of``: the task whose last sample, the very last one added, may not be sent: the task holds it back.
+        """
+        last = self._packer.rows - 1
+        packed = self._packer.finish()
+        segments, self._segments = self._segments, []
+        weights, self._weights = self._weights, []
+        self._dropped_count, self._enough_rows = 0, MAX_ROWS
+        bad = dict(packed.bad)
+        if unsent_of is not None and last not in bad:
+            row = packed.columns.rows - 1
+            unsent_of.unsent = UnsentSample(
+                packed.columns.take([row]), unsent_of.next_index - 1, weights[last] if weights else 1, self.last_cost
+            )
+            segments[-1].rows -= 1
+            segments[-1].count -= 1
+        if bad and self._is_weighted:
+            weights = [w for i, w in enumerate(weights) if i not in bad]
+        parts: list[tuple[FileRange, Ints]] = []  # each with its rows
+        added = good = 0  # rows counted so far: as added, and as they lie in the columns
+        for segment in segments:
+            rows = segment.rows
+            theirs = {i - added: bad[i] for i in range(added, added + rows) if i in bad} if bad else {}
+            lo = good
+            added += rows
+            good += rows - len(theirs)
+            if theirs:
+                self._record_bad(segment, theirs)
+            task = segment.task
+            for piece in segment.split_to_fit() if segment.dropped else (segment,):
+                part, which = self._range_of(piece, packed.columns.slice(lo, lo + piece.rows))
+                if part is not None and (part.count or part.state != FILE_OPEN):
+                    rows_of = which + lo
+                    task.sent_bytes += int(packed.sample_bytes[rows_of].sum())
+                    task.sent_bytes += SAMPLE_COST * part.rows + DROPPED_COST * len(part.dropped)
+                    part.did_not_repeat, task.did_not_repeat = task.did_not_repeat, False
+                    parts.append((part, rows_of))
+                lo += piece.rows
+            task.spent_bytes = task.sent_bytes
+        return self._group_into_chunks(parts, packed.columns, weights)
+
+    def _group_into_chunks(
+        self, parts: list[tuple[FileRange, Ints]], columns: Columns, weights: list[int]
+    ) -> list[ChunkContent]:
+        """Group the parts that are sent, each with its rows in ``columns``, into chunks whose headers fit."""
+        groups: list[list[tuple[FileRange, Ints]]] = []
+        size = MAX_RANGES_BYTES
+        for part, row_ids in parts:
+            size += part.wire_bytes
+            if size > MAX_RANGES_BYTES:
+                groups.append([])
+                size = part.wire_bytes
+            groups[-1].append((part, row_ids))
+        chunks = []
+        for group in groups:
+            rows = np.concatenate([row_ids for _, row_ids in group])
+            if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+                theirs = columns.slice(int(rows[0]), int(rows[-1]) + 1)
+            else:
+                theirs = columns.take(rows)
+            own = [weights[i] for i in rows.tolist()] if self._is_weighted else None
+            chunks.append(ChunkContent([part for part, _ in group], theirs, own))
+        return chunks
+
+    def _record_bad(self, segment: TaskSegment, bad: dict[int, BadSample]) -> int:
+        """Make dropped samples or one error of ``bad`` (by row of the segment); return how many rows stay."""
+        sample_indices = segment.sample_indices()
+        task = segment.task
+        if self._drops_bad:
+            for row, error in bad.items():
+                segment.dropped.append((int(sample_indices[row]), error.slot, mismatch_text(error)))
+            segment.dropped.sort()
+            segment.rows -= len(bad)
+            return segment.rows
+        row = min(bad)
+        y = int(sample_indices[row])
+        segment.rows = row
+        segment.count = y - segment.first_index
+        segment.state, segment.error = FILE_RAISED, self._locate(bad[row], task, y)
+        task.is_over = True
+        task.unsent = None
+        return row
+
+    def _range_of(self, segment: TaskSegment, columns: Columns) -> tuple[FileRange | None, Ints]:
+        """Return the range of ``segment``, whose rows are ``columns``, and which of these rows are sent.
+
+        The range is None if an earlier attempt has committed it. A segment never lies on both
+        sides of an edge of its task.
+        """
+        task = segment.task
+        task.crcs = [
+            *running_crcs(columns, task.crcs[:-1]),
+            dropped_crc((y for y, _, _ in segment.dropped), task.crcs[-1]),
+        ]
+        reached = segment.first_index + segment.count
+        which = _NO_ROWS
+        if replay := segment.first_index < task.send_from:
+            which = np.flatnonzero(np.isin(segment.sample_indices(), task.reread_indices, assume_unique=True))
+        if not self._check_repeats(task, segment.first_index, reached, segment.state, len(which)):
+            task.is_over = True
+            first = max(task.start, segment.first_index)
+            error = to_wire(_not_repeatable(task))
+            return FileRange(task.file, task.attempt, first, 0, 0, FILE_RAISED, task.expected_crcs, [], error), _NO_ROWS
+        state, error, sum_ = segment.state, _error_to_wire(segment.error), [fold_crcs(task.crcs)]
+        if segment.first_index < task.start and state == FILE_OPEN:
+            return None, _NO_ROWS
+        if segment.first_index < task.start:
+            return FileRange(task.file, task.attempt, task.start, 0, 0, state, sum_, [], error), _NO_ROWS
+        dropped_samples = [] if replay else [list(dropped_sample) for dropped_sample in segment.dropped]
+        which = which if replay else np.arange(segment.rows)
+        return FileRange(
+            task.file, task.attempt, segment.first_index, segment.count, len(which), state, sum_, dropped_samples, error
+        ), which  # fmt: skip
+
+    def _check_repeats(self, task: FileTask, first_index: int, end_index: int, state: int, reread_rows: int) -> bool:
+        """Return True if the file, from ``first_index`` up to ``end_index``, is what it was before, as
+        far as can be told there.
+
+        If it is not, and that is allowed, it is noted. Samples that a saved pool names cannot be missing:
+        ``reread_rows`` of them are there.
+        """
+        if first_index >= task.start and reread_rows < task.count_reread(first_index, end_index):
+            return False
+        if state != FILE_OPEN and end_index < task.required_samples:
+            if not self._allows_changed or task.count_reread(max(end_index, task.start), NO_SAMPLE):
+                return False
+            task.did_not_repeat = True
+        differs = end_index == task.start and task.start and [fold_crcs(task.crcs)] != task.expected_crcs
+        differs = differs or (end_index == task.check_at and task.check_at and fold_crcs(task.crcs) != task.check_crc)
+        if not differs:
+            return True
+        task.did_not_repeat = self._allows_changed
+        return self._allows_changed
+
+    def unsent_chunk(self, task: FileTask, unsent: UnsentSample) -> ChunkContent:
+        """Return a chunk of nothing but the sample that ``task`` held back."""
+        task.crcs = [*running_crcs(unsent.columns, task.crcs[:-1]), task.crcs[-1]]
+        task.sent_bytes += unsent.cost
+        task.spent_bytes = task.sent_bytes
+        part = FileRange(task.file, task.attempt, unsent.sample_index, 1, 1, FILE_OPEN, [fold_crcs(task.crcs)], [], {})
+        if not self._check_repeats(task, unsent.sample_index, unsent.sample_index + 1, FILE_OPEN, 1):
+            task.is_over = True
+            part = FileRange(
+                task.file, task.attempt, unsent.sample_index, 0, 0, FILE_RAISED, [], [], to_wire(_not_repeatable(task))
+            )
+            return ChunkContent([part], unsent.columns.slice(0, 0), [] if self._is_weighted else None)
+        part.did_not_repeat, task.did_not_repeat = task.did_not_repeat, False
+        return ChunkContent([part], unsent.columns, [unsent.weight] if self._is_weighted else None)
+
+
+def _not_repeatable(task: FileTask) -> NotRepeatable:
+    return NotRepeatable(
+        f"file {task.context.filename}: process() did not repeat itself: run again, its first {task.required_samples} "
+        "samples are not those that it gave before; if the file was changed, bring it back; else make process() depend "
+        "on the file alone (settings.rng is seeded per file, and so are the global generators of random, numpy and "
+        "torch; `pydp2 check` shows the first sample that differs)"
+    )
+
+
+def _error_to_wire(error: Error | None) -> dict[str, Any]:
+    return {} if error is None else to_wire(error)

@@ -1,0 +1,140 @@
+"""Choose which of the files of a worker runs next (docs/order.md, "Credit", rule 4, and "Several jobs").
+
+Within a reading it is the one that a merge waits for, or else the one that the merge wants earliest; at the beginning
+of a pass files are run turn by turn, as the merge takes them. Between readings they take turns: those whose merge waits
+for something here come first, and among equals the one that was served least recently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from pydp2.host.worker.task import FileTask
+
+
+@dataclass(slots=True)
+class _ReadingTasks:
+    pass_id: int
+    seed: int
+    last_served: int = 0  # time when it was served last
+    tasks: dict[int, FileTask] = field(default_factory=dict)  # by attempt
+
+
+class TaskScheduler:
+    """Scheduler of one worker's tasks. ``max_unbound``: how many files of a reading that are not yet bound may be
+    open at the same time."""
+
+    def __init__(self, max_unbound: int) -> None:
+        self._max_unbound = max_unbound
+        self._readings: dict[int, _ReadingTasks] = {}
+        self._all: dict[int, FileTask] = {}
+        self._merge_waits_for: set[int] = set()  # attempts, some of which may be over by now
+        self._serve_count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def __iter__(self) -> Iterator[FileTask]:
+        return iter(self._all.values())
+
+    def begin_reading(self, reading: int, pass_id: int, seed: int) -> None:
+        """Begin a reading of this number."""
+        self._readings[reading] = _ReadingTasks(pass_id, seed)
+
+    def end_reading(self, reading: int) -> list[FileTask]:
+        """End a reading and return the tasks that it had."""
+        ended = self._readings.pop(reading, None)
+        if ended is None:
+            return []
+        for attempt in ended.tasks:
+            del self._all[attempt]
+        return list(ended.tasks.values())
+
+    def end_all_readings(self) -> list[FileTask]:
+        """End all readings and return the tasks that they had."""
+        return [task for reading in list(self._readings) for task in self.end_reading(reading)]
+
+    def add_task(self, reading: int, task: FileTask) -> None:
+        """Add ``task``, which was assigned for ``reading``."""
+        whose = self._readings.get(reading)
+        if whose is not None:
+            task.reading, task.pass_id, task.seed = reading, whose.pass_id, whose.seed
+            whose.tasks[task.attempt] = self._all[task.attempt] = task
+
+    def task_of(self, attempt: int) -> FileTask | None:
+        """Return the task of ``attempt``, or None if it is over."""
+        return self._all.get(attempt)
+
+    def remove_task(self, task: FileTask) -> None:
+        """Remove ``task``, which is over."""
+        del self._all[task.attempt], self._readings[task.reading].tasks[task.attempt]
+
+    def take_unopened(self) -> list[int]:
+        """Remove the tasks whose files are not open, and return their attempts."""
+        unopened = [task for task in self if not task.is_open]
+        for task in unopened:
+            self.remove_task(task)
+        return [task.attempt for task in unopened]
+
+    def choose(self, report: Callable[[FileTask], None]) -> FileTask | None:
+        """Return the task that is to run now, or None. Call ``report`` with those that were looked at
+        and wait for something."""
+        best: FileTask | None = None
+        whose: _ReadingTasks | None = None
+        for reading in self._readings.values():
+            task = self._choose_in_reading(reading.tasks.values(), report)
+            if task is None:
+                continue
+            if (
+                best is None
+                or whose is None
+                or (best.merge_waits, -whose.last_served) < (task.merge_waits, -reading.last_served)
+            ):
+                best, whose = task, reading
+        if whose is not None:
+            self._serve_count += 1
+            whose.last_served = self._serve_count
+        return best
+
+    def _choose_in_reading(self, tasks: Collection[FileTask], report: Callable[[FileTask], None]) -> FileTask | None:
+        """Return the task of a reading that is wanted earliest among those that can go on."""
+        best: FileTask | None = None
+        ahead = sum(1 for task in tasks if task.is_open and not task.bound)
+        for task in tasks:
+            if best is not None and task.priority > best.priority:
+                continue
+            if task.missing_credit is not None:
+                report(task)
+            elif task.is_open or task.bound or task.merge_waits or ahead < self._max_unbound:
+                best = task
+        return best
+
+    def is_ramping(self, reading: int) -> bool:
+        """Return True if some file of ``reading`` that is run turn by turn can go on."""
+        return any(task.is_ramping and task.missing_credit is None for task in self._readings[reading].tasks.values())
+
+    def mark_merge_waits(self, attempt: int, until_index: int) -> FileTask | None:
+        """Note that a merge waits for the samples of ``attempt`` below sample index
+        ``until_index``, and return its task."""
+        task = self._all.get(attempt)
+        if task is not None:
+            task.merge_waits, task.merge_waits_until = True, until_index
+            self._merge_waits_for.add(attempt)
+        return task
+
+    def merge_waits_for_other(self, task: FileTask, *, any_job: bool) -> bool:
+        """Return True if a merge waits for something other than ``task`` that can run here: another job's, or
+        (``any_job``) also the same job's."""
+        if not self._merge_waits_for:
+            return False
+        wanted = [
+            other
+            for attempt in self._merge_waits_for
+            if (other := self._all.get(attempt)) is not None and other.merge_waits
+        ]
+        self._merge_waits_for = {other.attempt for other in wanted}
+        return any(
+            other is not task and other.missing_credit is None and (any_job or other.reading != task.reading)
+            for other in wanted
+        )

@@ -1,0 +1,174 @@
+"""Hold the state of one file's run in this worker: its position and how far it may go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.data.columns.columns import Columns
+from pydp2.host.worker.yielded_samples import YieldedSamples
+from pydp2.protocol.file_ranges import FileAssignment
+
+NO_SAMPLE = 1 << 62
+"""Sample index that no file reaches."""
+
+
+@dataclass(slots=True)
+class UnsentSample:
+    """Sample that may not be sent yet: one row, its sample index, weight and cost."""
+
+    columns: Columns
+    sample_index: int
+    weight: int
+    cost: int
+
+
+@dataclass(slots=True)
+class FileTask:
+    """File that was assigned. ``next_index`` is the sample index of the sample that the generator yields next.
+
+    Samples below ``start`` were committed by an earlier attempt: they are run again, compared and not sent.
+    """
+
+    file: int
+    attempt: int
+    position: int
+    start: int
+    limit: int
+    pause: int
+    bound: bool
+    expected_crcs: list[int]  # checksums at ``start``
+    spent_bytes: int  # cost of all samples from ``start`` on, sent or about to be
+    sent_bytes: int
+    send_from: int = 0
+    block_length: int = 1
+    ramp_until: int = 0
+    until: int = NO_SAMPLE
+    check_at: int = 0
+    check_crc: int = 0
+    reread_indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    next_index: int = 0
+    crcs: list[int] = field(default_factory=list)
+    unsent: UnsentSample | None = None
+    iterator: Iterator[Any] | None = None
+    yielded: YieldedSamples | None = None  # the rest of many samples that came in one yield
+    context: Any = None
+    close: Any = None
+    is_over: bool = False
+    did_not_repeat: bool = False  # the file did not repeat itself, which the next part tells
+    wait_reported: bool = False  # the server knows that the task waits
+    merge_waits: bool = False  # a merge waits for it,
+    merge_waits_until: int = 0  # and goes on with the samples below this sample index
+    reading: int = 0  # reading for which it runs
+    pass_id: int = 0
+    seed: int = 0
+
+    @classmethod
+    def from_assignment(
+        cls, assignment: FileAssignment, checksum_count: int, reread_indices: npt.NDArray[np.int64] | None = None
+    ) -> FileTask:
+        """Return the task that ``assignment`` describes; ``checksum_count``: how many running checksums a file has."""
+        return cls(
+            assignment.file,
+            assignment.attempt,
+            assignment.position,
+            assignment.start,
+            assignment.limit,
+            assignment.pause,
+            assignment.bound,
+            assignment.crcs,
+            assignment.spent_bytes,
+            assignment.spent_bytes,
+            assignment.send_from,
+            assignment.block_length,
+            assignment.ramp_until,
+            assignment.until,
+            assignment.check_at,
+            assignment.check_crc,
+            np.empty(0, np.int64) if reread_indices is None else reread_indices,
+            crcs=[0] * checksum_count,
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """True if its generator is open."""
+        return self.iterator is not None
+
+    @property
+    def has_enough_for_merge(self) -> bool:
+        """True if a merge waits for it, and can go on with what there is."""
+        return self.merge_waits and self.next_index >= self.merge_waits_until
+
+    @property
+    def next_stop(self) -> int:
+        """Next sample index before which all must have been sent: what comes after it is treated otherwise."""
+        y = self.next_index
+        return min(
+            (e for e in (self.start, self.send_from, self.check_at, self.until, self.pause) if e > y), default=NO_SAMPLE
+        )
+
+    @property
+    def is_ramping(self) -> bool:
+        """True while it is run turn by turn."""
+        return self.next_index < self.ramp_until
+
+    @property
+    def priority(self) -> tuple[bool, int, int]:
+        """Sort key: of the tasks of a reading, the lowest comes next."""
+        if self.is_ramping:  # as the merge takes them: that it waits for this one changes nothing
+            return True, self.next_index // self.block_length, self.position
+        return not self.merge_waits, NO_SAMPLE, self.position
+
+    @property
+    def block_end(self) -> int:
+        """Sample index at which the turn ends."""
+        return (
+            self.next_index - self.next_index % self.block_length + self.block_length if self.is_ramping else NO_SAMPLE
+        )
+
+    def is_requested(self, sample_index: int) -> bool:
+        """Return True if sample ``sample_index`` is to be sent."""
+        if sample_index < self.start:
+            return False
+        if sample_index >= self.send_from:
+            return True
+        at = int(np.searchsorted(self.reread_indices, sample_index))
+        return at < len(self.reread_indices) and int(self.reread_indices[at]) == sample_index
+
+    def count_reread(self, lo: int, hi: int) -> int:
+        """Return how many samples from ``lo`` to below ``hi`` a saved pool names."""
+        if not len(self.reread_indices):
+            return 0
+        first, end = np.searchsorted(self.reread_indices, [lo, hi])
+        return int(end - first)
+
+    @property
+    def required_samples(self) -> int:
+        """Number of samples that the file must have, because it had them before."""
+        last = int(self.reread_indices[-1]) + 1 if len(self.reread_indices) else 0
+        return max(self.start, self.check_at, last)
+
+    @property
+    def is_replaying(self) -> bool:
+        """True if the sample that the generator yields next was committed before."""
+        return self.next_index < self.start
+
+    @property
+    def missing_credit(self) -> int | None:
+        """Credit that it waits for: the cost of the sample held back, 0 for its pause, None if it can go on.
+
+        Dropped samples are not held back: the one that exceeds the limit is sent, and any credit ends the wait.
+        """
+        if self.is_over:  # a value that is found to be bad when it is sent may end a file that was waiting
+            return None
+        if self.unsent is not None and self.spent_bytes + self.unsent.cost > self.limit:
+            return self.unsent.cost
+        if self.unsent is None and self.spent_bytes > self.limit:
+            return 1
+        if self.next_index >= self.pause and self.next_index >= self.start and self.unsent is None:
+            return 0
+        return None

@@ -1,0 +1,77 @@
+"""Define the messages between the loop of a server and its cache on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol, cast
+
+import msgpack
+
+from pydp2.data.columns.checksum import EndChecksum
+from pydp2.data.schema.input_types import Slots
+from pydp2.server.cache.file_format import DroppedSample, StoredPiece
+from pydp2.server.cache.memory import CacheableRun
+
+
+class WeightedRun(CacheableRun, Protocol):
+    """Samples with their weights (None: all 1)."""
+
+    weights: Any
+
+
+@dataclass(frozen=True)
+class CacheOrigin:
+    """Origin of the entries of a service: ``key`` of the provider and all that it is told; its address; the list, whose
+    entries are files below ``root`` or names of something else; the slots."""
+
+    key: str
+    provider: str
+    files: Sequence[str]
+    root: str
+    slots: Slots
+    weighted: bool
+
+
+@dataclass(frozen=True)
+class DiskHit:
+    """All of ``file``, which has the stamp ``stamp``, is on the disk, and was verified. ``end``: where it ends, and
+    the checksum there."""
+
+    file: int
+    stamp: tuple[int, ...]
+    pieces: list[StoredPiece]
+    dropped: tuple[DroppedSample, ...]
+    end: EndChecksum = (0, 0)
+
+
+@dataclass(frozen=True)
+class DiskMiss:
+    """``file`` is not there. ``stamp``: of the file now; what is read from here on may be kept unless it is None."""
+
+    file: int
+    stamp: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class OfferSettled:
+    """The offered samples of ``file`` are on the disk, or will not be."""
+
+    file: int
+
+
+@dataclass(frozen=True)
+class CacheNotice:
+    """Notice for the user."""
+
+    text: str
+    kind: str
+
+
+DiskAnswer = DiskHit | DiskMiss | OfferSettled | CacheNotice
+
+
+def cache_key(*parts: Any) -> str:
+    """Return a key of plain values."""
+    return blake2b(cast(bytes, msgpack.packb(parts)), digest_size=12, person=b"pydp2 cache").hexdigest()

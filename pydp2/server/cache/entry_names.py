@@ -1,0 +1,90 @@
+"""Name the entries of a list as the cache on disk and the counts of samples know them: what they are of, and which
+version of a file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from pydp2.file_parts import file_of
+from pydp2.server.cache.disk_messages import CacheOrigin, cache_key
+from pydp2.server.cache.file_format import EntryLabel
+
+_RACY_NS = 20_000_000  # ns; a file that was changed less than this ago may change again and look the same
+_STAMP_BITS = (1 << 63) - 1  # an inode may have 64 bits
+_HASH_BITS = (1 << 31) - 1  # enough to find the few entries that may be equal to others
+
+
+class EntryNames:
+    """Names of the entries of the list of ``origin``."""
+
+    def __init__(self, origin: CacheOrigin) -> None:
+        self._origin = origin
+        self._duplicates: dict[int, int] | None = None
+
+    def label(self, file: int, stamp: tuple[int, ...] = ()) -> EntryLabel:
+        """Return what the entry of ``file`` is of."""
+        origin = self._origin
+        if self._duplicates is None:
+            self._duplicates = self._number_duplicates()
+        return EntryLabel(
+            key=origin.key, provider=origin.provider, list_entry=origin.files[file],
+            duplicate=self._duplicates.get(file, 0), stamp=stamp,
+        )  # fmt: skip
+
+    def name(self, file: int) -> str:
+        """Return the name of the entry of ``file``, unique below the key of the provider."""
+        label = self.label(file)
+        return cache_key(label.list_entry, label.duplicate)
+
+    def stamp(self, file: int) -> tuple[int, ...] | None:
+        """Return what tells a file from a changed one; () if the entry names no file, None if it may be changing just
+        now."""
+        known = self._stat(file)
+        if known is not None and 0 <= time.time_ns() - known.st_mtime_ns < _RACY_NS:
+            return None
+        return _stamp_of(known)
+
+    def stamp_before(self, file: int, when_ns: int) -> tuple[int, ...] | None:
+        """Return the stamp of ``file`` if it has not changed since ``when_ns`` (ns since 1970), else None; () if the
+        entry names no file."""
+        known = self._stat(file)
+        if known is not None:
+            unsettled = when_ns - _RACY_NS
+            # a time of change that lies ahead was given to the file; when that was done, the other time has
+            if known.st_ctime_ns > unsettled or unsettled < known.st_mtime_ns <= time.time_ns():
+                return None
+        return _stamp_of(known)
+
+    def _stat(self, file: int) -> os.stat_result | None:
+        root, entry = Path(self._origin.root), self._origin.files[file]
+        return _stat_or_none(root / entry) or _stat_or_none(root / file_of(entry))
+
+    def _number_duplicates(self) -> dict[int, int]:
+        """Number the equal entries of the list, which are kept apart, as in memory: the samples they draw may
+        differ."""
+        files = self._origin.files
+        hashes = np.fromiter((hash(text) & _HASH_BITS for text in files), np.int32, len(files))
+        hashes.sort()
+        several = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        seen: dict[str, int] = {}
+        found: dict[int, int] = {}
+        for file, text in enumerate(files if several else ()):
+            if hash(text) & _HASH_BITS in several:
+                found[file] = seen.get(text, 0)
+                seen[text] = found[file] + 1
+        return found
+
+
+def _stamp_of(known: os.stat_result | None) -> tuple[int, ...]:
+    return () if known is None else (known.st_size, known.st_mtime_ns, known.st_ino & _STAMP_BITS)
+
+
+def _stat_or_none(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (OSError, ValueError):
+        return None

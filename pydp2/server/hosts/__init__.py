@@ -1,0 +1,1 @@
+"""Keep the hosts of a service: sessions of agents, and the workers that they run."""

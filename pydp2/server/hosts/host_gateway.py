@@ -1,0 +1,448 @@
+"""Talk to the hosts that run workers of a service: what comes from them becomes events, in the order in which it
+came."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydp2.data.rowstore.host_rows import RowServers
+from pydp2.errors import Error, HostRefused, OptionError, ProtocolError, RemoteProtocolError, shorten, to_wire
+from pydp2.host.list_entries import opened_entries, sampled_entries
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec
+from pydp2.protocol import messages as m
+from pydp2.protocol.file_ranges import check_ints
+from pydp2.protocol.link_states import LinkState
+from pydp2.server.hosts.host_sessions import MAX_BEATS, HostSession, HostSessions, shown
+from pydp2.system.release import RELEASE
+from pydp2.transport import Hub, PeerGone
+from pydp2.transport.compression import CODEC, MAX_INFLATED_BYTES, FrameInflater
+from pydp2.transport.service_address import split_key
+
+_MAX_BREAKS = 5  # of the protocol by a host: after them it may not join any more
+_MAX_NAMES = 1024  # of hosts whose breaks are counted at a time
+
+
+@dataclass(frozen=True, slots=True)
+class HostReady:
+    """Host that can run ``places`` workers."""
+
+    host: int
+    places: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostLeaves:
+    """Host that wants no new files."""
+
+    host: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostGone:
+    """Host without a session any more, ``how`` in words. ``running``: the samples that its workers asked for;
+    ``rows_lost``: rows that stayed there are lost."""
+
+    host: int
+    running: dict[int, tuple[int, int, int]]
+    how: str
+    rows_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStarted:
+    """Worker of ``host`` that is process ``pid`` there."""
+
+    host: int
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMessage:
+    """Message of a worker of ``host``, its header first."""
+
+    host: int
+    worker: int
+    frames: list[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteExited:
+    """Worker of ``host`` whose process has ended, while it asked for the sample ``running``."""
+
+    host: int
+    exited: m.WorkerExited
+    running: tuple[int, int, int] | None
+
+
+_MAX_ASKED = 4096  # peers that are remembered to have got the spec
+_REASON_LENGTH = 500
+_ADDRESS_LENGTH = 400
+_MAX_STATUS = 1 << 16  # what os.waitpid gives is below
+HostEvent = HostReady | HostLeaves | HostGone | RemoteStarted | RemoteMessage | RemoteExited
+
+
+class HostGateway:
+    """Other hosts of a service, at ``hub``."""
+
+    def __init__(self, spec: ServiceSpec, files: FileList, hub: Hub) -> None:
+        self._timing = spec.timing
+        self._files = files
+        self.hub = hub
+        """Hub that hosts connect to."""
+        self._log: Callable[[str, str], None] = lambda text, kind: None
+        self.sessions = HostSessions(m.WIRE_VERSION, RELEASE)
+        self.row_servers = RowServers()
+        """Row servers of these hosts."""
+        self._readers: frozenset[str] = frozenset()
+        self._terms = spec.to_wire()
+        source = b"" if files.source is None else files.source.encode()
+        self._frames: list[Any] = [spec.args, spec.program, *files.to_buffers(), source]
+        self._digest = _digest(m.encode(m.Spec(self._terms, "")), self._frames)
+        self._events: list[HostEvent] = []
+        self._breaks: Counter[str] = Counter()  # of the protocol, by the name of the host
+        self._memory_limit = spec.memory_limit
+        self._inflater: FrameInflater | None = None  # once a host has joined that compresses
+        self._inflated = 0  # bytes, in this call of receive()
+        self._asked: dict[bytes, None] = {}  # peers that have got the spec already, the last few thousand
+        if spec.workers:
+            self.sessions.note_opened(None, opened_entries(files, Path(spec.root)), self._sampled)
+
+    def _sampled(self, i: int) -> str:
+        return self._files[sampled_entries(self._files)[i]]
+
+    def begin(self, log: Callable[[str, str], None]) -> None:
+        """Begin to serve hosts; ``log`` writes what the user is to know."""
+        self._log = log
+
+    # -- what comes ------------------------------------------------------------------------------------------------
+    def receive(self, now: float, most: int) -> tuple[list[HostEvent], bool]:
+        """Return what came from hosts, of at most ``most`` messages, and True if there may be more. What hosts have
+        compressed is inflated here, and a call ends early rather than hold much of it."""
+        more = True
+        self._inflated = 0
+        for _ in range(most):
+            if self._inflated >= MAX_INFLATED_BYTES:
+                break
+            received = self.hub.receive()
+            if received is None:
+                more = False
+                break
+            peer, frames = received
+            try:
+                self._handle(peer, frames, now)
+            except ProtocolError as error:
+                self._log(f"a host broke the protocol: {error}", "protocol")
+                self.hub.note_refusal(peer, "broke the protocol", now)
+                why = f"it broke the protocol: {shorten(str(error), _REASON_LENGTH)}"
+                if (session := self.sessions.at(peer)) is not None:
+                    self._end_breaker(session, error, why)
+                else:
+                    self._send(peer, m.Refused(to_wire(HostRefused(f"the service turned this host away: {why}"))))
+                self.hub.end_peer(peer)
+        events, self._events = self._events, []
+        return events, more
+
+    def _end_breaker(self, session: HostSession, error: ProtocolError, why: str) -> None:
+        """End ``session``, whose message raised ``error``, and say ``why``. The host may join anew, unless it did so
+        too often."""
+        if len(self._breaks) >= _MAX_NAMES:
+            self._breaks.clear()
+        self._breaks[session.name] += 1
+        last: m.Message = m.Closing(why, {}, True)
+        if self._breaks[session.name] >= _MAX_BREAKS:
+            text = f"this host broke the protocol {_MAX_BREAKS} times, the last time so: {shorten(str(error), 200)}"
+            last = m.Refused(to_wire(HostRefused(f"{text}; look for what is different here, and start it again")))
+        self._end(session, "broke the protocol", last)
+
+    def _handle(self, peer: bytes, frames: list[memoryview], now: float) -> None:
+        if self.hub.role_of(peer) != "worker":
+            return  # its key was removed, or is one for another address
+        session = self.sessions.at(peer)
+        message, body = m.decode(frames)
+        if session is None:
+            self._greet(peer, message, now)
+            if self.sessions.at(peer) is None:
+                self.hub.forget_peer(peer)
+            return
+        session.heard_at = now
+        if (data_link := session.data.get(peer)) is not None:
+            data_link.check_received(message)
+            size = sum(map(len, frames))
+            session.received += size
+            session.inflated += size
+            if session.owes_report:
+                self._report(session, now)
+            self._take_data(session, message, body)
+            return
+        session.link.check_received(message)
+        match message:
+            case m.Prepared(opened):
+                self._prepared(session, opened)
+            case m.HostBeat(sent_ns, running, figures):
+                session.note_beat(now, sent_ns, running, figures)
+                if now - session.beat_at >= self._timing.host_beat / MAX_BEATS:
+                    session.beat_at = now
+                    self._report(session, now)
+            case m.Drain():
+                session.drain_until = now + self._timing.host_drain
+                self._log(f"{session.name} leaves: its workers end the files that they read", "host")
+                self._events.append(HostLeaves(session.host))
+
+    def _greet(self, peer: bytes, message: m.Message, now: float) -> None:
+        """Answer the first message of a peer."""
+        try:
+            match message:
+                case m.AskSpec(version, release):
+                    self._note_asked(peer)
+                    self.sessions.check_version(version, release)
+                    self._send(peer, m.Spec(self._terms, self._digest), self._frames)
+                case m.Join():
+                    self.sessions.check_version(message.version, message.release)
+                    self._check_codec(message)
+                    session = self.sessions.join(peer, message.name, message.places, message.session, now)
+                    session.compresses = bool(message.codec)
+                    session.row_server = _checked_row_server(message.row_server)
+                    session.link.check_received(message)
+                    frames = self._frames if message.digest != self._digest else []
+                    self._send_control(session, m.Spec(self._terms, self._digest), frames)
+                case m.OpenData(session_id):
+                    found = self.sessions.open_data(peer, session_id, now)
+                    if found is not None:
+                        found.data[peer].check_received(message)
+                        self._send_control(found, m.DataOpened())
+                case m.HostBeat():  # of a session that is over
+                    self._send(peer, m.Closing("its session is over", {}, True))
+                    self.hub.end_peer(peer)
+                case _:  # the same, or nothing that begins one
+                    self.hub.end_peer(peer)
+        except HostRefused as error:
+            self._log(shorten(str(error), 2000), "host refused")
+            self.hub.note_refusal(peer, "not a host for this service", now)
+            self._send(peer, m.Refused(to_wire(error)))
+            self.hub.end_peer(peer)
+
+    def _note_asked(self, peer: bytes) -> None:
+        """Note that ``peer`` asks for the spec, which may be large. Raises RemoteProtocolError if it has got it."""
+        if peer in self._asked:
+            raise RemoteProtocolError("AskSpec: the spec comes once over a connection")
+        self._asked[peer] = None
+        if len(self._asked) > _MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
+
+    def _check_codec(self, join: m.Join) -> None:
+        """Raise HostRefused unless this service can inflate what the host compresses."""
+        if join.codec not in ("", CODEC):
+            raise HostRefused(f"a host may compress with {CODEC}, {join.name:.100} does with {join.codec!r:.40}")
+        if join.codec and self._inflater is None:
+            try:
+                self._inflater = FrameInflater(self._memory_limit)
+            except OptionError as lacks:
+                raise HostRefused(
+                    f"a service needs zstandard to inflate what {join.name:.100} compresses, and it is not installed "
+                    "where this one runs; pip install 'zstandard>=0.23' there, or start that host without --compress"
+                ) from lacks
+
+    def _prepared(self, session: HostSession, opened: Sequence[Any]) -> None:
+        if not session.data:
+            raise RemoteProtocolError("Prepared: there is no connection for data")
+        if len(opened) != len(sampled_entries(self._files)):
+            raise RemoteProtocolError(f"Prepared: {len(opened)} entries")
+        try:
+            self.sessions.note_opened(session, opened, self._sampled)
+        except HostRefused as error:
+            self.turn_away(session.host, error)
+            return
+        self._log(f"{session.name} joins with {session.places} workers", "host")
+        self._events.append(HostReady(session.host, session.places))  # before a send that may find it gone
+        if session.row_server:
+            self.row_servers.add(session.host, session.row_server)
+            self._send_control(session, m.RowReaders(sorted(self._readers)))
+
+    def _take_data(self, session: HostSession, message: m.Message, body: Sequence[memoryview]) -> None:
+        match message:
+            case m.WorkerStarted(worker, pid):
+                self._events.append(RemoteStarted(session.host, worker, pid))
+            case m.FromWorker(worker, raw_sizes):
+                if not body:
+                    raise RemoteProtocolError("FromWorker: no message in it")
+                frames = [*body] if not raw_sizes else self._inflate(session, body, raw_sizes)
+                self._events.append(RemoteMessage(session.host, worker, frames))
+            case m.WorkerExited():
+                if message.status >= _MAX_STATUS:
+                    raise RemoteProtocolError(f"WorkerExited: status {message.status}")
+                session.ends_at.pop(message.worker, None)
+                running = None
+                if message.running:
+                    file, attempt, index = check_ints("WorkerExited", message.running, 3)
+                    running = file, attempt, index
+                exited = replace(message, kill_reason=shown(message.kill_reason, _REASON_LENGTH))
+                self._events.append(RemoteExited(session.host, exited, running))
+
+    def _inflate(self, session: HostSession, body: Sequence[memoryview], raw_sizes: Sequence[Any]) -> list[memoryview]:
+        """Return the message ``body`` with the frames behind its header as they were before they were compressed.
+        Raises RemoteProtocolError."""
+        if self._inflater is None or not session.compresses:
+            raise RemoteProtocolError("FromWorker: compressed frames of a host that did not say so as it joined")
+        header, *packed = body
+        frames = self._inflater.inflate(packed, check_ints("FromWorker", raw_sizes, len(packed)))
+        more = sum(map(len, frames)) - sum(map(len, packed))
+        session.inflated += more
+        self._inflated += sum(raw_sizes)
+        return [header, *frames]
+
+    def check_source(self, host: int, fingerprint: str, modules: dict[str, Any]) -> None:
+        """Compare the code of a provider on ``host`` (0: this one) with that of the first one that declared it. Raises
+        HostRefused naming what differs."""
+        session = self.sessions.get(host)
+        self.sessions.check_source(None if session is None else session.name, fingerprint, modules)
+
+    # -- what goes -------------------------------------------------------------------------------------------------
+    def start(self, host: int, worker: int, status_row: int) -> None:
+        """Have ``host`` start a worker."""
+        self._to_host(host, m.StartWorker(worker, status_row))
+
+    def kill(self, host: int, worker: int, now: float) -> None:
+        """Have ``host`` end a worker at once. A host that does not is lost, because it keeps the worker's files."""
+        session = self.sessions.get(host)
+        if session is not None and worker not in session.ends_at:
+            session.ends_at[worker] = now + self._timing.host_timeout
+            self._send_control(session, m.KillWorker(worker))
+
+    def send(self, host: int, worker: int, frames: Sequence[Any]) -> None:
+        """Send a message to a worker of ``host``."""
+        self._to_host(host, m.ToWorker(worker), frames)
+
+    def allow_readers(self, keys: frozenset[str]) -> None:
+        """Let the trainers with these public keys, and no others, fetch rows from the row servers of hosts."""
+        if keys != self._readers:
+            self._readers = keys
+            for session in self.sessions:
+                if session.host in self.row_servers:
+                    self._send_control(session, m.RowReaders(sorted(keys)))
+
+    def release_rows(self) -> None:
+        """Tell the row servers which rows are not needed any more."""
+        for host, handles in self.row_servers.take_released():
+            self._to_host(host, m.ReleaseRows(), [handles])
+
+    def send_rows(self, host: int) -> None:
+        """Have no more rows stay on ``host``."""
+        if host in self.row_servers:
+            self.row_servers.turn_off(host)
+            self._to_host(host, m.SendRows())
+
+    def turn_away(self, host: int, error: Error) -> None:
+        """Have no workers on ``host`` any more, because of ``error``."""
+        session = self.sessions.get(host)
+        if session is not None:
+            self._log(f"{session.name} is turned away: {shorten(str(error), 2000)}", "host refused")
+            self._end(session, "was turned away", m.Refused(to_wire(error)))
+
+    def release(self, host: int) -> None:
+        """Let ``host`` go, which wanted to leave."""
+        session = self.sessions.get(host)
+        if session is not None:
+            self._log(f"{session.name} has left", "host")
+            self._end(session, "has left", m.Closing("it has left", {}))
+
+    def _to_host(self, host: int, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        session = self.sessions.get(host)
+        if session is not None:
+            self._send_control(session, message, frames)
+
+    def _report(self, session: HostSession, now: float) -> None:
+        """Tell a host how much has come from it, and so that the service is there."""
+        session.reported, session.sent_at = session.received, now
+        self._send_control(session, m.HostReceived(session.received, session.beat_ns))
+
+    def _send_control(self, session: HostSession, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        session.link.check_sending(message)
+        try:
+            self.hub.send(session.control, [m.encode(message), *frames])
+        except PeerGone:
+            self._lose(session, "its connection ended")
+
+    def _send(self, peer: bytes, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        try:
+            self.hub.send(peer, [m.encode(message), *frames])
+        except PeerGone:
+            self.hub.forget_peer(peer)
+
+    def _lose(self, session: HostSession, why: str) -> None:
+        self._log(f"{session.name} is lost ({why}); the files of its workers go to others", "host lost")
+        self._end(session, f"was on host {session.name}, which was lost", m.Closing("it was lost", {}, True))
+
+    def _end(self, session: HostSession, how: str, last: m.Message) -> None:
+        """End a session, with a last word."""
+        if self.sessions.end(session.host) is None:
+            return
+        self._send(session.control, last)
+        for peer in session.peers:
+            self.hub.end_peer(peer)
+        self._events.append(HostGone(session.host, session.running, how, self.row_servers.remove(session.host)))
+
+    def watch(self, now: float) -> list[HostEvent]:
+        """Look which hosts are still there, and tell them that the service is. Return what follows."""
+        dropped = set(self.hub.take_dropped())
+        for session in self.sessions:
+            if dropped & session.peers:
+                self.hub.note_refusal(session.control, "its key was removed", now)
+                self.turn_away(session.host, HostRefused("the key of this host was removed; ask for another one"))
+            elif now - session.sent_at > self._timing.host_beat:
+                self._report(session, now)
+        for session in self.sessions.silent(now, self._timing.host_timeout):
+            self._lose(session, f"nothing heard for {self._timing.host_timeout:g} s")
+        for session in self.sessions:
+            if any(now > when for when in session.ends_at.values()):
+                self._lose(
+                    session, f"a worker that it was told to end had not ended after {self._timing.host_timeout:g} s"
+                )
+        events, self._events = self._events, []
+        return events
+
+    def draining(self) -> list[HostSession]:
+        """Return the hosts that want to leave."""
+        return [each for each in self.sessions if each.link.state is LinkState.DRAINING]
+
+    def stats(self, now: float) -> list[dict[str, Any]]:
+        """Return statistics of the hosts as plain data."""
+        return [
+            {
+                **session.figures, "host": session.name, "number": session.host, "places": session.places,
+                "state": session.link.state.value, "silent_seconds": round(now - session.heard_at, 3),
+                "received_bytes": session.received, "inflated_bytes": session.inflated,
+                "data_connections": len(session.data), "rows_kept": self.row_servers.row_count(session.host),
+            }
+            for session in self.sessions
+        ]  # fmt: skip
+
+    def close(self, reason: str, error: Error | None, *, will_restart: bool) -> None:
+        """Tell all hosts that the service ends."""
+        for session in self.sessions:
+            self._end(session, "", m.Closing(reason, {} if error is None else to_wire(error), will_restart))
+
+
+def _checked_row_server(address: str) -> str:
+    """Return ``address`` if trainers can be told of it. Raises RemoteProtocolError."""
+    usable = len(address) <= _ADDRESS_LENGTH and address.startswith("tcp://") and address.isprintable()
+    try:
+        if not address or (usable and split_key(address)[1]):
+            return address
+    except OptionError:  # what stands there is no key
+        pass
+    raise RemoteProtocolError("Join: the address of a row server must be one of TCP, with its key")
+
+
+def _digest(header: bytes, frames: Sequence[Any]) -> str:
+    found = hashlib.blake2b(header, digest_size=16)
+    for frame in frames:
+        found.update(len(frame).to_bytes(8, "little"))
+        found.update(frame)
+    return found.hexdigest()

@@ -1,0 +1,219 @@
+"""Keep the hosts that run workers of a service: which sessions there are, and which host may have one. Pure: time is an
+argument.
+
+A host has a session from the moment it joins until it is lost, leaves or is turned away; when it comes back it has a
+new one. Nothing that belongs to an old session counts any more (docs/hosts.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydp2.errors import HostRefused
+from pydp2.protocol.file_ranges import check_ints
+from pydp2.protocol.link_states import Link, LinkRole, LinkState, host_link
+from pydp2.system.rates import RateCounter
+
+MAX_PLACES = 1024
+"""Number of workers that one host may run."""
+MAX_DATA_CONNECTIONS = 8
+"""Number of connections for data that a host may have."""
+MAX_BEATS = 4
+"""Number of beats that are answered in the time between two; more come after a delay, or from a host that lies."""
+_MAX_HOSTS = 1024
+_MAX_ALL_PLACES = 4096  # workers of all hosts: each takes memory and time of the server, also if it does nothing
+_FIGURES = ("pid", "memory", "waiting_bytes", "window_bytes", "round_trip_ms")
+_NAME_LENGTH = 100
+_SERVICE_HOST = "the host of the service"
+_REPORT_BYTES = 1 << 20  # received since the host was told how much has come
+
+
+@dataclass(slots=True)
+class HostSession:
+    """Session of host number ``host``, with a connection for ``control``, and some for ``data`` once they are there."""
+
+    host: int
+    name: str
+    places: int
+    session: str
+    control: bytes
+    heard_at: float
+    link: Link = field(default_factory=lambda: host_link(LinkRole.SERVER))
+    data: dict[bytes, Link] = field(default_factory=dict)
+    sent_at: float = 0.0
+    beat_ns: int = 0
+    compresses: bool = False
+    row_server: str = ""
+    """Address of its row server; "": it has none."""
+    received: int = 0  # bytes of its data, as they came over the connection
+    inflated: int = 0  # the same, once what it compressed is inflated
+    beat_at: float = 0.0
+    """When the last beat that was answered came."""
+    reported: int = 0
+    drain_until: float = 0.0
+    running: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    ends_at: dict[int, float] = field(default_factory=dict)
+    """Workers that the host was told to end, and when that must be done."""
+    rates: RateCounter = field(default_factory=RateCounter)
+    lacked: Sequence[int] = ()
+    """Sampled entries that are no files there."""
+
+    @property
+    def peers(self) -> set[bytes]:
+        """All connections that it has."""
+        return {self.control, *self.data}
+
+    @property
+    def owes_report(self) -> bool:
+        """True if the host is to be told how much has come."""
+        return self.received - self.reported >= _REPORT_BYTES
+
+    def note_beat(self, now: float, sent_ns: int, running: Sequence[Any], figures: Mapping[str, Any]) -> None:
+        """Note what a beat says. Raises RemoteProtocolError."""
+        rows = [check_ints("HostBeat", row, 4) for row in running]
+        known = {name: figures.get(name) for name in _FIGURES}
+        self.figures = {name: value for name, value in known.items() if type(value) in (int, float)}
+        self.heard_at, self.beat_ns = now, sent_ns
+        self.running = {worker: (file, attempt, index) for worker, file, attempt, index in rows}
+
+
+class HostSessions:
+    """Sessions of a service whose pydp2 is of ``release`` and whose wire has ``version``."""
+
+    def __init__(self, version: int, release: str) -> None:
+        self._version, self._release = version, release
+        self._sessions: dict[int, HostSession] = {}
+        self._at: dict[bytes, HostSession] = {}
+        self._next = 1
+        self._opened: dict[int, str] = {}  # sampled entries that a host had as files, and its name
+        self._source: tuple[str, Mapping[str, Any]] | None = None  # of the first provider that was declared
+
+    def __iter__(self) -> Iterator[HostSession]:
+        return iter([*self._sessions.values()])
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, host: int) -> HostSession | None:
+        """Return the session of ``host``, if it has one."""
+        return self._sessions.get(host)
+
+    def at(self, peer: bytes) -> HostSession | None:
+        """Return the session that ``peer`` is a connection of."""
+        return self._at.get(peer)
+
+    def check_version(self, version: int, release: str) -> None:
+        """Raise HostRefused unless a host with these versions can run workers of this service."""
+        if (version, release) != (self._version, self._release):
+            raise HostRefused(
+                f"a host needs the pydp2 of its service, which is {self._release} (wire {self._version}), it has "
+                f"{release} (wire {version}); install that release there"
+            )
+
+    def join(self, peer: bytes, name: str, places: int, session: str, now: float) -> HostSession:
+        """Return the new session of a host that joins over ``peer``. Raises HostRefused."""
+        if not 1 <= places <= MAX_PLACES:
+            raise HostRefused(f"a host must have 1 to {MAX_PLACES} workers, it has {places}; start more agents")
+        if len(self._sessions) >= _MAX_HOSTS:
+            raise HostRefused(f"the service has {_MAX_HOSTS} hosts, which is the limit; end one of them")
+        others = sum(each.places for each in self._sessions.values())
+        if others + places > _MAX_ALL_PLACES:
+            raise HostRefused(
+                f"the hosts of a service may have {_MAX_ALL_PLACES} workers together, with this one they would have "
+                f"{others + places}; start fewer there"
+            )
+        if not session or any(each.session == session for each in self._sessions.values()):
+            raise HostRefused("the session of a host must be its own; join again")
+        made = HostSession(self._next, self._free_name(shown(name, _NAME_LENGTH) or "host"), places, session, peer, now)
+        self._next += 1
+        self._sessions[made.host] = self._at[peer] = made
+        return made
+
+    def _free_name(self, name: str) -> str:
+        taken = {each.name for each in self._sessions.values()}
+        names = (name if n == 1 else f"{name}#{n}" for n in range(1, _MAX_HOSTS + 2))
+        return next(each for each in names if each not in taken)
+
+    def open_data(self, peer: bytes, session: str, now: float) -> HostSession | None:
+        """Return the session whose data comes over ``peer``, too, from now on; None: there is no such session, or it
+        may have no more connections."""
+        found = next((each for each in self._sessions.values() if each.session == session), None)
+        if found is None or found.link.state is not LinkState.JOINED or len(found.data) >= MAX_DATA_CONNECTIONS:
+            return None
+        found.data[peer], found.heard_at = host_link(LinkRole.SERVER), now
+        self._at[peer] = found
+        return found
+
+    def end(self, host: int) -> HostSession | None:
+        """End the session of ``host``. Return it, if there was one."""
+        found = self._sessions.pop(host, None)
+        if found is not None:
+            for peer in found.peers:
+                self._at.pop(peer, None)
+        return found
+
+    def silent(self, now: float, limit: float) -> list[HostSession]:
+        """Return the sessions that have not been heard for ``limit`` seconds."""
+        return [each for each in self._sessions.values() if now - each.heard_at > limit]
+
+    # -- what all hosts must have in common ------------------------------------------------------------------------
+    def note_opened(self, session: HostSession | None, opened: Sequence[Any], entry: Callable[[int], str]) -> None:
+        """Note which sampled entries are files on the host of ``session`` (None: that of the service). Raises
+        HostRefused if another host has one that it lacks, or one that is at work lacks one that it has: no host is
+        turned away on the word of a later one. ``entry``: the name of sampled entry ``i``."""
+        name = _SERVICE_HOST if session is None else session.name
+        lacked = [i for i, there in enumerate(opened) if not there]
+        for i in lacked:
+            if i in self._opened:
+                raise HostRefused(
+                    f"a host needs the files of the list; {entry(i)} is not there on {name}, but it is on "
+                    f"{self._opened[i]}; mount it at the same path, start the agent with --root, or --map OLD=NEW"
+                )
+        for other in self._sessions.values():
+            for i in other.lacked:
+                if opened[i]:
+                    raise HostRefused(
+                        f"all hosts need the files of the list; {entry(i)} is there on {name}, but not on "
+                        f"{other.name}, which joined before; end {other.name}, or mount it there (--root, --map "
+                        "OLD=NEW), and start this agent again"
+                    )
+        for i, there in enumerate(opened):
+            if there:
+                self._opened.setdefault(i, name)
+        if session is not None:
+            session.lacked = lacked
+
+    def check_source(self, name: str | None, fingerprint: str, modules: Mapping[str, Any]) -> None:
+        """Compare the code of a provider on the host ``name`` (None: that of the service) with that of the first host
+        that declared one. Raises HostRefused naming what differs."""
+        if self._source is None:
+            self._source = fingerprint, modules
+            return
+        name = name or "this host"
+        first, theirs = self._source
+        other = sorted(path for path, known in modules.items() if theirs.get(path, known) != known)
+        if fingerprint != first or other:
+            named = ", ".join(other[:3]) if other and other != ["*"] else "it"
+            raise HostRefused(
+                f"a host needs the code of the provider as the service has it; {named} is another one on {name}; copy "
+                "the same files there, and start the agent again"
+            )
+
+
+def check_state_directory(name: str, wrong: Sequence[str]) -> None:
+    """Raise HostRefused if the provider of the host ``name``, the first one that there is, differs as ``wrong`` says
+    from that with which the state directory was written: the service would end over it."""
+    if wrong:
+        raise HostRefused(
+            "a host needs the provider with which the state directory of the service was written, and it is another "
+            f"one on {name}: {'; '.join(wrong)}; copy the same files there, and start the agent again, or, if it was "
+            "changed on purpose, start the service with another state_dir"
+        )
+
+
+def shown(text: str, limit: int) -> str:
+    """Return the first ``limit`` characters of ``text``, which a host sent, as a terminal can show them."""
+    return "".join(c if c.isprintable() else "?" for c in text[:limit])

@@ -1,0 +1,300 @@
+"""Make a stream of the batches of other streams, with passes, states and loops as a client has them.
+
+A subclass cuts its batches from cursors, and says what its positions are (``pass_id``, ``batch``, ``places`` of the
+sources, ``next_pass()``, ``to_state(identity)``). This class keeps cursors and position together: after an exception in
+the middle of a batch, and after a state was loaded, the cursors go where the position says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pydp2.client.connection import CLOSE_SECONDS
+from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
+from pydp2.client.session import ClientGuard
+from pydp2.client.state_check import check_plain, check_seal, check_version, damaged
+from pydp2.client.stream import Stream
+from pydp2.data.columns.batch import Batch
+from pydp2.errors import BadSample, ClientUseError, Error, OptionError, StateMismatch
+from pydp2.protocol.stream_identity import check_allow, check_int, differences
+from pydp2.streams.cursor import Cursor, Place
+
+VERSION = 2
+Cut = tuple[Batch | None, Any]
+"""A batch, None at the end of the pass, and the position behind it."""
+
+
+class DerivedStream(Stream):
+    """Stream over ``sources``, which must be different streams. Raises OptionError for one with
+    ``share="dynamic"``."""
+
+    def __init__(self, sources: Sequence[Stream], position: Any, batch_size: int) -> None:
+        for source in sources:
+            if source._dynamic:
+                raise OptionError(
+                    'a source has share="dynamic", whose batches come in no fixed order, so its rows would be lost or '
+                    "repeated after a restore; share it by ranks, or give each trainer a job of its own"
+                )
+        self._cursors = [Cursor(source) for source in sources]
+        self._session = ClientGuard(Progress(position))
+        self._is_damaged = False
+        self._is_astray = False  # the cursors are not where the position is
+        self._ready: tuple[Any, Cut] | None = None  # what was cut behind a position
+        self._last_length: int | None = None  # batches of the last pass
+        self.batch_size = batch_size
+        """Number of rows of a batch; the last one of a pass may have fewer."""
+        self._end = weakref.finalize(self, self._session.release)
+
+    # -- what a subclass says ------------------------------------------------------------------------------------------
+    @abstractmethod
+    def _seek(self, position: Any) -> None:
+        """Have the cursors go to ``position``."""
+
+    @abstractmethod
+    def _put_back(self, position: Any) -> bool:
+        """Have the cursors put back what was fetched behind ``position``. Return False if one cannot."""
+
+    @abstractmethod
+    def _cut(self, position: Any) -> Cut:
+        """Return the batch behind ``position``, where the cursors are."""
+
+    @abstractmethod
+    def _from_state(self, state: dict[str, Any], allow: Collection[str]) -> Any:
+        """Return the position of a state whose ``fits`` is right. Raises StateMismatch, KeyError, TypeError or
+        ValueError for what cannot be one."""
+
+    # -- states --------------------------------------------------------------------------------------------------------
+    def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
+        """Return where this stream stands, as plain JSON-able data: put it into the checkpoint, beside the model.
+
+        It holds the state of each source. Inside the body of a loop it counts the batch in hand as delivered: what
+        follows a restore is the next one. See docs/mixing.md.
+
+        Args:
+            after: a batch of the present pass; the state is the one that this method returned when the batch had just
+                been delivered, however many others were taken since.
+
+        Raises:
+            StateMismatch: in the middle of a pass, if a source has ``order="relaxed"``, which has no state there.
+            ClientUseError: ``after`` is no batch of this stream, or of a pass before.
+        """
+        now = self._session.progress
+        position = now.position if after is None else position_after(after, now)
+        if position.batch and self._is_relaxed(self):
+            raise StateMismatch('order="relaxed" has no state in the middle of a pass; take it between passes')
+        state: dict[str, Any] = position.to_state(self._stream_identity)
+        return state
+
+    def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
+        """Go to where ``state`` was taken: the next iteration continues there. The same batches follow as would have
+        followed then, bit by bit. A pass under way is left.
+
+        Args:
+            state: what :meth:`state_dict` returned, here or in another process.
+            allow: differences of the sources to accept, as :meth:`pydp2.Client.load_state_dict` has them.
+
+        Raises:
+            StateMismatch: the state belongs to another stream; the text says what differs. Nothing has changed then.
+            OptionError, OptionTypeError: ``allow`` names what may not differ.
+            ClientUseError: another thread is inside this stream, or it is closed.
+        """
+        position = self._position_of(state, allow)
+        session, token = self._session, [threading.get_ident()]
+        try:
+            session.enter(token)
+            self._leave()
+            self._astray(jumps=False)
+            now = session.progress
+            session.progress = now._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    def _position_of(self, state: Any, allow: Collection[str]) -> Any:
+        check_plain(state)
+        if not isinstance(state, dict) or type(state.get("version")) is not int:
+            raise StateMismatch("a state must be what state_dict() returned")
+        check_version(state["version"], VERSION)
+        check_allow(allow)  # else the state would be blamed
+        if not isinstance(state.get("fits"), dict):
+            raise damaged("fits", ValueError("it is no object"))
+        if differs := differences(state["fits"], own_fits(self._stream_identity)):
+            raise StateMismatch(
+                f"the state was saved for another stream: {'; '.join(differs)}; use the values that it was saved with"
+            )
+        try:
+            position = self._from_state(state, allow)
+        except StateMismatch:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise damaged(
+                ", ".join(name for name in state if name not in ("version", "fits", "digest")), error
+            ) from None
+        check_seal(state)
+        return position
+
+    def _place_of(self, state: dict[str, Any], cursor: Cursor, allow: Collection[str]) -> Place:
+        """Return the place of a source, which :meth:`Place.to_state` made ``state`` of."""
+        return Place(cursor.stream._position_of(state["state"], allow), check_int(state["offset"]))
+
+    def __length_hint__(self) -> int:
+        """Return an estimate of the number of batches in a pass: that of the last one."""
+        return NotImplemented if self._last_length is None else self._last_length
+
+    @property
+    def _rank(self) -> tuple[int, int]:
+        return self._cursors[0].stream._rank
+
+    def _is_relaxed(self, stream: Stream) -> bool:
+        if isinstance(stream, DerivedStream):
+            return any(self._is_relaxed(cursor.stream) for cursor in stream._cursors)
+        return stream._stream_identity.get("order") == "relaxed"
+
+    # -- passes --------------------------------------------------------------------------------------------------------
+    def _begin(self) -> None:
+        position: Any = self._session.progress.position
+        if self._ready is not None and self._ready[0] is position:
+            position = self._ready[1][1]
+        if self._is_astray:
+            if not self._put_back(position):
+                self._check_can_seek(position)
+                self._seek(position)
+        elif all(place.is_start for place in position.places):
+            self._is_astray = True  # until all have begun
+            for cursor, place in zip(self._cursors, position.places, strict=True):
+                cursor.begin(place.position)
+        else:
+            raise ClientUseError(
+                "a source is in the middle of a pass, and nothing says which of its rows were used; load the state of "
+                "this stream, or begin before the first batch of the source"
+            )
+        self._is_damaged = self._is_astray = False
+
+    def _check_can_seek(self, position: Any) -> None:
+        """Raise StateMismatch, and give the pass up, if a source has no state at ``position``."""
+        if position.batch and self._is_relaxed(self):
+            self._session.progress = self._session.progress._replace(state=LoopState.FAILED, loop=None)
+            self._astray(jumps=True)
+            raise StateMismatch(
+                'a source has order="relaxed", and cannot go back to where the loop was interrupted, so the rest of '
+                f"pass {position.pass_id} is lost; the next loop begins the pass behind it"
+            )
+
+    def _jump(self, position: Any) -> None:
+        self._astray(jumps=True)
+
+    def _astray(self, *, jumps: bool) -> None:
+        """Have the cursors go where the position is before anything is cut. ``jumps``: as :attr:`Cursor.jumps`."""
+        self._is_astray = True
+        for cursor in self._cursors:
+            cursor.jumps = jumps
+            cursor.forget()
+
+    def _places_before(self, position: Any, pass_id: int) -> tuple[Place, ...]:
+        """Return the places of the sources before pass ``pass_id``, if each takes one pass of its own for each."""
+        first = position if not position.batch else position.next_pass()
+        return tuple(
+            Place(cursor.stream._before_pass(place.position, place.position.pass_id + pass_id - first.pass_id))
+            for cursor, place in zip(self._cursors, first.places, strict=True)
+        )
+
+    def _take(self) -> Cut:
+        """Return what comes behind the position. Until the position changes, it is the same object."""
+        position = self._session.progress.position
+        if self._ready is None or self._ready[0] is not position:
+            if self._is_damaged:
+                self._begin()
+            self._is_astray = self._is_damaged = True  # an exception leaves the cursors anywhere
+            cut = self._cut(position)
+            self._ready = position, cut
+            for cursor in self._cursors:
+                cursor.mark()
+            self._is_damaged = self._is_astray = False
+        return self._ready[1]
+
+    def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
+        session = self._session
+        now = session.progress
+        if now.loop is not loop:
+            raise ClientUseError("a newer loop over this stream has taken over its pass; continue that loop")
+        if now.state is LoopState.BETWEEN:
+            return None, now
+        session.progress = now._replace(state=LoopState.ENTERED)
+        try:
+            batch, position = self._take()
+        except Error as error:
+            self._failed(loop, error)
+            raise
+        if batch is None:
+            return None, self._ended_at(position)
+        batch._resume = (now.origin, position)
+        samples = now.samples + len(batch) - batch.padding
+        return batch, Progress(
+            position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin
+        )  # fmt: skip
+
+    def _has_next(self, loop: LoopHandle) -> bool:
+        try:
+            batch, position = self._take()
+        except Error as error:
+            self._failed(loop, error)
+            raise
+        if batch is None:
+            self._session.progress = self._ended_at(position)
+        return batch is not None
+
+    def _ended_at(self, position: Any) -> Progress:
+        """Return the progress behind the end of the pass, which is at ``position``."""
+        self._last_length = self._session.progress.position.batch
+        return self._session.progress._replace(position=position.next_pass(), state=LoopState.BETWEEN)
+
+    def _failed(self, loop: LoopHandle, error: Error) -> None:
+        """End an iterator after an error of ours. Unless the data gave the error, the pass goes on in a new one."""
+        loop.is_over = True
+        if self._session.closing:
+            self._end()
+            return
+        progresses = [self._session.progress, *(cursor.stream._session.progress for cursor in self._cursors)]
+        failed = isinstance(error, BadSample) or any(each.state is LoopState.FAILED for each in progresses)
+        self._astray(jumps=failed)
+        self._session.progress = self._session.progress._replace(
+            state=LoopState.FAILED if failed else LoopState.ENTERED, loop=None
+        )
+
+    def _leave(self, *, unused: bool = False) -> None:
+        now = self._session.progress
+        if now.state not in (LoopState.RUNNING, LoopState.ENTERED):
+            return
+        if now.loop is not None:
+            now.loop.is_over = True
+        self._session.progress = now._replace(state=LoopState.LEFT)
+        for cursor in self._cursors:
+            with contextlib.suppress(Error):  # a source that was closed first
+                cursor.leave()
+
+    def close(self) -> None:
+        """Close all sources. Closing twice is allowed; a thread that waits for a batch gets a ClientUseError."""
+        session = self._session
+        if self._end.alive and session.in_own_process:
+            session.closing = True
+            with contextlib.ExitStack() as stack:
+                for cursor in self._cursors:
+                    stack.callback(cursor.stream.close)
+            if not session.stop(CLOSE_SECONDS):
+                raise ClientUseError(
+                    f"another thread has been inside this stream for {CLOSE_SECONDS:g} s; find out what it "
+                    "does there, and close the stream again"
+                )
+            if session.is_reentrant:
+                return
+        self._end()
+
+
+def own_fits(identity: dict[str, Any]) -> dict[str, Any]:
+    """Return what a stream itself depends on, without its sources, whose states say it for them."""
+    return {name: value for name, value in identity.items() if name != "sources"}

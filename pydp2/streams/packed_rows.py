@@ -1,0 +1,123 @@
+"""Place pieces of sequences in rows of a fixed length: pure functions of their lengths (docs/mixing.md, "Packing")."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.data.columns.columns import Array, offsets
+
+Ints = NDArray[np.int64]
+
+
+class Segments(NamedTuple):
+    """Segments of the rows of a batch, by row and start, as int64 arrays with one entry per segment.
+
+    ``row``, ``start``: where it begins; ``length``: its tokens; ``document``: the number of its sequence in the pass,
+    counted from 0 (negative: from the end of the pass before); ``offset``: the tokens of that sequence before it.
+    """
+
+    row: Ints
+    start: Ints
+    length: Ints
+    document: Ints
+    offset: Ints
+
+    def select(self, which: Any) -> Segments:
+        """Return some of the segments."""
+        return Segments(*(array[which] for array in self))
+
+
+class Pieces(NamedTuple):
+    """Tokens per slot, of pieces that lie side by side: the number of the sequence, offset in it, length of each."""
+
+    tokens: tuple[Array, ...]
+    document: Ints
+    offset: Ints
+    length: Ints
+
+    @property
+    def total(self) -> int:
+        """Number of tokens."""
+        return len(self.tokens[0])
+
+    def split(self, at: int) -> tuple[Pieces, Pieces]:
+        """Return the first ``at`` tokens, and the others."""
+        edges = offsets(self.length)
+        inside = np.clip(at - edges[:-1], 0, self.length)
+        before, behind = inside > 0, inside < self.length
+        return (
+            Pieces(tuple(t[:at] for t in self.tokens), self.document[before], self.offset[before], inside[before]),
+            Pieces(
+                tuple(t[at:] for t in self.tokens), self.document[behind], (self.offset + inside)[behind],
+                (self.length - inside)[behind],
+            ),
+        )  # fmt: skip
+
+    @staticmethod
+    def concat(parts: Sequence[Pieces]) -> Pieces:
+        tokens = tuple(np.concatenate(each) for each in zip(*(part.tokens for part in parts), strict=True))
+        return Pieces(tokens, *(np.concatenate(each) for each in zip(*(part[1:] for part in parts), strict=True)))
+
+
+class LaidRows(NamedTuple):
+    """Rows with their segments; ``tokens``: of the segments, one after the other."""
+
+    rows: int
+    tokens: tuple[Array, ...]
+    segments: Segments
+
+
+def join_rows(parts: Sequence[LaidRows]) -> LaidRows:
+    """Return the rows of all parts, whose segments have the right row already."""
+    tokens = tuple(np.concatenate(each) for each in zip(*(part.tokens for part in parts), strict=True))
+    segments = Segments(*(np.concatenate(each) for each in zip(*(part.segments for part in parts), strict=True)))
+    return LaidRows(sum(part.rows for part in parts), tokens, segments)
+
+
+def select_rows(laid: LaidRows, low: int, high: int, to: int) -> LaidRows:
+    """Return rows ``low`` to ``high``, which become rows ``to`` and following."""
+    first, last = np.searchsorted(laid.segments.row, [low, high])
+    ends = offsets(laid.segments.length)
+    some = laid.segments.select(slice(first, last))
+    tokens = tuple(each[ends[first] : ends[last]] for each in laid.tokens)
+    return LaidRows(high - low, tokens, some._replace(row=some.row - low + to))
+
+
+def cut_into_rows(pieces: Pieces, length: int) -> Segments:
+    """Return the segments of pieces that lie one after the other in rows."""
+    begins = offsets(pieces.length)[:-1]
+    edges = np.union1d(begins, np.arange(0, pieces.total, length))
+    piece = np.searchsorted(begins, edges, side="right") - 1
+    return Segments(
+        edges // length, edges % length, np.diff(edges, append=pieces.total), pieces.document[piece],
+        pieces.offset[piece] + edges - begins[piece],
+    )  # fmt: skip
+
+
+def best_fit_decreasing(lengths: Ints, capacity: int) -> Ints:
+    """Return the row of each of ``lengths``, which are 1 to ``capacity``: the longest first (of equal ones the first),
+    into the row with the least room that is enough (of equal ones the first opened). Rows are numbered by their first
+    entry."""
+    row = np.empty(len(lengths), np.int64)
+    free: list[tuple[int, int]] = []  # room, row
+    opened = 0
+    values = lengths.tolist()
+    for i in np.argsort(-lengths, kind="stable").tolist():
+        need = values[i]
+        found = bisect_left(free, (need, -1))
+        if found < len(free):
+            room, which = free.pop(found)
+        else:
+            room, which, opened = capacity, opened, opened + 1
+        row[i] = which
+        if room > need:
+            insort(free, (room - need, which))
+    _, first = np.unique(row, return_index=True)
+    rank = np.empty(opened, np.int64)
+    rank[np.argsort(first)] = np.arange(opened)
+    return rank[row]

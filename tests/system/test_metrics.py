@@ -1,0 +1,101 @@
+"""Counters and what they say. Times are arguments, so nothing here waits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydp2.server.sessions.bottleneck import bottleneck_of
+from pydp2.system.process_memory import private_bytes, resident_bytes
+from pydp2.system.rates import RateCounter
+
+
+def test_a_steady_flow_has_its_rate_and_total() -> None:
+    rates = RateCounter()
+    for i in range(1000):
+        rates.add(100 + i * 0.01, 5)
+    assert rates.total == 5000
+    assert rates.per_second(110) == pytest.approx(500, rel=0.1)
+
+
+def test_before_anything_was_counted_the_rate_is_nothing() -> None:
+    assert RateCounter().per_second(5) == 0
+    rates = RateCounter()
+    rates.add(5, 0)
+    assert rates.per_second(5) == 0
+
+
+def test_a_rate_follows_a_change_and_forgets_within_five_seconds() -> None:
+    rates = RateCounter()
+    for i in range(100):
+        rates.add(i * 0.1, 100)
+    assert rates.per_second(10) == pytest.approx(1000, rel=0.1)
+    assert rates.per_second(12.5) == pytest.approx(500, rel=0.15)
+    assert rates.per_second(16) == 0
+    rates.add(100, 3)
+    assert rates.per_second(101) == pytest.approx(3)
+    assert rates.total == 10_003
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 1000)), max_size=200))
+def test_whatever_is_counted_a_rate_is_finite_and_memory_bounded(steps: list[tuple[float, int]]) -> None:
+    rates, now = RateCounter(), 0.0
+    for wait, count in steps:
+        now += wait
+        rates.add(now, count)
+        assert 0 <= rates.per_second(now) <= sum(c for _, c in steps) / 0.25
+        assert len(rates._buckets) <= 22
+    assert rates.total == sum(count for _, count in steps)
+
+
+@pytest.mark.parametrize(
+    ("waited", "worked", "word"),
+    [
+        (0, 0, ""),
+        (0.01, 0.01, ""),
+        (10, 0, "workers"),
+        (4, 6, "workers"),
+        (2, 8, "balanced"),
+        (0.5, 9.5, "trainer"),
+        (0, 10, "trainer"),
+    ],
+)
+def test_who_waits_for_whom_in_one_word(waited: float, worked: float, word: str) -> None:
+    assert bottleneck_of(waited, worked) == word
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_memory_of_a_process_is_its_resident_part() -> None:
+    before = resident_bytes(os.getpid())
+    assert before > 1 << 20
+    block = bytearray(64 << 20)
+    block[:: 1 << 12] = b"x" * len(block[:: 1 << 12])
+    assert resident_bytes(os.getpid()) - before > 50 << 20
+
+
+def test_of_a_process_that_is_gone_no_memory_is_known() -> None:
+    assert not resident_bytes(2**22 + 1)
+
+
+def test_shared_memory_can_be_left_out() -> None:
+    """In a process of its own, in which nothing else is freed meanwhile."""
+    code = """
+import mmap, os
+from pydp2.system.process_memory import private_bytes, resident_bytes
+before = private_bytes(os.getpid()), resident_bytes(os.getpid())
+common, own = mmap.mmap(-1, 80 << 20), bytearray(40 << 20)
+for block in (common, own):
+    for at in range(0, len(block), mmap.PAGESIZE):
+        block[at] = 1
+print(private_bytes(os.getpid()) - before[0], resident_bytes(os.getpid()) - before[1])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    unshared, all_of_it = map(int, done.stdout.split())
+    assert 30 << 20 < unshared < 60 << 20
+    assert all_of_it > 110 << 20
+    assert not private_bytes(2**22 + 1)
