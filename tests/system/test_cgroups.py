@@ -221,7 +221,7 @@ def test_a_process_in_a_real_group_sees_its_limit_and_what_is_used(real: Path) -
     name = "memory.limit_in_bytes" if (real / "memory.limit_in_bytes").exists() else "memory.max"
     (real / name).write_text(str(256 * MB))
     code = (
-        "from pydp2.metrics import cgroups\nheld = bytearray(50 << 20)\nseen = cgroups.tightest_memory_limit()\n"
+        "from pydp2.system import cgroups\nheld = bytearray(50 << 20)\nseen = cgroups.tightest_memory_limit()\n"
         "print(seen.path, seen.limit, seen.used)"
     )
     path, limit, used = in_group(real, code).split()
