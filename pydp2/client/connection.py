@@ -24,8 +24,9 @@ from pydp2.protocol.used_word import pack_used
 from pydp2.system.stdlib import time
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
+from pydp2.transport.line import ACK_TIMEOUT, Frame
 from pydp2.transport.service_address import ipc_path, split_key, without_token
-from pydp2.transport.sockets import ACK_TIMEOUT, Frame, new_context
+from pydp2.transport.sockets import new_context
 
 _connection_numbers = itertools.count(1)  # of this process, for all its clients
 _RETRY_SECONDS = 0.1  # seconds between attempts to connect

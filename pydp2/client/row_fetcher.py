@@ -25,7 +25,8 @@ from pydp2.protocol.link_states import LinkRole, row_link
 from pydp2.system.stdlib import time
 from pydp2.transport import Line, Poller, owned_arrays
 from pydp2.transport.keys import KeyPair
-from pydp2.transport.sockets import ACK_TIMEOUT, new_context
+from pydp2.transport.line import ACK_TIMEOUT
+from pydp2.transport.sockets import new_context
 
 PATIENCE_SECONDS = 4.5
 """Number of seconds that a row server may be silent while rows are waited for."""

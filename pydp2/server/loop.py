@@ -61,7 +61,7 @@ from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.system.log_writer import write_stderr
 from pydp2.system.process_memory import resident_bytes
 from pydp2.transport import Hub, PeerGone, Poller
-from pydp2.transport.sockets import LACKS_DESCRIPTORS
+from pydp2.transport.hub import LACKS_DESCRIPTORS
 
 if TYPE_CHECKING:
     from pydp2.server.metrics_endpoint import MetricsEndpoint

@@ -2,10 +2,12 @@
 
 from pydp2.transport.admission import AdmissionRefused, HubUnavailable
 from pydp2.transport.frames import array_views, owned_arrays
+from pydp2.transport.hub import Hub
+from pydp2.transport.line import Line
 from pydp2.transport.poller import Poller
 from pydp2.transport.shared_region import SharedRegion
 from pydp2.transport.slabs import DeferredFrames
-from pydp2.transport.sockets import Hub, Line, PeerGone
+from pydp2.transport.sockets import PeerGone
 
 __all__ = [
     "AdmissionRefused",

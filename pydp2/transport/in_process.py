@@ -1,7 +1,7 @@
 """Connect two ends in one process, for tests: the same as the sockets, without ZeroMQ and without waiting for it.
 
-What is sent is there at once. What a hub or a line of :mod:`.sockets` refuses, drops or loses, these refuse, drop or
-lose too. Ends may be used from different threads.
+What is sent is there at once. What a hub (:mod:`.hub`) or a line (:mod:`.line`) refuses, drops or loses, these refuse,
+drop or lose too. Ends may be used from different threads.
 """
 
 from __future__ import annotations

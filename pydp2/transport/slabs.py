@@ -247,6 +247,13 @@ def put_in_slab(writer: SlabWriter | None, body: Sequence[Any]) -> tuple[bytes |
     return reference, []
 
 
+def message_frames(writer: SlabWriter | None, frames: Sequence[Any]) -> list[Any]:
+    """Return the message ``frames`` as it is sent: its body in a slab, if there is one with room."""
+    head, *body = frames
+    reference, body = put_in_slab(writer, body)
+    return [head, *body] if reference is None else [b"", reference, head]
+
+
 def are_large(frames: Sequence[Any]) -> bool:
     """Return True if frames that are already made hold enough bytes to be worth a slab."""
     return sum(memoryview(frame).nbytes for frame in frames) >= MIN_SLAB_BYTES

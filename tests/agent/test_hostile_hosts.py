@@ -17,10 +17,6 @@ from typing import Any
 
 import msgpack
 import pytest
-from tests.agent.test_hosts import FILES, OPTIONS, SLOW, Host, active, digest, hosts, local, serving, stream
-from tests.agent.test_hosts import file as file
-from tests.agent.test_hosts import joined as joined
-from tests.agent.test_hosts import short_host_timeout as short_host_timeout
 
 import pydp2
 from pydp2.errors import HostRefused
@@ -29,6 +25,10 @@ from pydp2.system.release import RELEASE
 from pydp2.transport import key_files as keys
 from pydp2.transport.key_files import ConnectionFile
 from pydp2.transport.keys import KeyPair
+from tests.agent.test_hosts import FILES, OPTIONS, SLOW, Host, active, digest, hosts, local, serving, stream
+from tests.agent.test_hosts import file as file
+from tests.agent.test_hosts import joined as joined
+from tests.agent.test_hosts import short_host_timeout as short_host_timeout
 from tests.conftest import wait_until
 from tests.liar import Liar, lie
 from tests.runs import NUMBERS

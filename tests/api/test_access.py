@@ -22,8 +22,8 @@ from pydp2.errors import OptionError, OptionTypeError, ServiceLost, ServiceUnrea
 from pydp2.transport import key_files as keys
 from pydp2.transport.key_files import ConnectionFile
 from pydp2.transport.keys import new_key_pair
+from pydp2.transport.line import ACK_TIMEOUT
 from pydp2.transport.service_address import ipc_path, split_key, with_key, without_token
-from pydp2.transport.sockets import ACK_TIMEOUT
 from tests.conftest import wait_until
 from tests.faults.relay import free_port
 from tests.runs import NUMBERS

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.transport import sockets
+from pydp2.transport import line as line_module
 from pydp2.transport.slabs import MIN_SLAB_BYTES
 
 from ..conftest import open_files
@@ -217,4 +217,4 @@ def test_small_batches_need_no_slab(provider_file: Callable[[str], str]) -> None
 
 
 def test_the_limits_of_one_message_are_far_below_a_slab() -> None:
-    assert MIN_SLAB_BYTES < sockets._SEND_SLAB_BYTES <= sockets._RECEIVE_SLAB_BYTES
+    assert MIN_SLAB_BYTES < line_module._SEND_SLAB_BYTES <= line_module._RECEIVE_SLAB_BYTES

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pydp2.transport import PeerGone, Poller, in_process, slabs, sockets
+from pydp2.transport import Hub, Line, PeerGone, Poller, in_process, slabs, sockets
 
 MAX_FRAME = 1 << 16
 Made = TypeVar("Made")
@@ -45,8 +45,8 @@ class Ends:
 
     def __init__(self, address: str, max_frame: int = -1, lends: bool = False) -> None:
         self.contexts = sockets.new_context(), sockets.new_context()
-        self.hub = sockets.Hub(self.contexts[0], address, max_frame)
-        self.line = let_in(self.hub, lambda: sockets.Line(self.contexts[1], self.hub.address, share_send_slab=lends))
+        self.hub = Hub(self.contexts[0], address, max_frame)
+        self.line = let_in(self.hub, lambda: Line(self.contexts[1], self.hub.address, share_send_slab=lends))
 
     def received(self) -> tuple[bytes, list[memoryview]]:
         """What the hub hears next, and from whom."""
@@ -108,13 +108,13 @@ def joined(way: str, folder: Path, max_frame: int = MAX_FRAME) -> Iterator[Joine
     theirs, ours = sockets.new_context(), sockets.new_context()  # as in two processes
     address = "tcp://127.0.0.1:*" if way == "tcp" else f"ipc://{folder}/s"
 
-    def line(hub: Any, watch: bool) -> sockets.Line:
-        one = sockets.Line(ours, hub.address, watch=watch, share_send_slab=way == "shared")
+    def line(hub: Any, watch: bool) -> Line:
+        one = Line(ours, hub.address, watch=watch, share_send_slab=way == "shared")
         if way == "shared":
             one.share_receive_slab()
         return one
 
-    ends = Joined(lambda: sockets.Hub(theirs, address, max_frame), line)
+    ends = Joined(lambda: Hub(theirs, address, max_frame), line)
     with pytest.MonkeyPatch.context() as patch:
         if way == "shared":
             patch.setattr(slabs, "MIN_SLAB_BYTES", 1)
@@ -140,8 +140,8 @@ def gone(ends: Joined | Ends, peer: bytes, seconds: float = 30.0) -> bool:
 def start_zeromq_thread() -> None:
     """pyzmq starts a thread when it first sends without a copy, and keeps it: no test has left it behind."""
     one = sockets.new_context()
-    hub = sockets.Hub(one, "tcp://127.0.0.1:*", -1)
-    line = sockets.Line(one, hub.address)
+    hub = Hub(one, "tcp://127.0.0.1:*", -1)
+    line = Line(one, hub.address)
     line.send([bytes(1 << 20)])
     assert waiting(hub, 5)
     line.close()

@@ -12,9 +12,10 @@ import pytest
 import zmq
 
 from pydp2.errors import OptionError, ServiceUnreachable
-from pydp2.transport import keys, sockets
+from pydp2.transport import Hub, Line, PeerGone, keys, sockets
 from pydp2.transport.admission import request_admission
 from pydp2.transport.keys import KeyPair, new_key_pair, public_key
+from pydp2.transport.line import Frame
 from pydp2.transport.service_address import split_key, with_key
 from pydp2.transport.slabs import MIN_SLAB_BYTES
 from tests.transport.conftest import let_in, waiting
@@ -41,15 +42,15 @@ class Ends:
     def __init__(self, access: Allowed, local: Path | None = None) -> None:
         self.local = "" if local is None else with_key(f"ipc://{local}", access.pair.public)
         self._contexts = [sockets.new_context()]
-        self._lines: list[sockets.Line] = []
+        self._lines: list[Line] = []
         self.refusals: list[str] = []
-        self.hub = sockets.Hub(self._contexts[0], "tcp://127.0.0.1:*", -1, access=access, local=self.local)
+        self.hub = Hub(self._contexts[0], "tcp://127.0.0.1:*", -1, access=access, local=self.local)
         self.hub.on_refusal = lambda text, kind: self.refusals.append(text)
 
-    def line(self, pair: KeyPair | None, address: str = "") -> sockets.Line:
+    def line(self, pair: KeyPair | None, address: str = "") -> Line:
         self._contexts.append(sockets.new_context())
         where = address or self.hub.address
-        line = let_in(self.hub, lambda: sockets.Line(self._contexts[-1], where, watch=True, key_pair=pair))
+        line = let_in(self.hub, lambda: Line(self._contexts[-1], where, watch=True, key_pair=pair))
         self._lines.append(line)
         return line
 
@@ -182,7 +183,7 @@ def test_a_peer_whose_key_was_removed_or_has_another_role_is_not_heard_any_more(
     assert [bytes(frame) for frame in farewell] == [b"farewell"]
     assert gone(ends, lines[1])
     assert not lines[0].is_lost
-    with pytest.raises(sockets.PeerGone):
+    with pytest.raises(PeerGone):
         ends.hub.send(peers[1], [b"more"])
 
 
@@ -219,7 +220,7 @@ def test_a_peer_of_which_libzmq_tells_neither_address_nor_descriptor_is_heard_as
     assert ends.heard() == (peers[0], [b"second"])
 
 
-def first_heard(ends: Ends, line: sockets.Line) -> bytes:
+def first_heard(ends: Ends, line: Line) -> bytes:
     """The peer that ``line`` is at the hub, which hears it for the first time."""
     line.send([b"first"])
     heard = ends.heard()
@@ -227,7 +228,7 @@ def first_heard(ends: Ends, line: sockets.Line) -> bytes:
     return heard[0]
 
 
-def gone(ends: Ends, line: sockets.Line) -> bool:
+def gone(ends: Ends, line: Line) -> bool:
     """True if the connection of ``line`` ends within seconds."""
     deadline = time.monotonic() + 10
     while not line.is_lost and time.monotonic() < deadline:
@@ -298,7 +299,7 @@ def test_peers_of_this_machine_share_memory_with_the_hub_beside_others_over_tcp(
         assert ends.heard() == (heard[0], [b"second"])
         ends.hub.send(heard[0], [b"large", bytes(MIN_SLAB_BYTES)])
         assert line.wait(30_000)
-        frames: list[sockets.Frame] = []
+        frames: list[Frame] = []
         line.receive_frames(frames)
         assert line.is_in_slab(frames) == shares
         assert [len(frame) for frame in line.open_message(frames)] == [5, MIN_SLAB_BYTES]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.errors import RemoteProtocolError
-from pydp2.transport import owned_arrays, sockets
+from pydp2.transport import Line, line, owned_arrays, sockets
 from pydp2.transport.fd_passing import FdReceiver, SentFd, send_fd
 from pydp2.transport.slabs import MIN_SLAB_BYTES, Bytes, SlabReader, SlabWriter, create_slab, plain_frames, put_in_slab
 
@@ -287,7 +287,7 @@ def test_who_keeps_everything_gets_everything(
     opened: Callable[[str], Sharing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When all of the slab is lent, the bytes go through the socket."""
-    monkeypatch.setattr(sockets, "_SEND_SLAB_BYTES", 16 << 20)
+    monkeypatch.setattr(line, "_SEND_SLAB_BYTES", 16 << 20)
     ends = opened(f"ipc://{tmp_path}/s")
     ends.lend()
     kept = [ends.up(b"%d" % i, LARGE + b"%d" % i) for i in range(40)]
@@ -439,7 +439,7 @@ def test_what_a_killed_peer_had_lent_is_let_go(opened: Callable[[str], Sharing],
     child = os.fork()
     if child == 0:
         try:
-            line = sockets.Line(sockets.new_context(), ends.hub.address, share_send_slab=True)
+            line = Line(sockets.new_context(), ends.hub.address, share_send_slab=True)
             line.send([b"first", LARGE])
             line.receive(-1)
             line.send([b"head", LARGE])
@@ -467,7 +467,7 @@ def test_progress_is_read_without_a_message_and_after_the_peer_was_killed(
     child = os.fork()
     if child == 0:
         try:
-            line = sockets.Line(sockets.new_context(), ends.hub.address)
+            line = Line(sockets.new_context(), ends.hub.address)
             assert not line.write_progress(3), "there is no slab"
             line.share_receive_slab()
             line.send([b"hello"])
