@@ -23,7 +23,7 @@ from pydp2.host.worker.scheduler import TaskScheduler
 from pydp2.host.worker.task import FileTask, UnsentSample
 from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileAssignment, FileRange
-from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
 from pydp2.server.actions import Send, Spawn, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.sessions.gateway import read_ahead_budget
@@ -166,9 +166,9 @@ class _Worker:
     def _handle(self) -> None:
         while self.inbox:
             match self.inbox.popleft():
-                case BeginReading(reading, pass_id, seed):
+                case BeginDispatch(reading, pass_id, seed):
                     self._tasks.begin_reading(reading, pass_id, seed)
-                case EndReading(reading):
+                case EndDispatch(reading):
                     self._tasks.end_reading(reading)
                 case Assign(reading, items):
                     for item in items:

@@ -109,7 +109,7 @@ class WorkerHost:
         if compress is not None:
             FrameCompressor()  # a library that is not installed shows at once
         self._address, self._key = address, key
-        self._places = machine.cores() if workers is None else integer_from(1)("workers", workers)
+        self._worker_slots = machine.cores() if workers is None else integer_from(1)("workers", workers)
         self._root = Path.cwd() if root is None else Path(folder_path("root", root)).resolve()
         self._name = socket.gethostname() if name is None else name
         if not isinstance(self._name, str) or self._name != self._name.encode(errors="replace").decode():
@@ -117,7 +117,7 @@ class WorkerHost:
         self._maps, self._patience = _checked_maps(maps), seconds("patience", patience)
         self._compress = compress or ""
         self._row_server = _row_server(traffic.get("row_server"))
-        machine.check_open_files(self._places)
+        machine.check_open_files(self._worker_slots)
         find_service(address, key)  # what is wrong with it shows at once
         self._agent: subprocess.Popen[bytes] | None = None
         self._leaving = False
@@ -205,11 +205,11 @@ class WorkerHost:
         """Run the process of the agent; return its last words."""
         assert target.key_pair is not None
         rundir = RunDir()
-        connections = min(_MAX_DATA_CONNECTIONS, self._places, max(1, machine.cores() // _CORES_PER_CONNECTION))
+        connections = min(_MAX_DATA_CONNECTIONS, self._worker_slots, max(1, machine.cores() // _CORES_PER_CONNECTION))
         try:
             setup = AgentSetup(
                 address=target.address, public_key=target.key_pair.public, secret_key=target.key_pair.secret,
-                name=self._name, places=self._places, root=str(self._root), path=tuple(search_path()),
+                name=self._name, worker_slots=self._worker_slots, root=str(self._root), path=tuple(search_path()),
                 worker_address=rundir.address("workers"), digest=spec.digest, patience=self._patience,
                 data_connections=connections, compress=self._compress, row_server=self._row_server,
             )  # fmt: skip

@@ -67,11 +67,11 @@ class Broken(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class BeginReading(Message):
-    """Server: reading number ``reading`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``. There may be
-    several at a time, one for each job that is in a pass. ``rows_stay``: rows may stay on the host."""
+class BeginDispatch(Message):
+    """Server: dispatch number ``dispatch_id`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``. There may
+    be several at a time, one for each job that is in a pass. ``rows_stay``: rows may stay on the host."""
 
-    reading: int
+    dispatch_id: int
     pass_id: int
     seed: Word
     rows_stay: bool = False
@@ -79,16 +79,18 @@ class BeginReading(Message):
 
 @dataclass(frozen=True, slots=True)
 class Assign(Message):
-    """Server: run files for ``reading``. Items are :class:`FileAssignment` as lists, frames sample indices, int64."""
+    """Server: run files for ``dispatch_id``. Items are :class:`FileAssignment` as lists, frames sample indices,
+    int64."""
 
     has_body: ClassVar[bool] = True
-    reading: int
+    dispatch_id: int
     items: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Grant(Message):
-    """Server: new limits. Items are ``[attempt, limit, pause, bound]``; attempts are numbered through all readings."""
+    """Server: new limits. Items are ``[attempt, limit, pause, bound]``; attempts are numbered through all
+    dispatches."""
 
     items: list[Any]
 
@@ -104,17 +106,17 @@ class Want(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Places(Message):
+class GrantCells(Message):
     """Server: rows may be put in these cells. One frame, the number of each, int64."""
 
     has_body: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
-class EndReading(Message):
-    """Server: the pass of ``reading`` is over or was left; drop its generators."""
+class EndDispatch(Message):
+    """Server: the pass of ``dispatch_id`` is over or was left; drop its generators."""
 
-    reading: int
+    dispatch_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class Quit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Chunk(Message):
-    """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists, of any readings; their rows lie in the
+    """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists, of any dispatches; their rows lie in the
     frames, one after another. ``in_cells``: in place of their columns, one frame with the cell of each, int64.
     ``on_host``: in place of their columns, two frames, int64: the handle of each row in the row server of the host, and
     its bytes.
@@ -176,7 +178,7 @@ class Spec(Message):
 
 @dataclass(frozen=True, slots=True)
 class Join(Message):
-    """Host: it can run ``places`` workers; it asks for :class:`Spec`. ``session`` is fresh for each time that it
+    """Host: it can run ``worker_slots`` workers; it asks for :class:`Spec`. ``session`` is fresh for each time that it
     joins. ``about`` has the versions of Python and numpy, and the byte order; ``digest`` is of the spec that it has.
     ``codec``: what it compresses frames of workers with ("": none). ``row_server``: where trainers fetch rows ("": it
     sends all)."""
@@ -184,7 +186,7 @@ class Join(Message):
     version: int
     release: str
     name: str
-    places: int
+    worker_slots: int
     session: str
     digest: str
     about: Plain
@@ -526,7 +528,7 @@ class Closing(Message):
 MESSAGES: dict[str, type[Message]] = {
     m.__name__: m
     for m in (
-        Hello, Declared, Broken, BeginReading, Assign, Grant, Want, Places, EndReading, Retire, ReturnFiles, Quit,
+        Hello, Declared, Broken, BeginDispatch, Assign, Grant, Want, GrantCells, EndDispatch, Retire, ReturnFiles, Quit,
         Chunk, AskSpec, Spec, Join, OpenData, DataOpened, Prepared, StartWorker, KillWorker, ToWorker, FromWorker,
         WorkerStarted, WorkerExited, HostBeat, HostReceived, Drain, RowReaders, ReleaseRows, SendRows, FetchRows,
         FetchedRows, Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, BeginAgain,

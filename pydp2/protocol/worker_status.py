@@ -23,7 +23,7 @@ class WorkerStatus:
     def running_sample(self) -> tuple[int, int, int] | None:
         """File, attempt and sample index of the sample that the worker is asking for, or None between samples.
 
-        Attempts are numbered through all readings, so an attempt also tells the pass.
+        Attempts are numbered through all dispatches, so an attempt also tells the pass.
         """
         return self.last_sample if self.row[RUNNING] else None
 

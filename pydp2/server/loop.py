@@ -424,8 +424,8 @@ class Server:
 
     def _host_event(self, hosts: HostGateway, event: HostEvent, now: float) -> None:
         match event:
-            case HostReady(host, places):
-                self._apply(self._worker_pool.add_host(host, places))
+            case HostReady(host, worker_slots):
+                self._apply(self._worker_pool.add_host(host, worker_slots))
                 self._gateway.fit_budget()
             case HostLeaves(host):
                 self._worker_pool.drain_host(host)
@@ -526,7 +526,7 @@ class Server:
         if self._cell_grants is None or self._connections[worker].host:
             return
         if (cells := self._cell_grants.next_grant(worker)) is not None:
-            self._send(worker, m.Places(), [cells])
+            self._send(worker, m.GrantCells(), [cells])
 
     def log(self, text: str, kind: str) -> None:
         """Write a line to stderr. Of each kind (but '') the first few are written, then a count at every power of

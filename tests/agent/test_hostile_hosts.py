@@ -196,7 +196,7 @@ def test_statistics_of_a_thousand_workers_reach_whoever_asks(
 ) -> None:
     with serving(provider_file(NUMBERS), file, workers=1) as service, service.connect(**OPTIONS) as data:
         liar = liars(service.host_address, ConnectionFile.read(file).keys["worker"])
-        liar.join(len(FILES), places=1000)
+        liar.join(len(FILES), worker_slots=1000)
         for _ in range(1001):
             while not isinstance(said := liar.heard(), m.StartWorker):
                 assert said is not None

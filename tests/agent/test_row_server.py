@@ -53,7 +53,7 @@ def chunk_of(columns: Columns, *attempts: int) -> list[memoryview]:
 
 def begin(server: RowServer, reading: int = 1, attempt: int = 7, *, rows_stay: bool = True) -> None:
     server.note_provider(SCHEMA.to_wire())
-    server.note_sent_to_worker(m.BeginReading(reading, 0, 0, rows_stay))
+    server.note_sent_to_worker(m.BeginDispatch(reading, 0, 0, rows_stay))
     server.note_sent_to_worker(m.Assign(reading, [assignment(attempt)]))
 
 
@@ -132,7 +132,7 @@ def test_rows_stay_only_of_readings_that_allow_it() -> None:
     assert server.keep(chunk_of(columns, 7)) is not None
     assert server.keep(chunk_of(columns, 8)) is None
     assert server.keep(chunk_of(columns, 7, 8)) is None, "a part of it goes to the service, so all does"
-    server.note_sent_to_worker(m.EndReading(1))
+    server.note_sent_to_worker(m.EndDispatch(1))
     assert server.keep(chunk_of(columns, 7)) is None
     assert server.row_count == 2, "until the service says that they are not needed"
 

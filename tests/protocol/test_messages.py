@@ -105,7 +105,7 @@ def test_a_field_of_another_type_is_refused_by_its_name(message: m.Message) -> N
         for other in others:
             if type(other) is type(value) and not (type(other) is int and not 0 <= other < 1 << 62):
                 continue
-            if isinstance(message, m.BeginReading) and i == 2 and other == 1 << 63:
+            if isinstance(message, m.BeginDispatch) and i == 2 and other == 1 << 63:
                 continue  # the one field that takes all 64 bits
             if fields(message)[i].name in FIGURES and type(other) is int:
                 continue  # clipped
@@ -160,7 +160,7 @@ def test_a_field_too_many_or_too_few_is_refused(message: m.Message) -> None:
         (packed("Broken", {"a": msgpack.ExtType(5, b"")}), "not msgpack: ValueError: extension 5"),
         (packed("Broken", {"a": msgpack.ExtType(5, b"body")}), "not msgpack: ValueError: "),
         (packed("Need", 1 << 62, 1, 1, 1, 1), "Need.request_id: 4611686018427387904 is out of range"),
-        (packed("EndReading", -1), "EndReading.reading: -1 is out of range"),
+        (packed("EndDispatch", -1), "EndDispatch.dispatch_id: -1 is out of range"),
         (pickle.dumps(m.Quit(), 0), "not msgpack|must be a list"),
         (pickle.dumps(m.Quit(), 5), "not msgpack|must be a list"),
         (b"cos\nsystem\n(S'true'\ntR.", "not msgpack|must be a list"),
@@ -229,7 +229,7 @@ def test_the_largest_headers_take_little_memory_and_time() -> None:
 def test_a_number_beyond_the_limit_is_refused_however_it_is_written() -> None:
     for raw in (struct.pack(">BQ", 0xCF, 1 << 63), struct.pack(">Bq", 0xD3, -1), b"\xff"):
         with pytest.raises(RemoteProtocolError, match="out of range"):
-            m.decode([b"\x92\xaaEndReading" + raw])
+            m.decode([b"\x92\xabEndDispatch" + raw])
 
 
 @given(st.binary(max_size=300))

@@ -136,13 +136,13 @@ class Worker(WorkerLoop):
         )
 
     def close(self) -> None:
-        self._close_tasks(self._tasks.end_all_readings())
+        self._close_tasks(self._tasks.end_all_dispatches())
 
     @property
     def open(self) -> int:
         """Its generators of the pass that is read now."""
         said = [m.decode(message)[0] for message in self.inbox]
-        over = [message.reading for message in said if isinstance(message, m.EndReading)]
+        over = [message.reading for message in said if isinstance(message, m.EndDispatch)]
         return sum(task.is_open and task.reading not in over for task in self._tasks)
 
     def die(self) -> None:

@@ -20,7 +20,7 @@ from pydp2.protocol.file_ranges import (
     FileAssignment,
     FileRange,
 )
-from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
 from pydp2.server.actions import Action, Log, Loss, Send
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
@@ -95,7 +95,7 @@ def test_files_are_handed_out_in_the_order_of_the_merge_and_bound_ones_with_thei
     made.add_worker(1)
     made.add_worker(2)
     actions = made.dispatch()
-    assert actions[:2] == [Send(1, BeginReading(0, 4, 9)), Send(2, BeginReading(0, 4, 9))]
+    assert actions[:2] == [Send(1, BeginDispatch(0, 4, 9)), Send(2, BeginDispatch(0, 4, 9))]
     given = assigned(actions)
     assert sorted(a.file for each in given.values() for a in each) == [0, 1, 2, 3, 4, 5]
     assert [(a.file, a.position, a.bound, a.limit) for a in given[1]] == [
@@ -543,7 +543,7 @@ def test_what_the_merge_met_last_is_told_before_the_workers_are_told_to_end() ->
     made.close_file(0)
     text = "file 0, sample 0, slot bits: bad"
     assert made.end() == [
-        Log(text, kind="dropped"), Loss(4, "0", 0, "bits", "bad", "dropped"), Send(1, EndReading(0))
+        Log(text, kind="dropped"), Loss(4, "0", 0, "bits", "bad", "dropped"), Send(1, EndDispatch(0))
     ]  # fmt: skip
     assert made.dispatch() == []
 
@@ -572,7 +572,7 @@ def test_pd_44_a_file_in_the_cache_needs_no_worker_and_no_credit() -> None:
     for _ in range(3):
         later = reading(1, cycle_length=1, cache=cache)
         later.add_worker(1)
-        assert later.dispatch() == [Send(1, BeginReading(0, 4, 9))]
+        assert later.dispatch() == [Send(1, BeginDispatch(0, 4, 9))]
         assert later.credit.used == 0
         assert merge(later, 0) == 5
         assert later.next_run(0) is END

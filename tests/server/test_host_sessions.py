@@ -19,8 +19,8 @@ def sessions() -> HostSessions:
     return HostSessions(2, "1.0")
 
 
-def join(sessions: HostSessions, session: str = "s", name: str = "node", places: int = 2) -> HostSession:
-    return sessions.join(session.encode(), name, places, session, 0.0)
+def join(sessions: HostSessions, session: str = "s", name: str = "node", worker_slots: int = 2) -> HostSession:
+    return sessions.join(session.encode(), name, worker_slots, session, 0.0)
 
 
 def test_hosts_are_numbered_from_one_and_never_twice(sessions: HostSessions) -> None:
@@ -43,10 +43,10 @@ def test_a_host_of_another_release_is_told_what_to_install(sessions: HostSession
         sessions.check_version(version, release)
 
 
-@pytest.mark.parametrize("places", [0, 1025])
-def test_a_host_with_no_or_too_many_workers_is_refused(sessions: HostSessions, places: int) -> None:
+@pytest.mark.parametrize("worker_slots", [0, 1025])
+def test_a_host_with_no_or_too_many_workers_is_refused(sessions: HostSessions, worker_slots: int) -> None:
     with pytest.raises(HostRefused, match="must have 1 to 1024 workers"):
-        join(sessions, places=places)
+        join(sessions, worker_slots=worker_slots)
 
 
 def test_a_session_is_of_one_host_alone(sessions: HostSessions) -> None:
@@ -169,11 +169,11 @@ class HostSessionsWithMany(HostSessions):
 
 def test_the_hosts_of_a_service_have_a_limited_number_of_workers_together(sessions: HostSessions) -> None:
     for session in "abcd":
-        join(sessions, session, places=1024)
+        join(sessions, session, worker_slots=1024)
     with pytest.raises(HostRefused, match="may have 4096 workers together, with this one they would have 4097"):
-        join(sessions, "e", places=1)
+        join(sessions, "e", worker_slots=1)
     sessions.end(1)
-    join(sessions, "e", places=1)
+    join(sessions, "e", worker_slots=1)
 
 
 def test_a_name_is_shown_as_a_terminal_can_show_it(sessions: HostSessions) -> None:

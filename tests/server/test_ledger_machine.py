@@ -30,7 +30,7 @@ from pydp2.protocol.file_ranges import (
     FileAssignment,
     FileRange,
 )
-from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
 from pydp2.server.actions import Fatal, Send, Spawn, WorkerGone, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.workers.worker_pool import WorkerPool
@@ -213,9 +213,9 @@ class Service(RuleBasedStateMachine):
                     for task in worker.tasks.values():
                         if task.given.attempt == attempt:
                             task.limit, task.pause, task.reported = limit, pause, False
-            case EndReading():
+            case EndDispatch():
                 worker.tasks.clear()
-            case BeginReading() | Want():
+            case BeginDispatch() | Want():
                 pass  # nothing is kept back here
 
     @precondition(lambda self: any(worker.tasks for worker in self.workers.values()))

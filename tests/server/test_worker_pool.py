@@ -11,7 +11,7 @@ from pydp2.errors import ProviderError
 from pydp2.options.service_spec import status_rows
 from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FileAssignment, FileRange
-from pydp2.protocol.messages import Assign, BeginReading, EndReading
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch
 from pydp2.server.actions import Action, Fatal, Log, Send, Spawn, TurnAway, WorkerBroken, WorkerGone, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE
@@ -69,7 +69,7 @@ def test_whoever_is_ready_first_works() -> None:
     ready(worker_pool, 2)
     assert worker_pool.active == [2]
     assert worker_pool.starting == 1
-    assert worker_pool.dispatch()[0] == Send(2, BeginReading(1, 0, 5))
+    assert worker_pool.dispatch()[0] == Send(2, BeginDispatch(1, 0, 5))
     ready(worker_pool, 0, 1)
     assert sorted(worker_pool.active) == [0, 2]
 
@@ -78,7 +78,7 @@ def test_a_worker_lost_with_a_file_half_sent_is_replaced_by_the_reserve_at_once(
     reading = pass_over(1)
     two.begin_pass(reading)
     assert two.dispatch() == [
-        Send(0, BeginReading(1, 0, 5)), Send(1, BeginReading(1, 0, 5)),
+        Send(0, BeginDispatch(1, 0, 5)), Send(1, BeginDispatch(1, 0, 5)),
         assign(0, FileAssignment(0, 1, 0, 0, 0, 4000, NO_PAUSE, True, [])),
     ]  # fmt: skip
     reading.commit(0, *chunk(0, 1, 0, 3))
@@ -88,7 +88,7 @@ def test_a_worker_lost_with_a_file_half_sent_is_replaced_by_the_reserve_at_once(
     assert two.active == [1, 2]
     assert two.workers_lost == 1
     assert two.dispatch() == [
-        Send(2, BeginReading(1, 0, 5)),
+        Send(2, BeginDispatch(1, 0, 5)),
         assign(1, FileAssignment(0, 2, 0, 3, 300, 4000, 5, True, [3])),
     ]  # fmt: skip
 
@@ -99,7 +99,7 @@ def test_at_the_last_file_of_a_pass_nothing_more_is_handed_out(two: WorkerPool) 
     two.dispatch()
     reading.commit(0, *chunk(0, 1, 0, 3, FILE_ENDED))
     assert two.dispatch() == []
-    assert two.end_pass(reading) == [Send(0, EndReading(1)), Send(1, EndReading(1))]
+    assert two.end_pass(reading) == [Send(0, EndDispatch(1)), Send(1, EndDispatch(1))]
     assert two.dispatch() == []
 
 
@@ -127,8 +127,8 @@ def test_readings_side_by_side_share_workers_and_budget_and_each_gets_what_is_it
     two.begin_pass(other, "eval")
     assert one.credit.budget == other.credit.budget == 2000
     sent = [act for act in two.dispatch() if isinstance(act, Send)]
-    assert [act.message for act in sent if act.worker == 0 and isinstance(act.message, BeginReading)] == [
-        BeginReading(1, 0, 5), BeginReading(2, 7, 5),
+    assert [act.message for act in sent if act.worker == 0 and isinstance(act.message, BeginDispatch)] == [
+        BeginDispatch(1, 0, 5), BeginDispatch(2, 7, 5),
     ]  # fmt: skip
     assert (one.ledgers[0].attempt, other.ledgers[0].attempt) == (1, 2)
     for attempt, rows in ((2, 3), (1, 1), (9, 5)):
@@ -137,7 +137,7 @@ def test_readings_side_by_side_share_workers_and_budget_and_each_gets_what_is_it
     two.handle(WorkerGone(0, (0, 2, 3), "was killed"))
     assert (one.ledgers[0].deaths, other.ledgers[0].deaths) == ({}, {3: 1}), "blame falls on one of them"
     two.dispatch()
-    assert two.end_pass(one) == [Send(1, EndReading(1)), Send(2, EndReading(1))]
+    assert two.end_pass(one) == [Send(1, EndDispatch(1)), Send(2, EndDispatch(1))]
     assert other.credit.budget == 4000
     two.commit(1, *chunk(0, one.ledgers[0].attempt, 1, 5))
     assert other.ledgers[0].committed == 3
@@ -216,7 +216,7 @@ def test_with_every_worker_lost_the_files_wait_for_the_next_that_is_ready(two: W
     assert two.dispatch() == []
     ready(two, 4)
     sent = [a for a in two.dispatch() if isinstance(a, Send)]
-    assert [type(a.message) for a in sent] == [BeginReading, Assign]
+    assert [type(a.message) for a in sent] == [BeginDispatch, Assign]
     assert {a.worker for a in sent} == {4}
 
 

@@ -224,7 +224,7 @@ class Host:
         self.engine = Engine(world, number, self.hub, world.schema, "another" if self.alien else "the same")
         setup = AgentSetup(
             address="tcp://head:7701?key=" + "a" * 64, public_key="", secret_key="", name=f"host {number}",
-            places=world.random.choice([1, 1, 2, 3]), root="/", path=(), worker_address="", digest=world.digest,
+            worker_slots=world.random.choice([1, 1, 2, 3]), root="/", path=(), worker_address="", digest=world.digest,
             patience=1e9, compress="zstd" if COMPRESSES and number % 2 else "", data_connections=1 + number % 3,
         )  # fmt: skip
         engine: Any = self.engine

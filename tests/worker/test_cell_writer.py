@@ -87,7 +87,7 @@ def test_rows_for_which_there_are_too_few_places_go_another_way_and_leave_them(s
 
 @pytest.mark.parametrize("frames", [[], frame(1) * 2, [memoryview(b"1234567")]])
 def test_what_cannot_be_places_is_refused(service: Service, frames: list[memoryview]) -> None:
-    with pytest.raises(RemoteProtocolError, match="Places"):
+    with pytest.raises(RemoteProtocolError, match="GrantCells"):
         service.room.add_cells(frames)
 
 
@@ -100,7 +100,7 @@ def test_a_place_that_there_is_not_is_refused(service: Service, place: int) -> N
 
 
 def test_samples_of_several_sizes_cannot_have_places(service: Service) -> None:
-    with pytest.raises(RemoteProtocolError, match="Places"):
+    with pytest.raises(RemoteProtocolError, match="GrantCells"):
         CellWriter(service.line, Slots((dense_vector(3),))).add_cells(frame(1))
 
 

@@ -71,7 +71,7 @@ class Script:
         self.thread.start()
         self.ledger = Ledger(self.declared, [fresh(i) for i in range(files)])
         self.blocked: list[list[int]] = []
-        self.say(m.BeginReading(1, 0, 1))
+        self.say(m.BeginDispatch(1, 0, 1))
 
     def _run(self) -> None:
         try:
@@ -85,7 +85,7 @@ class Script:
         self.hub.send(self._peer, [m.encode(message)])
 
     def assign(
-        self, *files: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True, reading: int = 1,
+        self, *files: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True, dispatch_id: int = 1,
         turn: int = 1, ramp: int = 0,
     ) -> None:  # fmt: skip
         items = []
@@ -98,7 +98,7 @@ class Script:
                     block_length=turn, ramp_until=ramp,
                 )
             )  # fmt: skip
-        self.say(m.Assign(reading, [item.to_wire() for item in items]))
+        self.say(m.Assign(dispatch_id, [item.to_wire() for item in items]))
 
     def grant(self, file: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True) -> None:
         entry = self.ledger.entries[file]
@@ -501,12 +501,12 @@ def test_leaving_a_pass_closes_its_generators_and_the_next_one_begins(script: Ca
     one = script(process)
     one.assign(0, 1, limit=5 * COST)
     one.until(lambda: len(one.blocked) == 2)
-    one.say(m.EndReading(1))
+    one.say(m.EndDispatch(1))
     one.grant(0)  # crossed it on the way
     one.want(1)
-    one.say(m.BeginReading(2, 1, 1))
+    one.say(m.BeginDispatch(2, 1, 1))
     one.ledger = Ledger(one.declared, [fresh(i) for i in range(2)])
-    one.assign(1, reading=2)
+    one.assign(1, dispatch_id=2)
     one.until(lambda: one.ended(1))
     assert closed == [("f0", 0), ("f1", 0), ("f1", 1)]
     assert [sample[0] for sample in one.ledger.found[1].samples] == list(range(100))
@@ -525,10 +525,10 @@ def test_a_generator_whose_closing_raises_harms_nobody(
     one = script(process)
     one.assign(0, limit=COST)
     one.until(lambda: bool(one.blocked))
-    one.say(m.EndReading(1))
-    one.say(m.BeginReading(2, 1, 1))
+    one.say(m.EndDispatch(1))
+    one.say(m.BeginDispatch(2, 1, 1))
     one.ledger = Ledger(one.declared, [fresh(0)])
-    one.assign(0, limit=COST, reading=2)
+    one.assign(0, limit=COST, dispatch_id=2)
     one.until(lambda: len(one.blocked) == 2)
     assert "closing the generator of f0 raised SystemError: closing f0" in capfd.readouterr().err
 
@@ -704,10 +704,10 @@ def length_of(one: Script, file: int) -> int:
 
 def test_a_file_gives_way_to_one_that_the_merge_of_another_job_waits_for(script: Callable[..., Script]) -> None:
     one = script(endless)
-    one.say(m.BeginReading(2, 7, 1))
+    one.say(m.BeginDispatch(2, 7, 1))
     one.assign(0)
     one.until(lambda: length_of(one, 0) > 50)
-    one.assign(1, reading=2)
+    one.assign(1, dispatch_id=2)
     one.want(1)
     one.until(lambda: length_of(one, 1) > 0)
     one.want(0)
@@ -730,9 +730,9 @@ def test_a_file_gives_way_to_one_of_the_same_job_that_the_merge_waits_for(script
 
 def test_where_the_merges_of_two_jobs_wait_both_are_served_in_turn(script: Callable[..., Script]) -> None:
     one = script(endless)
-    one.say(m.BeginReading(2, 7, 1))
+    one.say(m.BeginDispatch(2, 7, 1))
     one.assign(0)
-    one.assign(1, reading=2)
+    one.assign(1, dispatch_id=2)
     deadline = time.monotonic() + 20
     while min(length_of(one, file) for file in (0, 1)) < 300:
         assert time.monotonic() < deadline, [length_of(one, file) for file in (0, 1)]
@@ -745,11 +745,11 @@ def test_where_the_merges_of_two_jobs_wait_both_are_served_in_turn(script: Calla
 
 def test_the_end_of_one_reading_is_nothing_to_another(script: Callable[..., Script]) -> None:
     one = script(count(200))
-    one.say(m.BeginReading(2, 7, 1))
+    one.say(m.BeginDispatch(2, 7, 1))
     one.assign(0, limit=150 * COST)
-    one.assign(1, limit=150 * COST, reading=2)
+    one.assign(1, limit=150 * COST, dispatch_id=2)
     one.until(lambda: len(one.blocked) == 2)
-    one.say(m.EndReading(1))
+    one.say(m.EndDispatch(1))
     one.grant(1)
     one.until(lambda: one.ended(1))
     assert [sample[0] for sample in one.ledger.found[1].samples] == list(range(200))
@@ -773,12 +773,12 @@ def test_a_file_goes_on_as_itself_when_one_of_another_job_was_closed_in_its_turn
                 closed.set()
 
     one = script(process)
-    one.say(m.BeginReading(2, 7, 1))
-    one.assign(1, limit=COST, reading=2)
+    one.say(m.BeginDispatch(2, 7, 1))
+    one.assign(1, limit=COST, dispatch_id=2)
     one.until(lambda: bool(one.blocked))
     one.assign(0)
     one.until(lambda: length_of(one, 0) > 0)
-    one.say(m.EndReading(2))
+    one.say(m.EndDispatch(2))
     one.until(lambda: one.ended(0))
     assert seen == [("f0", 0, 0, one.ledger.entries[0].attempt)] * 3
 

@@ -25,8 +25,8 @@ def choose(tasks: TaskScheduler) -> int | None:
 def two() -> TaskScheduler:
     """Two readings: attempts 1, 2 and 3 of the first, 4 and 5 of the other."""
     tasks = TaskScheduler(max_unbound=1)
-    tasks.begin_reading(1, pass_id=0, seed=5)
-    tasks.begin_reading(2, pass_id=3, seed=6)
+    tasks.begin_dispatch(1, pass_id=0, seed=5)
+    tasks.begin_dispatch(2, pass_id=3, seed=6)
     for attempt, position in ((1, 7), (2, 4), (3, 9)):
         tasks.add_task(1, task(attempt, position))
     for attempt, position in ((4, 1), (5, 0)):
@@ -53,7 +53,7 @@ def test_what_a_merge_waits_for_comes_first_in_its_reading_and_before_another_on
 
 
 def test_in_turns_the_one_that_had_the_fewest_comes_first_whichever_is_waited_for(two: TaskScheduler) -> None:
-    two.end_reading(2)
+    two.end_dispatch(2)
     for attempt in (1, 2):
         of(two, attempt).block_length, of(two, attempt).ramp_until = 5, 15
     assert two.is_ramping(1)
@@ -70,7 +70,7 @@ def test_in_turns_the_one_that_had_the_fewest_comes_first_whichever_is_waited_fo
 
 
 def test_one_that_is_past_its_turns_and_waited_for_comes_before_those_that_have_turns(two: TaskScheduler) -> None:
-    two.end_reading(2)
+    two.end_dispatch(2)
     of(two, 2).block_length, of(two, 2).ramp_until = 5, 15
     of(two, 1).block_length, of(two, 1).ramp_until, of(two, 1).next_index = 5, 15, 15
     assert choose(two) == 2
@@ -99,16 +99,16 @@ def test_another_job_waits_here_only_for_what_can_run(two: TaskScheduler) -> Non
     assert not two.merge_waits_for_other(one, any_job=True)
     two.mark_merge_waits(4, 0)
     assert two.merge_waits_for_other(one, any_job=False)
-    two.end_reading(2)
+    two.end_dispatch(2)
     assert not two.merge_waits_for_other(one, any_job=True)
 
 
 def test_files_not_bound_are_opened_some_at_a_time_for_each_reading_and_one_that_is_waited_for_beside_them() -> None:
     tasks = TaskScheduler(max_unbound=1)
-    for reading, attempts in ((1, (1, 2)), (2, (3, 4))):
-        tasks.begin_reading(reading, 0, 0)
+    for dispatch_id, attempts in ((1, (1, 2)), (2, (3, 4))):
+        tasks.begin_dispatch(dispatch_id, 0, 0)
         for attempt in attempts:
-            tasks.add_task(reading, task(attempt, attempt, bound=False))
+            tasks.add_task(dispatch_id, task(attempt, attempt, bound=False))
     opened: list[Any] = []
     for _ in range(4):
         found = tasks.choose(lambda _: None)
@@ -124,10 +124,10 @@ def test_files_not_bound_are_opened_some_at_a_time_for_each_reading_and_one_that
 def test_a_reading_that_is_over_takes_its_files_along_and_what_comes_for_it_later_is_not_taken(
     two: TaskScheduler,
 ) -> None:
-    assert sorted(each.attempt for each in two.end_reading(1)) == [1, 2, 3]
-    assert two.end_reading(1) == []
+    assert sorted(each.attempt for each in two.end_dispatch(1)) == [1, 2, 3]
+    assert two.end_dispatch(1) == []
     two.add_task(1, task(9, 0))
     assert two.task_of(9) is None
     assert [choose(two) for _ in range(2)] == [5, 5]
-    assert sorted(each.attempt for each in two.end_all_readings()) == [4, 5]
+    assert sorted(each.attempt for each in two.end_all_dispatches()) == [4, 5]
     assert not two

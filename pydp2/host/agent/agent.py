@@ -185,8 +185,8 @@ class Agent:
         }  # fmt: skip
         self._link.send(
             m.Join(
-                m.WIRE_VERSION, RELEASE, self._setup.name, self._setup.places, self._link.session, self._setup.digest,
-                about, self._setup.compress, "" if self._rows is None else self._rows.address,
+                m.WIRE_VERSION, RELEASE, self._setup.name, self._setup.worker_slots, self._link.session,
+                self._setup.digest, about, self._setup.compress, "" if self._rows is None else self._rows.address,
             )
         )  # fmt: skip
 
@@ -284,7 +284,7 @@ class Agent:
 
     def _start(self, link: ServiceLink, worker: int, status_row: int) -> None:
         """Start a worker. Raises RemoteProtocolError if it was started already, or its status row is not free."""
-        rows = status_rows(self._setup.places)
+        rows = status_rows(self._setup.worker_slots)
         if worker in self._connections or status_row >= rows or status_row in self._status_rows.values():
             raise RemoteProtocolError(f"StartWorker: worker {worker} on status row {status_row} of {rows}")
         self._status_rows[worker] = status_row

@@ -26,9 +26,9 @@ def main(descriptor: int) -> int:
         send_plain(channel, {"end": "refused", "error": to_wire(error)})
         return 1
     spec = worker_spec(
-        terms, files, workers=setup.places, address=setup.worker_address, root=setup.root, path=setup.path
+        terms, files, workers=setup.worker_slots, address=setup.worker_address, root=setup.root, path=setup.path
     )
-    engine, pump = start_engine(terms, files, spec, setup.places)
+    engine, pump = start_engine(terms, files, spec, setup.worker_slots)
     wakeup = watch_signals()
     from pydp2.host.agent.running import run_agent  # while the zygote prepares the user's code
 

@@ -58,8 +58,8 @@ class RowServer:
         self._store: HeapStore | None = None
         self._generations = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.bool_)
-        self._readings: set[int] = set()  # whose rows stay
-        self._attempts: dict[int, int] = {}  # attempts of these readings
+        self._dispatches: set[int] = set()  # whose rows stay
+        self._attempts: dict[int, int] = {}  # attempts of these dispatches
         self._is_off = False
 
     def note_provider(self, schema: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class RowServer:
     # -- what the service says -------------------------------------------------------------------------------------
     def begin_session(self) -> None:
         """Forget all rows: the service does not know them any more."""
-        self._readings.clear()
+        self._dispatches.clear()
         self._attempts.clear()
         self._keys.allowed = frozenset()
         self._is_off = False
@@ -88,15 +88,15 @@ class RowServer:
     def note_sent_to_worker(self, message: m.Message) -> None:
         """Note what the service tells a worker: of which attempts the rows stay."""
         match message:
-            case m.BeginReading(reading, _, _, True) if not self._is_off:
-                self._readings.add(reading)
-            case m.Assign(reading, items) if reading in self._readings:
+            case m.BeginDispatch(dispatch_id, _, _, True) if not self._is_off:
+                self._dispatches.add(dispatch_id)
+            case m.Assign(dispatch_id, items) if dispatch_id in self._dispatches:
                 for item in items:
                     if isinstance(item, list) and len(item) > 1 and type(item[1]) is int:
-                        self._attempts[item[1]] = reading
-            case m.EndReading(reading) if reading in self._readings:
-                self._readings.discard(reading)
-                self._attempts = {attempt: of for attempt, of in self._attempts.items() if of != reading}
+                        self._attempts[item[1]] = dispatch_id
+            case m.EndDispatch(dispatch_id) if dispatch_id in self._dispatches:
+                self._dispatches.discard(dispatch_id)
+                self._attempts = {attempt: of for attempt, of in self._attempts.items() if of != dispatch_id}
 
     def handle(self, message: m.RowReaders | m.ReleaseRows | m.SendRows, body: Sequence[Any]) -> None:
         """Do what the service says. Raises RemoteProtocolError."""
@@ -115,7 +115,7 @@ class RowServer:
     def turn_off(self) -> None:
         """Keep no rows any more, beside those that are here."""
         self._is_off = True
-        self._readings.clear()
+        self._dispatches.clear()
         self._attempts.clear()
 
     def release(self, body: Sequence[Any]) -> None:
@@ -135,7 +135,7 @@ class RowServer:
     def keep(self, frames: Sequence[memoryview]) -> list[Any] | None:
         """Keep the rows of a worker's message ``frames``, and return the message that the service gets in its place.
         None: it is to go as it is. Raises RemoteProtocolError."""
-        if not self._readings or self._schema is None or self._store is None or len(frames) < 2:
+        if not self._dispatches or self._schema is None or self._store is None or len(frames) < 2:
             return None
         message, body = m.decode(frames)
         if not isinstance(message, m.Chunk) or not message.rows or message.in_cells:

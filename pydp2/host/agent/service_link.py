@@ -95,10 +95,10 @@ class ServiceLink:
         link.check_sending(message)
         line.send([m.encode(message)])
 
-    def begin_worker(self, worker: int, place: int) -> None:
-        """Note that ``worker`` runs in ``place`` of this host: workers in places that follow each other are on
-        connections that do."""
-        self._number_of[worker] = place % len(self._data)
+    def begin_worker(self, worker: int, slot: int) -> None:
+        """Note that ``worker`` runs in worker slot ``slot`` of this host: workers in slots that follow each other are
+        on connections that do."""
+        self._number_of[worker] = slot % len(self._data)
 
     def queue_event(self, worker: int, message: m.WorkerStarted | m.WorkerExited) -> None:
         """Queue what the service is to learn of ``worker``, behind all that the worker has sent."""

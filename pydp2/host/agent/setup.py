@@ -20,7 +20,7 @@ class AgentSetup:
     public_key: str
     secret_key: str = field(repr=False)
     name: str
-    places: int
+    worker_slots: int
     root: str
     path: tuple[str, ...] = field(repr=False)
     worker_address: str

@@ -28,7 +28,9 @@ class CellWriter:
         """Add cells that the server has granted. The memory is asked for with the first of them.
         Raises RemoteProtocolError."""
         if len(frames) != 1 or frames[0].nbytes % 8 or not suits_cells(self._slots):
-            raise RemoteProtocolError("Places: one frame with the number of each is needed, for rows that have some")
+            raise RemoteProtocolError(
+                "GrantCells: one frame with the number of each cell is needed, for rows that have cells"
+            )
         self._free_cells = np.concatenate([self._free_cells, np.frombuffer(frames[0], "<i8")])
         if not self._region_requested:
             self._region_requested = True
@@ -44,7 +46,7 @@ class CellWriter:
         try:
             self._region.put(cells, columns)
         except IndexError:
-            raise RemoteProtocolError("Places: there are none of these numbers") from None
+            raise RemoteProtocolError("GrantCells: there are no cells with these numbers") from None
         return cells
 
     def _has_region(self) -> bool:

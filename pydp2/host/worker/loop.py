@@ -56,7 +56,7 @@ _SLOW = 0.005  # a sample that took this long does not wait for the next
 class LoopOptions:
     """Options that the service decides for the loop of a worker.
 
-    ``max_unbound``: how many files not yet bound a reading may have open here; ``times_samples``: write down when each
+    ``max_unbound``: how many files not yet bound a dispatch may have open here; ``times_samples``: write down when each
     sample was asked for; ``allows_changed_samples``: a file that did not repeat itself goes on; ``skips_errors``: a
     bad sample that a generator yields is dropped.
     """
@@ -171,33 +171,35 @@ class WorkerLoop:
 
     def _handle(self, message: m.Message, body: Sequence[memoryview]) -> None:
         match message:
-            case m.BeginReading(reading, pass_id, seed):
-                self._tasks.begin_reading(reading, pass_id, seed)
-            case m.Assign(reading, items):
+            case m.BeginDispatch(dispatch_id, pass_id, seed):
+                self._tasks.begin_dispatch(dispatch_id, pass_id, seed)
+            case m.Assign(dispatch_id, items):
                 rereads = [np.frombuffer(frame, np.int64) for frame in owned_arrays(body)]
                 for item in items:
                     given = FileAssignment.from_wire(item)
                     sample_indices = rereads[given.reread_frame - 1] if given.reread_frame else None
-                    self._tasks.add_task(reading, FileTask.from_assignment(given, self._checksum_count, sample_indices))
+                    self._tasks.add_task(
+                        dispatch_id, FileTask.from_assignment(given, self._checksum_count, sample_indices)
+                    )
                 if self._is_retiring:  # they were under way already
                     self._return_files()
             case m.Grant(items):
                 for item in items:
                     self._grant(*check_ints("Grant", item, 4))
-            case m.Places():
+            case m.GrantCells():
                 self._cell_writer.add_cells(body)
             case m.Want(attempt, until):
                 self._merge_waits(attempt, until)
-            case m.EndReading(reading):
+            case m.EndDispatch(dispatch_id):
                 self._flush()  # other tasks may have something there
-                self._close_tasks(self._tasks.end_reading(reading))
+                self._close_tasks(self._tasks.end_dispatch(dispatch_id))
             case m.Retire():
                 self._is_retiring = True
                 self._return_files()
             case m.Quit():
                 self._builder.finish()
                 self._blocked.clear()
-                self._close_tasks(self._tasks.end_all_readings())
+                self._close_tasks(self._tasks.end_all_dispatches())
                 self._is_quitting = True
 
     def _grant(self, attempt: int, limit: int, pause: int, bound: int) -> None:
@@ -284,7 +286,7 @@ class WorkerLoop:
                 polled = now
                 if self._has_to_give_way(task, late=now - began > FLUSH):
                     break
-                self._switch_to(task)  # a message may have closed files of another reading, under their names
+                self._switch_to(task)  # a message may have closed files of another dispatch, under their names
                 edge = task.next_stop
         self._end_turn(task, ramping)
 
@@ -315,7 +317,7 @@ class WorkerLoop:
         self._report_blocked(task)
         if task.is_over:
             self._finish_task(task)
-        if was_ramping and not self._tasks.is_ramping(task.reading):
+        if was_ramping and not self._tasks.is_ramping(task.dispatch_id):
             self._flush()  # the first batches are made of these samples
 
     def _finish_task(self, task: FileTask) -> None:

@@ -1,8 +1,8 @@
 """Choose which of the files of a worker runs next (docs/order.md, "Credit", rule 4, and "Several jobs").
 
-Within a reading it is the one that a merge waits for, or else the one that the merge wants earliest; at the beginning
-of a pass files are run turn by turn, as the merge takes them. Between readings they take turns: those whose merge waits
-for something here come first, and among equals the one that was served least recently.
+Within a dispatch it is the one that a merge waits for, or else the one that the merge wants earliest; at the beginning
+of a pass files are run turn by turn, as the merge takes them. Between dispatches they take turns: those whose merge
+waits for something here come first, and among equals the one that was served least recently.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydp2.host.worker.task import FileTask
 
 
 @dataclass(slots=True)
-class _ReadingTasks:
+class _DispatchTasks:
     pass_id: int
     seed: int
     last_served: int = 0  # time when it was served last
@@ -22,12 +22,12 @@ class _ReadingTasks:
 
 
 class TaskScheduler:
-    """Scheduler of one worker's tasks. ``max_unbound``: how many files of a reading that are not yet bound may be
+    """Scheduler of one worker's tasks. ``max_unbound``: how many files of a dispatch that are not yet bound may be
     open at the same time."""
 
     def __init__(self, max_unbound: int) -> None:
         self._max_unbound = max_unbound
-        self._readings: dict[int, _ReadingTasks] = {}
+        self._dispatches: dict[int, _DispatchTasks] = {}
         self._all: dict[int, FileTask] = {}
         self._merge_waits_for: set[int] = set()  # attempts, some of which may be over by now
         self._serve_count = 0
@@ -38,28 +38,28 @@ class TaskScheduler:
     def __iter__(self) -> Iterator[FileTask]:
         return iter(self._all.values())
 
-    def begin_reading(self, reading: int, pass_id: int, seed: int) -> None:
-        """Begin a reading of this number."""
-        self._readings[reading] = _ReadingTasks(pass_id, seed)
+    def begin_dispatch(self, dispatch_id: int, pass_id: int, seed: int) -> None:
+        """Begin a dispatch of this number."""
+        self._dispatches[dispatch_id] = _DispatchTasks(pass_id, seed)
 
-    def end_reading(self, reading: int) -> list[FileTask]:
-        """End a reading and return the tasks that it had."""
-        ended = self._readings.pop(reading, None)
+    def end_dispatch(self, dispatch_id: int) -> list[FileTask]:
+        """End a dispatch and return the tasks that it had."""
+        ended = self._dispatches.pop(dispatch_id, None)
         if ended is None:
             return []
         for attempt in ended.tasks:
             del self._all[attempt]
         return list(ended.tasks.values())
 
-    def end_all_readings(self) -> list[FileTask]:
-        """End all readings and return the tasks that they had."""
-        return [task for reading in list(self._readings) for task in self.end_reading(reading)]
+    def end_all_dispatches(self) -> list[FileTask]:
+        """End all dispatches and return the tasks that they had."""
+        return [task for dispatch_id in list(self._dispatches) for task in self.end_dispatch(dispatch_id)]
 
-    def add_task(self, reading: int, task: FileTask) -> None:
-        """Add ``task``, which was assigned for ``reading``."""
-        whose = self._readings.get(reading)
+    def add_task(self, dispatch_id: int, task: FileTask) -> None:
+        """Add ``task``, which was assigned for ``dispatch_id``."""
+        whose = self._dispatches.get(dispatch_id)
         if whose is not None:
-            task.reading, task.pass_id, task.seed = reading, whose.pass_id, whose.seed
+            task.dispatch_id, task.pass_id, task.seed = dispatch_id, whose.pass_id, whose.seed
             whose.tasks[task.attempt] = self._all[task.attempt] = task
 
     def task_of(self, attempt: int) -> FileTask | None:
@@ -68,7 +68,7 @@ class TaskScheduler:
 
     def remove_task(self, task: FileTask) -> None:
         """Remove ``task``, which is over."""
-        del self._all[task.attempt], self._readings[task.reading].tasks[task.attempt]
+        del self._all[task.attempt], self._dispatches[task.dispatch_id].tasks[task.attempt]
 
     def take_unopened(self) -> list[int]:
         """Remove the tasks whose files are not open, and return their attempts."""
@@ -81,24 +81,24 @@ class TaskScheduler:
         """Return the task that is to run now, or None. Call ``report`` with those that were looked at
         and wait for something."""
         best: FileTask | None = None
-        whose: _ReadingTasks | None = None
-        for reading in self._readings.values():
-            task = self._choose_in_reading(reading.tasks.values(), report)
+        whose: _DispatchTasks | None = None
+        for dispatch in self._dispatches.values():
+            task = self._choose_in_dispatch(dispatch.tasks.values(), report)
             if task is None:
                 continue
             if (
                 best is None
                 or whose is None
-                or (best.merge_waits, -whose.last_served) < (task.merge_waits, -reading.last_served)
+                or (best.merge_waits, -whose.last_served) < (task.merge_waits, -dispatch.last_served)
             ):
-                best, whose = task, reading
+                best, whose = task, dispatch
         if whose is not None:
             self._serve_count += 1
             whose.last_served = self._serve_count
         return best
 
-    def _choose_in_reading(self, tasks: Collection[FileTask], report: Callable[[FileTask], None]) -> FileTask | None:
-        """Return the task of a reading that is wanted earliest among those that can go on."""
+    def _choose_in_dispatch(self, tasks: Collection[FileTask], report: Callable[[FileTask], None]) -> FileTask | None:
+        """Return the task of a dispatch that is wanted earliest among those that can go on."""
         best: FileTask | None = None
         ahead = sum(1 for task in tasks if task.is_open and not task.bound)
         for task in tasks:
@@ -110,9 +110,11 @@ class TaskScheduler:
                 best = task
         return best
 
-    def is_ramping(self, reading: int) -> bool:
-        """Return True if some file of ``reading`` that is run turn by turn can go on."""
-        return any(task.is_ramping and task.missing_credit is None for task in self._readings[reading].tasks.values())
+    def is_ramping(self, dispatch_id: int) -> bool:
+        """Return True if some file of ``dispatch_id`` that is run turn by turn can go on."""
+        return any(
+            task.is_ramping and task.missing_credit is None for task in self._dispatches[dispatch_id].tasks.values()
+        )
 
     def mark_merge_waits(self, attempt: int, until_index: int) -> FileTask | None:
         """Note that a merge waits for the samples of ``attempt`` below sample index
@@ -135,6 +137,6 @@ class TaskScheduler:
         ]
         self._merge_waits_for = {other.attempt for other in wanted}
         return any(
-            other is not task and other.missing_credit is None and (any_job or other.reading != task.reading)
+            other is not task and other.missing_credit is None and (any_job or other.dispatch_id != task.dispatch_id)
             for other in wanted
         )

@@ -63,7 +63,7 @@ class FileTask:
     wait_reported: bool = False  # the server knows that the task waits
     merge_waits: bool = False  # a merge waits for it,
     merge_waits_until: int = 0  # and goes on with the samples below this sample index
-    reading: int = 0  # reading for which it runs
+    dispatch_id: int = 0  # dispatch for which it runs
     pass_id: int = 0
     seed: int = 0
 
@@ -118,7 +118,7 @@ class FileTask:
 
     @property
     def priority(self) -> tuple[bool, int, int]:
-        """Sort key: of the tasks of a reading, the lowest comes next."""
+        """Sort key: of the tasks of a dispatch, the lowest comes next."""
         if self.is_ramping:  # as the merge takes them: that it waits for this one changes nothing
             return True, self.next_index // self.block_length, self.position
         return not self.merge_waits, NO_SAMPLE, self.position

@@ -1,6 +1,6 @@
-"""Numbers for attempts: one count for all readings of a service, and whose each one is.
+"""Numbers for attempts: one count for all dispatches of a service, and whose each one is.
 
-So late output of a reading, of a worker or of an attempt that was given up never passes for that of another.
+So late output of a dispatch, of a worker or of an attempt that was given up never passes for that of another.
 """
 
 from __future__ import annotations

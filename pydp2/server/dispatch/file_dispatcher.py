@@ -20,7 +20,7 @@ from pydp2.errors import Error, NotRepeatable, RemoteProtocolError, from_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread, SnapshotPoint
 from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
-from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
 from pydp2.server.actions import Action, Send
 from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.cache_fill import CacheFill
@@ -133,7 +133,7 @@ class FileDispatcher:
         self.samples_committed = 0
         self._ended = False
         self.budget, self.number = context.budget, 0
-        """What all readings of the service share, and which of them this is."""
+        """What all dispatches of the service share, and which of them this is."""
         self.rows_stay = False
         """True if rows may stay on the hosts of their workers."""
         self.attempts: Attempts[FileDispatcher] = Attempts()
@@ -314,7 +314,7 @@ class FileDispatcher:
     def add_worker(self, worker: int) -> None:
         """Note that ``worker`` can be given files."""
         self._load.add_worker(worker)
-        self._actions.append(Send(worker, BeginReading(self.number, self.pass_id, self.seed, self.rows_stay)))
+        self._actions.append(Send(worker, BeginDispatch(self.number, self.pass_id, self.seed, self.rows_stay)))
 
     def worker_lost(
         self,
@@ -380,7 +380,7 @@ class FileDispatcher:
         self.samples_committed += part.rows
         if part.did_not_repeat:
             self._actions += self.losses.note_changed(part.file)
-            self._cache.abandon(ledger)  # its parts are of different readings
+            self._cache.abandon(ledger)  # its parts are of different dispatches
         if part.state == FILE_RAISED:
             self._end_early(ledger, from_wire(part.error))
         else:
@@ -430,7 +430,7 @@ class FileDispatcher:
         if worker is not None:
             self._unassign(worker, ledger)
 
-    # -- what readings of other jobs say, over one cache -----------------------------------------------------------
+    # -- what dispatches of other jobs say, over one cache -----------------------------------------------------------
     def prioritise(self, file: int) -> bool:
         """Hurry with ``file``, which this pass has claimed and the merge of another one waits for. Return True if it
         goes on with it."""
@@ -482,7 +482,7 @@ class FileDispatcher:
         """End the pass, which is over or was left: workers drop what they have of it."""
         self._ended = True
         out, self._actions = self._actions, []  # what the merge met last is still to be told
-        out += [Send(worker, EndReading(self.number)) for worker in self._load]
+        out += [Send(worker, EndDispatch(self.number)) for worker in self._load]
         for ledger in self.ledgers.values():
             self._cache.detach(ledger, self)
             if ledger.state is READING:

@@ -30,10 +30,10 @@ _MAX_NAMES = 1024  # of hosts whose breaks are counted at a time
 
 @dataclass(frozen=True, slots=True)
 class HostReady:
-    """Host that can run ``places`` workers."""
+    """Host that can run ``worker_slots`` workers."""
 
     host: int
-    places: int
+    worker_slots: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class HostGateway:
                 case m.Join():
                     self.sessions.check_version(message.version, message.release)
                     self._check_codec(message)
-                    session = self.sessions.join(peer, message.name, message.places, message.session, now)
+                    session = self.sessions.join(peer, message.name, message.worker_slots, message.session, now)
                     session.compresses = bool(message.codec)
                     session.row_server = _checked_row_server(message.row_server)
                     session.link.check_received(message)
@@ -259,8 +259,8 @@ class HostGateway:
         except HostRefused as error:
             self.turn_away(session.host, error)
             return
-        self._log(f"{session.name} joins with {session.places} workers", "host")
-        self._events.append(HostReady(session.host, session.places))  # before a send that may find it gone
+        self._log(f"{session.name} joins with {session.worker_slots} workers", "host")
+        self._events.append(HostReady(session.host, session.worker_slots))  # before a send that may find it gone
         if session.row_server:
             self.row_servers.add(session.host, session.row_server)
             self._send_control(session, m.RowReaders(sorted(self._readers)))
@@ -415,7 +415,7 @@ class HostGateway:
         """Return statistics of the hosts as plain data."""
         return [
             {
-                **session.figures, "host": session.name, "number": session.host, "places": session.places,
+                **session.figures, "host": session.name, "number": session.host, "places": session.worker_slots,
                 "state": session.link.state.value, "silent_seconds": round(now - session.heard_at, 3),
                 "received_bytes": session.received, "inflated_bytes": session.inflated,
                 "data_connections": len(session.data), "rows_kept": self.row_servers.row_count(session.host),

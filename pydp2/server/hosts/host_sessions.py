@@ -16,14 +16,14 @@ from pydp2.protocol.file_ranges import check_ints
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, host_link
 from pydp2.system.rates import RateCounter
 
-MAX_PLACES = 1024
+MAX_WORKER_SLOTS = 1024
 """Number of workers that one host may run."""
 MAX_DATA_CONNECTIONS = 8
 """Number of connections for data that a host may have."""
 MAX_BEATS = 4
 """Number of beats that are answered in the time between two; more come after a delay, or from a host that lies."""
 _MAX_HOSTS = 1024
-_MAX_ALL_PLACES = 4096  # workers of all hosts: each takes memory and time of the server, also if it does nothing
+_MAX_ALL_WORKER_SLOTS = 4096  # workers of all hosts: each takes memory and time of the server, also if it does nothing
 _FIGURES = ("pid", "memory", "waiting_bytes", "window_bytes", "round_trip_ms")
 _NAME_LENGTH = 100
 _SERVICE_HOST = "the host of the service"
@@ -36,7 +36,7 @@ class HostSession:
 
     host: int
     name: str
-    places: int
+    worker_slots: int
     session: str
     control: bytes
     heard_at: float
@@ -113,21 +113,25 @@ class HostSessions:
                 f"{release} (wire {version}); install that release there"
             )
 
-    def join(self, peer: bytes, name: str, places: int, session: str, now: float) -> HostSession:
+    def join(self, peer: bytes, name: str, worker_slots: int, session: str, now: float) -> HostSession:
         """Return the new session of a host that joins over ``peer``. Raises HostRefused."""
-        if not 1 <= places <= MAX_PLACES:
-            raise HostRefused(f"a host must have 1 to {MAX_PLACES} workers, it has {places}; start more agents")
+        if not 1 <= worker_slots <= MAX_WORKER_SLOTS:
+            raise HostRefused(
+                f"a host must have 1 to {MAX_WORKER_SLOTS} workers, it has {worker_slots}; start more agents"
+            )
         if len(self._sessions) >= _MAX_HOSTS:
             raise HostRefused(f"the service has {_MAX_HOSTS} hosts, which is the limit; end one of them")
-        others = sum(each.places for each in self._sessions.values())
-        if others + places > _MAX_ALL_PLACES:
+        others = sum(each.worker_slots for each in self._sessions.values())
+        if others + worker_slots > _MAX_ALL_WORKER_SLOTS:
             raise HostRefused(
-                f"the hosts of a service may have {_MAX_ALL_PLACES} workers together, with this one they would have "
-                f"{others + places}; start fewer there"
+                f"the hosts of a service may have {_MAX_ALL_WORKER_SLOTS} workers together, with this one they would "
+                f"have {others + worker_slots}; start fewer there"
             )
         if not session or any(each.session == session for each in self._sessions.values()):
             raise HostRefused("the session of a host must be its own; join again")
-        made = HostSession(self._next, self._free_name(shown(name, _NAME_LENGTH) or "host"), places, session, peer, now)
+        made = HostSession(
+            self._next, self._free_name(shown(name, _NAME_LENGTH) or "host"), worker_slots, session, peer, now
+        )
         self._next += 1
         self._sessions[made.host] = self._at[peer] = made
         return made

@@ -62,8 +62,8 @@ class _PooledWorker:
         self.state = next_state(WORK_TRANSITIONS, self.state, event)
 
 
-class _Places:
-    """Places for the workers of one host: ``target`` of them work."""
+class HostCapacity:
+    """Worker slots of one host: ``target`` of them work."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -93,7 +93,7 @@ class WorkerPool:
         """Why no worker can be started on this machine any more. The service ends with it when there is none left."""
         self._workers: dict[int, _PooledWorker] = {}
         self._active: dict[int, None] = {}  # those of them that read, in the order in which they began
-        self._hosts = {THIS_HOST: _Places(workers)}
+        self._hosts = {THIS_HOST: HostCapacity(workers)}
         self._next = 0
         self._begun = self._committed = 0  # readings, and samples of those that are over
         self._attempts: Attempts[FileDispatcher] = Attempts()
@@ -130,9 +130,9 @@ class WorkerPool:
         elif schema != self.schema:
             return self._give_up(number, _schema_difference(self.schema, schema))
         worker.move(WorkEvent.READY)
-        places = self._hosts[worker.host]
-        places.standby.add(number)
-        places.start_deaths = 0
+        capacity = self._hosts[worker.host]
+        capacity.standby.add(number)
+        capacity.start_deaths = 0
         self._promote(worker.host)
         return []
 
@@ -164,12 +164,12 @@ class WorkerPool:
 
     def _start_error(self, worker: _PooledWorker, event: WorkerGone) -> Error | None:
         """Return why no more workers are started where ``worker`` ended before it was ready; None: they are."""
-        places = self._hosts[worker.host]
-        places.start_deaths += 1
+        capacity = self._hosts[worker.host]
+        capacity.start_deaths += 1
         # kills at random meet some workers that are starting: that is not the provider's doing
         most = _MAX_START_DEATHS if event.voluntary else _MAX_FRUITLESS_DEATHS
         is_first = self.schema is None and worker.host == THIS_HOST  # its program waits for it, and learns why
-        if places.start_deaths < most and not is_first:
+        if capacity.start_deaths < most and not is_first:
             return None
         return ProviderError(
             f"a worker {event.how} while it imported the provider or ran its init_hook; "
@@ -179,13 +179,13 @@ class WorkerPool:
     def _remove(self, worker: _PooledWorker) -> None:
         """Remove ``worker``, whose process has ended."""
         del self._workers[worker.number]
-        places = self._hosts[worker.host]
-        places.active -= worker.state is ACTIVE
+        capacity = self._hosts[worker.host]
+        capacity.active -= worker.state is ACTIVE
         worker.move(WorkEvent.EXIT)
         self._active.pop(worker.number, None)
-        places.standby.discard(worker.number)
-        places.workers.pop(worker.number, None)
-        places.free_rows.append(worker.status_row)
+        capacity.standby.discard(worker.number)
+        capacity.workers.pop(worker.number, None)
+        capacity.free_rows.append(worker.status_row)
 
     def _hand_over_files(self, event: WorkerGone) -> None:
         """Give the files of the worker of ``event`` to others."""
@@ -196,22 +196,22 @@ class WorkerPool:
             )  # fmt: skip
 
     # -- hosts -----------------------------------------------------------------------------------------------------
-    def add_host(self, host: int, places: int) -> list[Action]:
-        """Start the workers of ``host``, another machine, which has room for ``places`` of them."""
-        self._hosts[host] = _Places(places)
+    def add_host(self, host: int, worker_slots: int) -> list[Action]:
+        """Start the workers of ``host``, another machine, which has room for ``capacity`` of them."""
+        self._hosts[host] = HostCapacity(worker_slots)
         return self._replenish(host)
 
     def remove_host(self, host: int, running: Mapping[int, tuple[int, int, int]], how: str) -> None:
         """Give the files of ``host``, which is lost, to the workers of others. ``running``: the samples that its
         workers asked for when it was last heard. None is to blame; but if workers end at a file time and again without
         anything new of it, that file is."""
-        places = self._hosts.pop(host, None)
-        if places is None:
+        capacity = self._hosts.pop(host, None)
+        if capacity is None:
             return
-        for number in places.workers:
+        for number in capacity.workers:
             worker = self._workers.pop(number)
             if worker.state is ACTIVE:
-                self.workers_lost += places.target > 0 or self.files_of(number) > 0  # else the host has left in order
+                self.workers_lost += capacity.target > 0 or self.files_of(number) > 0  # else the host has left in order
                 del self._active[number]
                 self._hand_over_files(
                     WorkerGone(number, running.get(number), how, voluntary=False, over_memory=True, host_lost=True)
@@ -220,11 +220,11 @@ class WorkerPool:
 
     def drain_host(self, host: int) -> None:
         """Give ``host``, which will leave, no new files. Its workers return those that they have not begun."""
-        places = self._hosts.get(host)
-        if places is None:  # it leaves before it has begun
+        capacity = self._hosts.get(host)
+        if capacity is None:  # it leaves before it has begun
             return
-        places.target = 0
-        for number in places.workers:
+        capacity.target = 0
+        for number in capacity.workers:
             for dispatcher in self.dispatchers.values():
                 dispatcher.retire_worker(number)
 
@@ -240,7 +240,7 @@ class WorkerPool:
     @property
     def target(self) -> int:
         """Number of workers that there are to be at work, on all hosts."""
-        return sum(places.target for places in self._hosts.values())
+        return sum(capacity.target for capacity in self._hosts.values())
 
     def host_of(self, worker: int) -> int | None:
         """Return the host of ``worker`` while it lives."""
@@ -249,8 +249,8 @@ class WorkerPool:
 
     def workers_of(self, host: int) -> list[int]:
         """Return the workers of ``host`` that live."""
-        places = self._hosts.get(host)
-        return [] if places is None else [*places.workers]
+        capacity = self._hosts.get(host)
+        return [] if capacity is None else [*capacity.workers]
 
     def _describe_sample(self, event: WorkerGone) -> str:
         """Return the sample that a lost worker was asking for, in words, if a pass still wants it."""
@@ -268,16 +268,16 @@ class WorkerPool:
     def _fruitless_error(self, host: int, event: WorkerGone, blamed: bool) -> ServiceLost | None:
         """Return why no more workers are started on ``host``: too many were lost in a row without a sample between
         them, none of them in a file that can be blamed. None: they are."""
-        places = self._hosts[host]
+        capacity = self._hosts[host]
         committed = self._committed + sum(dispatcher.samples_committed for dispatcher in self.dispatchers.values())
-        if blamed or committed != places.seen_committed:
-            places.seen_committed, places.fruitless_deaths, places.fruitless_kills = committed, 0, 0
+        if blamed or committed != capacity.seen_committed:
+            capacity.seen_committed, capacity.fruitless_deaths, capacity.fruitless_kills = committed, 0, 0
         if not blamed:
-            places.fruitless_deaths += event.voluntary
-            places.fruitless_kills += not event.voluntary and bool(self.dispatchers)
-        if places.fruitless_deaths >= _MAX_FRUITLESS_DEATHS:
+            capacity.fruitless_deaths += event.voluntary
+            capacity.fruitless_kills += not event.voluntary and bool(self.dispatchers)
+        if capacity.fruitless_deaths >= _MAX_FRUITLESS_DEATHS:
             return ServiceLost(_FRUITLESS.format(_MAX_FRUITLESS_DEATHS, event.how))
-        if places.fruitless_kills >= _MAX_FRUITLESS_KILLS:
+        if capacity.fruitless_kills >= _MAX_FRUITLESS_KILLS:
             return ServiceLost(_FRUITLESS_KILLS.format(_MAX_FRUITLESS_KILLS, event.how))
         return None
 
@@ -295,9 +295,9 @@ class WorkerPool:
     def starting(self) -> int:
         """Workers that are starting and will be needed."""
         return sum(
-            min(len(places.workers) - places.active - len(places.standby), places.target - places.active)
-            for places in self._hosts.values()
-            if places.target
+            min(len(capacity.workers) - capacity.active - len(capacity.standby), capacity.target - capacity.active)
+            for capacity in self._hosts.values()
+            if capacity.target
         )
 
     def was_started(self, worker: int) -> bool:
@@ -386,27 +386,27 @@ class WorkerPool:
     # -- inside ----------------------------------------------------------------------------------------------------
     def _promote(self, host: int) -> None:
         """Let workers of ``host`` that stand by read, as many as it lacks."""
-        places = self._hosts[host]
-        while places.standby and places.active < places.target:
-            number = min(places.standby)  # hardly ever more than one
-            places.standby.remove(number)
+        capacity = self._hosts[host]
+        while capacity.standby and capacity.active < capacity.target:
+            number = min(capacity.standby)  # hardly ever more than one
+            capacity.standby.remove(number)
             self._workers[number].move(WorkEvent.PROMOTE)
-            places.active += 1
+            capacity.active += 1
             self._active[number] = None
             for dispatcher in self.dispatchers.values():
                 dispatcher.add_worker(number)
 
     def _replenish(self, host: int) -> list[Action]:
         """Start as many workers of ``host`` as it lacks."""
-        places = self._hosts[host]
+        capacity = self._hosts[host]
         if host == THIS_HOST and self.no_replacement is not None:
             return [] if self._workers else [Fatal(self.no_replacement)]
         out: list[Action] = []
-        while len(places.workers) < places.wanted:
-            worker = _PooledWorker(self._next, places.free_rows.pop(0), host)
+        while len(capacity.workers) < capacity.wanted:
+            worker = _PooledWorker(self._next, capacity.free_rows.pop(0), host)
             self._next += 1
             self._workers[worker.number] = worker
-            places.workers[worker.number] = None
+            capacity.workers[worker.number] = None
             out.append(Spawn(worker.number, worker.status_row, host))
         return out
 
