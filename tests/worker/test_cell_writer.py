@@ -95,7 +95,7 @@ def test_what_cannot_be_places_is_refused(service: Service, frames: list[memoryv
 def test_a_place_that_there_is_not_is_refused(service: Service, place: int) -> None:
     service.room.add_cells(frame(place))
     service.heard()
-    with pytest.raises(RemoteProtocolError, match="none of these numbers"):
+    with pytest.raises(RemoteProtocolError, match="no cells with these numbers"):
         service.room.write(columns(1))
 
 
