@@ -22,6 +22,7 @@ from pydp2.host.worker.loop import FLUSH
 from pydp2.host.worker.scheduler import TaskScheduler
 from pydp2.host.worker.task import FileTask, UnsentSample
 from pydp2.order.sample_source import SampleRun
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
 from pydp2.server.actions import Send, Spawn, WorkerReady
@@ -166,13 +167,13 @@ class _Worker:
     def _handle(self) -> None:
         while self.inbox:
             match self.inbox.popleft():
-                case BeginDispatch(reading, pass_id, seed):
-                    self._tasks.begin_reading(reading, pass_id, seed)
-                case EndDispatch(reading):
-                    self._tasks.end_reading(reading)
-                case Assign(reading, items):
+                case BeginDispatch(dispatch_id, pass_id, seed):
+                    self._tasks.begin_dispatch(dispatch_id, pass_id, seed)
+                case EndDispatch(dispatch_id):
+                    self._tasks.end_dispatch(dispatch_id)
+                case Assign(dispatch_id, items):
                     for item in items:
-                        self._tasks.add_task(reading, FileTask.from_assignment(FileAssignment.from_wire(item), 1))
+                        self._tasks.add_task(dispatch_id, FileTask.from_assignment(FileAssignment.from_wire(item), 1))
                 case Grant(items):
                     for attempt, limit, _, bound in items:
                         task = self._tasks.task_of(attempt)
@@ -256,7 +257,7 @@ class _Worker:
             self._flush()
         late = now - self._task_began > FLUSH
         gives_way = (late or not task.merge_waits) and self._tasks.merge_waits_for_other(task, any_job=late)
-        if ramping and not self._tasks.is_ramping(task.reading):
+        if ramping and not self._tasks.is_ramping(task.dispatch_id):
             self._flush()
         if (
             task.unsent is not None
@@ -315,7 +316,7 @@ class _Service:
             assert isinstance(action, Spawn)
             self._pool.handle(WorkerReady(action.worker, schema.to_wire()))
         self.workers = self._pool.active
-        self._pool.begin_pass(self._job.begin(0))
+        self._pool.begin_pass(self._job.begin(StreamState()))
         self.over = False
 
     def serve(self, chunks: list[_Chunk]) -> list[Any]:
@@ -397,7 +398,7 @@ def ready_seconds(workers: int) -> float:
     )
     pool, job = WorkerPool(workers), PassRunner(plan, schema, context, files=4 * workers)
     numbers = [action.worker for action in pool.start() if isinstance(action, Spawn)]
-    pool.begin_pass(job.begin(0))
+    pool.begin_pass(job.begin(StreamState()))
     began = time.process_time()
     for number in numbers:
         pool.handle(WorkerReady(number, wire))

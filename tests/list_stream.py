@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from pydp2.client.describe import Fact
-from pydp2.client.state_check import seal
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.columns import Columns
 from pydp2.data.schema.input_types import Slots, integer_value_sequence
-from pydp2.streams.cursor import Place
-from pydp2.streams.derived_stream import VERSION, Cut, DerivedStream
+from pydp2.streams.derived_stream import Cut, DerivedPosition, DerivedStream
 
 from .interruptions import Interruption
 
@@ -23,20 +21,10 @@ SLOTS = Slots((integer_value_sequence(1 << 20), integer_value_sequence(1 << 20))
 Sequences = list[list[int]]
 
 
-@dataclass(frozen=True)
-class ListPosition:
-    pass_id: int = 0
-    batch: int = 0
-    places: tuple[Place, ...] = ()
-
+@dataclass
+class ListPosition(DerivedPosition):
     def next_pass(self) -> ListPosition:
         return ListPosition(self.pass_id + 1)
-
-    def with_later_checksums(self) -> ListPosition:
-        return self
-
-    def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
-        return seal({"version": VERSION, "fits": identity, "pass": self.pass_id, "batch": self.batch})
 
 
 def rotated(sequences: Sequences, pass_id: int) -> Sequences:
@@ -91,7 +79,10 @@ class ListStream(DerivedStream):
         self.loads += 1
         super().load_state_dict(state, allow=allow)
 
-    def _from_state(self, state: dict[str, Any], allow: Collection[str]) -> ListPosition:
+    def _own_fields(self, position: ListPosition) -> dict[str, Any]:
+        return {}
+
+    def _from_state(self, state: Mapping[str, Any], allow: Collection[str]) -> ListPosition:
         return ListPosition(state["pass"], state["batch"])
 
     def _seek(self, position: ListPosition) -> None:

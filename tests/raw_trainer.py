@@ -46,9 +46,9 @@ class RawTrainer:
         self.say(m.Attach(m.WIRE_VERSION, job, rank, world_size, session, options, 1))
         return self.hear()
 
-    def begin(self, run: int = 1, pass_id: int = 0, *, credit: int = 2, beyond: Any = (), loaded: str = "") -> None:
+    def begin(self, run: int = 1, pass_id: int = 0, *, credit: int = 2, ahead: Any = (), loaded: str = "") -> None:
         """Ask for a pass from its start."""
-        self.say(m.BeginPass(run, pass_id, 0, credit, {}, 0, list(beyond), loaded))
+        self.say(m.BeginPass(run, pass_id, 0, credit, {}, 0, list(ahead), loaded))
 
     def close(self) -> None:
         """Go without a word."""

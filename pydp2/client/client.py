@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from socket import gethostname
 from typing import Any
@@ -21,7 +22,6 @@ from pydp2.client.describe import Fact, client_facts
 from pydp2.client.length import PassLength
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.pass_iterator import Pass
-from pydp2.client.position import Position
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
 from pydp2.client.received import (
@@ -35,6 +35,7 @@ from pydp2.client.received import (
     second_batch,
 )
 from pydp2.client.reconnect import reconnect
+from pydp2.client.saved_state import load_stream_state, save_stream_state
 from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
 from pydp2.client.wait_notice import WaitNotice
@@ -48,9 +49,9 @@ from pydp2.errors import (
     OutOfMemory,
     ProtocolError,
     RemoteProtocolError,
-    StateMismatch,
     from_wire,
 )
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.figures import microseconds
 from pydp2.system.stdlib import time
@@ -97,7 +98,7 @@ class Client(Stream):
         )  # fmt: skip
         self._lease = float(options["lease"])
         self._spoke = time.monotonic()
-        self._session = ClientGuard(Progress(Position()))
+        self._session = ClientGuard(Progress(StreamState()))
         self._attach = m.Attach(
             m.WIRE_VERSION, job, rank, world_size, os.urandom(8).hex(), dict(options), self._session.pid,
             host=gethostname() if target.is_secured else "",
@@ -106,7 +107,7 @@ class Client(Stream):
             connection, answer, _ = connect_once(target, self._attach, time.monotonic() + timeout, gone, self._session)
             try:
                 welcome = parse_welcome(answer)
-                self._session.progress = Progress(Position.from_welcome(welcome.service.get("position", {})))
+                self._session.progress = Progress(StreamState.from_welcome(welcome.service.get("position", {})))
                 self._declaration = Schema.from_wire(welcome.schema)
             except Error:
                 connection.close()
@@ -118,7 +119,7 @@ class Client(Stream):
         self._connection = connection
         # At the latest when the program ends: what is left until the interpreter exits can hang there.
         self._end = weakref.finalize(self, detach, self._session, connection, on_close)
-        self._stream_identity: dict[str, Any] = welcome.service.get("fits", {})
+        self._stream_identity: dict[str, Any] = welcome.service.get("stream_identity", {})
         # Restarted with a state_dir, or over a path that was cut and is mended.
         self._may_return = welcome.service.get("durable") is True or target.is_secured
         self._loaded = LoadedState(dynamic=self._dynamic)
@@ -158,10 +159,13 @@ class Client(Stream):
         if connection.row_fetcher is not None:
             connection.row_fetcher.forget()
         session.progress = now = session.progress._replace(run=session.progress.run + 1, done=0)
-        begin, frames = now.position.begin(
-            now.run, self._window.start_pass(), self._loaded, unreachable[:_MAX_UNREACHABLE]
-        )
-        self._loaded.note_asked()
+        begin, frames = now.position.to_wire(now.run, self._window.start_pass())
+        loaded = self._loaded
+        begin = replace(
+            begin, unreachable=[*unreachable[:_MAX_UNREACHABLE]], state_name=loaded.name, is_repeat=loaded.is_repeat,
+            after_pass=loaded.after_pass, was_answered=loaded.was_answered,
+        )  # fmt: skip
+        loaded.note_asked()
         self._send(begin, frames)
         connection.is_damaged = False
 
@@ -208,10 +212,7 @@ class Client(Stream):
             ClientUseError: ``after`` is no batch of this client, or of a pass before.
         """
         now = self._session.progress
-        position = now.position if after is None else position_after(after, now)
-        if self._stream_identity.get("order") == "relaxed" and position.batch:
-            raise StateMismatch('order="relaxed" has no state in the middle of a pass; take it between passes')
-        return position.to_state(self._stream_identity)
+        return self._state_at(now.position if after is None else position_after(after, now))
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
         """Go to where ``state`` was taken: the next iteration continues there, on any number of workers.
@@ -273,16 +274,20 @@ class Client(Stream):
     def _rank(self) -> tuple[int, int]:
         return self._attach.rank, self._attach.world_size
 
-    def _position_of(self, state: Any, allow: Collection[str]) -> Position:
-        return Position.from_state(state, self._stream_identity, allow)
+    def _state_of(self, position: StreamState, *, rows_behind: bool = False) -> dict[str, Any]:
+        known = position.with_later_checksums() if rows_behind else position
+        return save_stream_state(known, self._stream_identity)
 
-    def _before_pass(self, position: Position, pass_id: int) -> Position:
+    def _position_of(self, state: Any, allow: Collection[str]) -> StreamState:
+        return load_stream_state(state, self._stream_identity, allow)
+
+    def _before_pass(self, position: StreamState, pass_id: int) -> StreamState:
         return position.before_pass(pass_id)
 
     def _lacks_state(self) -> bool:
         return self._loaded.is_lacking
 
-    def _jump(self, position: Position) -> None:
+    def _jump(self, position: StreamState) -> None:
         self._loaded.load(position.name, after_pass=True)
 
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
@@ -549,7 +554,7 @@ class Client(Stream):
 
     def _reconnect(self, lost: Error) -> None:
         """Go on with the service once it is started again. Raises ``lost`` if it cannot be waited for."""
-        relaxed = self._stream_identity.get("order") == "relaxed" and self._session.progress.position.batch
+        relaxed = self._is_relaxed and self._session.progress.position.batch
         if not (self._may_return and self._connection.is_away) or relaxed:
             raise lost
         try:

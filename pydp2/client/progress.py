@@ -8,9 +8,9 @@ from collections import deque
 from enum import Enum
 from typing import Any, NamedTuple
 
-from pydp2.client.position import Position
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError
+from pydp2.order.stream_state import StreamState
 
 
 class LoopState(Enum):
@@ -63,7 +63,7 @@ class Progress(NamedTuple):
     ``origin``: marks the batches of this pass; each pass that begins has another one.
     """
 
-    position: Position
+    position: StreamState
     state: LoopState = LoopState.BETWEEN
     run: int = 0
     done: int = 0
@@ -90,7 +90,7 @@ class Progress(NamedTuple):
         return self.origin is not None and not self.origin.batch
 
 
-def position_after(batch: Batch, now: Progress) -> Position:
+def position_after(batch: Batch, now: Progress) -> StreamState:
     """Return the position behind ``batch``. Raises ClientUseError if that is no batch of the present pass."""
     resume = getattr(batch, "_resume", None)
     if resume is None:
@@ -102,5 +102,5 @@ def position_after(batch: Batch, now: Progress) -> Position:
             f"{now.position.pass_id}: take the state behind a batch before the next pass begins, another state is "
             "loaded, or from the client that delivered it"
         )
-    known: Position = position
+    known: StreamState = position
     return known

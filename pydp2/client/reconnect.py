@@ -16,14 +16,14 @@ from pydp2.system.stdlib import time
 
 
 def reconnect(
-    connection: Connection, attach: m.Attach, fits: Mapping[str, Any], patience: float, shown: Slots | None = None
+    connection: Connection, attach: m.Attach, identity: Mapping[str, Any], patience: float, shown: Slots | None = None
 ) -> None:
     """Wait ``patience`` seconds for the service of ``connection`` and take the old place there, as ``attach`` says.
     ``shown``: the slots of samples that lie in memory which it shows.
 
     Raises:
         ServiceLost: it did not come back. NotAdmitted: it does not let us in. JobTaken: another trainer has the place.
-        StateMismatch: it came back with another stream; ``fits`` is what this one depended on.
+        StateMismatch: it came back with another stream; ``identity`` is what this one depended on.
     """
     began = time.monotonic()
     secured = connection.target.is_secured  # so it may be on another host
@@ -47,7 +47,7 @@ def reconnect(
             f"the service at {connection.name} went away and was not started again within {patience:g} s; start it "
             "with the same state_dir, or raise lease for more patience"
         ) from None
-    if wrong := differences(fits, answer.service.get("fits", {})):
+    if wrong := differences(identity, answer.service.get("stream_identity", {})):
         raise StateMismatch(
             f"the service at {connection.name} came back with another stream: {'; '.join(wrong)}; start it with "
             "the same arguments as before"

@@ -14,14 +14,14 @@ from typing import Any, NoReturn, Self
 
 from pydp2.client.describe import Fact, stream_html, stream_text
 from pydp2.client.pass_iterator import Pass
-from pydp2.client.position import pass_number
 from pydp2.client.progress import LoopHandle, LoopState, PassOrigin, Progress
 from pydp2.client.received import Conversion
 from pydp2.client.session import ClientGuard
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.unbatch import unbatch
 from pydp2.data.schema.input_types import Slots
-from pydp2.errors import ClientUseError
+from pydp2.errors import ClientUseError, OptionError, OptionTypeError, StateMismatch
+from pydp2.order.stream_state import PASS_LIMIT
 
 
 class Stream(ABC):
@@ -83,7 +83,7 @@ class Stream(ABC):
             ClientUseError: a loop is in the middle of a pass, another thread is inside this stream, or it is closed.
         """
         session, token = self._session, [threading.get_ident()]
-        wanted = pass_number(epoch)
+        wanted = _pass_number(epoch)
         try:
             session.enter(token)
             now = session.progress
@@ -221,6 +221,18 @@ class Stream(ABC):
     def _repr_html_(self) -> str:
         return stream_html(type(self).__name__, self._facts(), self.slots, self._session)
 
+    # -- states --------------------------------------------------------------------------------------------------------
+    @property
+    def _is_relaxed(self) -> bool:
+        """True if a pass has no state in its middle."""
+        return bool(self._stream_identity.get("order") == "relaxed")
+
+    def _state_at(self, position: Any) -> dict[str, Any]:
+        """Return the state at ``position``. Raises StateMismatch if the stream has none there."""
+        if position.batch and self._is_relaxed:
+            raise StateMismatch('order="relaxed" has no state in the middle of a pass; take it between passes')
+        return self._state_of(position)
+
     # -- what each kind of stream does in its own way ------------------------------------------------------------------
     @abstractmethod
     def _facts(self) -> list[Fact]:
@@ -253,6 +265,10 @@ class Stream(ABC):
         """Leave the pass, if one is under way. ``unused``: the batch in hand is not used."""
 
     @abstractmethod
+    def _state_of(self, position: Any, *, rows_behind: bool = False) -> dict[str, Any]:
+        """Return ``position`` as a state. ``rows_behind``: the trainer has had some rows of the batches behind it."""
+
+    @abstractmethod
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
         """Return the position of a state. Raises StateMismatch."""
 
@@ -272,3 +288,13 @@ class Stream(ABC):
     def _rows_of_pass(self) -> int:
         """Return the number of rows of this trainer in a whole pass, padding left out. Raises TypeError if it is not
         known."""
+
+
+def _pass_number(value: Any) -> int:
+    """Return ``value`` as the number of a pass. Raises OptionError, or OptionTypeError for what is no integer."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise OptionTypeError(f"a pass has a number from 0 on, got {value!r:.80} ({type(value).__name__})")
+    number = int(value.__index__())
+    if not 0 <= number < PASS_LIMIT:
+        raise OptionError(f"a pass has a number from 0 to {PASS_LIMIT - 1}, got {number}")
+    return number

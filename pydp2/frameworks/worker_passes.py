@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import tempfile
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from typing import Any
 from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
-from pydp2.client.position import Position, join_checksums
-from pydp2.client.state_check import seal
+from pydp2.client.saved_state import beginning_of_pass, load_stream_state, seal
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, Error, OptionError, StateMismatch
@@ -71,7 +70,7 @@ class WorkerPasses:
                 self.slots = client.slots
                 start = client.state_dict()
             self._record = PassRecord(start)
-            self._fits: Mapping[str, Any] = start["fits"]
+            self._stream_identity: Mapping[str, Any] = start["stream_identity"]
         except BaseException:
             self.close()
             raise
@@ -86,7 +85,7 @@ class WorkerPasses:
         self._record.restart(self._next_pass_if_over(state, allow))
 
     def _next_pass_if_over(self, state: Mapping[str, Any], allow: Collection[str]) -> Mapping[str, Any]:
-        Position.from_state(state, self._fits, allow)
+        load_stream_state(state, self._stream_identity, allow)
         if not state.get("batch") and not allow:
             return state
         with self._look() as client:
@@ -125,7 +124,7 @@ class WorkerPasses:
             if multiprocessing.parent_process() is not None:  # a worker may end in the middle, without closing this
                 Finalize(client, client.close, exitpriority=10)
             client.load_state_dict(seal(start))
-            states = _States(client, start, worker, workers, ranks.world_size)
+            states = _States(client, worker, workers, ranks.world_size)
             try:
                 for batch in client:
                     state = states.behind_next() if with_state else None
@@ -153,30 +152,19 @@ class _States:
     of some workers only it is the place between, with the point that was known before.
     """
 
-    def __init__(self, client: Client, start: Mapping[str, Any], worker: int, workers: int, world_size: int) -> None:
+    def __init__(self, client: Client, worker: int, workers: int, world_size: int) -> None:
         self._client = client
-        self._before: dict[str, Any] = dict(start)
+        self._before = client._session.progress.position
         self._worker, self._workers, self._world_size = worker, workers, world_size
-        self._next = int(start["batch"]) + (worker + 1) * world_size
+        self._next = self._before.batch + (worker + 1) * world_size
 
     def behind_next(self) -> dict[str, Any]:
-        now = self._client.state_dict()
+        now = self._client._session.progress.position
         before, self._before = self._before, now
         batch, self._next = self._next, self._next + self._workers * self._world_size
         if self._worker == self._workers - 1:
-            return now
-        between = {"batch": batch, "point": before["point"], "checksums": join_checksums(before, now)}
-        return seal({**now, **between})
-
-
-def beginning_of_pass(state: Mapping[str, Any], pass_id: int, bounds: Sequence[int] | None) -> dict[str, Any]:
-    """Return the state at the beginning of pass ``pass_id`` of the stream that ``state`` is of. ``bounds``: of its
-    buckets, where they are known."""
-    fresh: dict[str, Any] = {
-        "pass": pass_id, "batch": 0, "beyond": [], "facts": [], "point": None, "checksums": join_checksums()
-    }  # fmt: skip
-    known = {} if bounds is None else {"bounds": list(bounds)}
-    return seal({**{key: value for key, value in state.items() if key != "buckets"}, **fresh, **_buckets(known)})
+            return self._client._state_at(now)
+        return self._client._state_at(now.before(batch, before))
 
 
 def _pass_after(state: Mapping[str, Any]) -> dict[str, Any]:

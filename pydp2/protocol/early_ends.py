@@ -48,18 +48,18 @@ def from_frames(frames: Iterable[Buffer]) -> list[list[Any]]:
     early_ends: list[list[Any]] = []
     for frame in frames:
         if memoryview(frame).nbytes > HEADER_LIMIT:
-            raise RemoteProtocolError(f"a frame of facts of {memoryview(frame).nbytes} bytes")
+            raise RemoteProtocolError(f"a frame of early-end records of {memoryview(frame).nbytes} bytes")
         try:
             group = unpackb(frame, max_array_len=_MAX_PER_FRAME, max_map_len=0, max_ext_len=0, max_bin_len=0)
         except Exception as error:  # msgpack raises many kinds; all mean the same here
-            raise RemoteProtocolError(f"facts that are not msgpack: {type(error).__name__}") from None
+            raise RemoteProtocolError(f"early-end records that are not msgpack: {type(error).__name__}") from None
         if not isinstance(group, list):
-            raise RemoteProtocolError("facts must be lists of [file, ordinal, reason]")
+            raise RemoteProtocolError("early-end records must be lists of [file, sample index, reason]")
         for early_end in group:
             if not isinstance(early_end, list) or [type(value) for value in early_end] != [int, int, str]:
-                raise RemoteProtocolError("facts must be lists of [file, ordinal, reason]")
+                raise RemoteProtocolError("early-end records must be lists of [file, sample index, reason]")
             if not 0 <= min(early_end[:2]) <= max(early_end[:2]) < INT_LIMIT:
-                raise RemoteProtocolError("facts must have numbers from 0 to below 2**62")
+                raise RemoteProtocolError("early-end records must have numbers from 0 to below 2**62")
         early_ends += group
     return early_ends
 
@@ -68,6 +68,6 @@ def split_frames(message_name: str, body: Sequence[Buffer], frame_count: int) ->
     """Split the last ``frame_count`` frames off those of a message; return the others, and the early-end records that
     the last ones hold. ``message_name``: its name."""
     if frame_count > len(body):
-        raise RemoteProtocolError(f"{message_name}: {frame_count} frames of facts, but {len(body)} in all")
+        raise RemoteProtocolError(f"{message_name}: {frame_count} frames of early-end records, but {len(body)} in all")
     edge = len(body) - frame_count
     return list(body[:edge]), from_frames(body[edge:])

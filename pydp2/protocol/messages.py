@@ -17,7 +17,7 @@ from msgpack import packb, unpackb
 from pydp2.errors import LocalProtocolError, RemoteProtocolError
 from pydp2.protocol.figures import clip_figure
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
 HEADER_LIMIT = 64 * 1024
 INT_LIMIT = 1 << 62  # all numbers on the wire are below it, so that sums and shared memory of 64 bits hold them
 _MAX_ITEMS = 4096  # items in one list; msgpack makes room for as many as a list says it has, before it has seen one

@@ -1,12 +1,12 @@
 """Compare all that two streams depend on, because a state is only good where all of it is the same; and check
-the numbers in a state."""
+the values in a state."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pydp2.errors import OptionError, OptionTypeError
+from pydp2.errors import OptionError, OptionTypeError, StateMismatch
 from pydp2.protocol.messages import INT_LIMIT
 
 CODE_FIELDS = ("provider_source", "args")
@@ -56,6 +56,15 @@ def check_bool(value: Any) -> bool:
     if type(value) is not bool:
         raise ValueError(f"{value!r:.40} where true or false is needed")
     return value
+
+
+def damaged(field: str, error: Exception) -> StateMismatch:
+    """Return the error for a state whose ``field`` cannot be used, because of ``error``."""
+    if isinstance(error, OptionError):
+        return StateMismatch(str(error))
+    if isinstance(error, KeyError):
+        return StateMismatch(f"the state cannot be read: {field} lacks {error}: it is damaged")
+    return StateMismatch(f"the state cannot be read: {field}: {error}: it is damaged")
 
 
 def _shortened(value: Any) -> str:

@@ -31,10 +31,6 @@ class Place(NamedTuple):
         """True if nothing of the pass was taken."""
         return not self.position.batch and not self.offset
 
-    def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
-        """Return the place as plain data."""
-        return {"state": self.position.with_later_checksums().to_state(identity), "offset": self.offset}
-
 
 class Cursor:
     """Rows of ``stream``, pass by pass. Rows that only fill a batch up are left out."""
@@ -115,7 +111,7 @@ class Cursor:
             return False
         for number in range(len(entries) + 1):
             before = entries[number][0] if number < len(entries) else self._behind_entry(number - 1)
-            if _index(before) == _index(place.position):
+            if before.index == place.position.index:
                 break
         else:
             if not (opens and place.is_start):
@@ -125,7 +121,7 @@ class Cursor:
         self._fetched, self._behind = (entries, number), before
         if number == len(entries) and opens and not self._is_open:
             self._open()
-            if _index(self._behind) != _index(place.position):
+            if self._behind.index != place.position.index:
                 return False
         if place.offset:
             self.fetch()
@@ -143,13 +139,13 @@ class Cursor:
     def begin(self, position: Any) -> None:
         """Begin the pass at whose start ``position`` is. Nothing happens if it has begun and no batch was taken."""
         entries, taken = self._fetched
-        if self.batch is None and _index(self._behind) == _index(position):
+        if self.batch is None and self._behind.index == position.index:
             if taken < len(entries) or self._is_open:
                 return
         else:
             self.leave()
         self._open()
-        if _index(self._behind) != _index(position):
+        if self._behind.index != position.index:
             self.go_to(Place(position))
 
     def go_to(self, place: Place, *, start: Any = None, opens: bool = True) -> None:
@@ -161,16 +157,16 @@ class Cursor:
         self._is_known = False
         self.leave()
         first = place.position if start is None else start
-        self.stream.load_state_dict(first.to_state(self.stream._stream_identity))
+        self.stream.load_state_dict(self.stream._state_of(first))
         if self.jumps and not first.batch:
             self.stream._jump(first)
         self.jumps = False
-        if not opens and _index(first) == _index(place.position):
+        if not opens and first.index == place.position.index:
             self._behind = first
             self._is_known = True
             return
         self._open()
-        while _index(self._behind) < _index(place.position):
+        while self._behind.index < place.position.index:
             if not self.fetch():
                 self._open()
         if place.offset and not (self.fetch() and place.offset <= len(self._rows)):
@@ -194,10 +190,10 @@ class Cursor:
         if not entries or entries[-1][1] is None:
             return True
         now, behind = self.stream._session.progress, self._behind_entry(len(entries) - 1)
-        if self._passes and now.state is LoopState.BETWEEN and _index(now.position) == (behind.pass_id + 1, 0):
+        if self._passes and now.state is LoopState.BETWEEN and now.position.index == (behind.pass_id + 1, 0):
             entries.append((behind, None))  # the end was found, and an exception came before it was kept
             return True
-        return self._is_open and _index(now.position) == _index(behind)
+        return self._is_open and now.position.index == behind.index
 
     def _behind_entry(self, number: int) -> Any:
         """Return the position behind entry ``number`` of what was fetched."""
@@ -217,7 +213,3 @@ class Cursor:
     def _drop(self) -> None:
         """Drop the batch in hand."""
         self.batch, self._rows, self._offset = None, Columns.empty(self.stream.slots), 0
-
-
-def _index(position: Any) -> tuple[int, int]:
-    return position.pass_id, position.batch

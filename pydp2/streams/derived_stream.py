@@ -1,8 +1,8 @@
 """Make a stream of the batches of other streams, with passes, states and loops as a client has them.
 
-A subclass cuts its batches from cursors, and says what its positions are (``pass_id``, ``batch``, ``places`` of the
-sources, ``next_pass()``, ``to_state(identity)``). This class keeps cursors and position together: after an exception in
-the middle of a batch, and after a state was loaded, the cursors go where the position says.
+A subclass cuts its batches from cursors, and says what its positions are (:class:`DerivedPosition`). This class keeps
+cursors and position together: after an exception in the middle of a batch, and after a state was loaded, the cursors go
+where the position says.
 """
 
 from __future__ import annotations
@@ -11,22 +11,34 @@ import contextlib
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydp2.client.connection import CLOSE_SECONDS
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
+from pydp2.client.saved_state import check_seal, open_state, save
 from pydp2.client.session import ClientGuard
-from pydp2.client.state_check import check_plain, check_seal, check_version, damaged
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import BadSample, ClientUseError, Error, OptionError, StateMismatch
-from pydp2.protocol.stream_identity import check_allow, check_int, differences
+from pydp2.order.stream_state import StreamPosition
+from pydp2.protocol.stream_identity import check_int, damaged
 from pydp2.streams.cursor import Cursor, Place
 
-VERSION = 2
 Cut = tuple[Batch | None, Any]
 """A batch, None at the end of the pass, and the position behind it."""
+
+
+@dataclass(slots=True)
+class DerivedPosition(StreamPosition):
+    """Position of a stream that is made of others. ``places``: where it stands in each of its sources."""
+
+    places: tuple[Place, ...] = ()
+
+    def next_pass(self) -> DerivedPosition:
+        """Return the position before the pass that follows."""
+        raise NotImplementedError
 
 
 class DerivedStream(Stream):
@@ -64,8 +76,12 @@ class DerivedStream(Stream):
         """Return the batch behind ``position``, where the cursors are."""
 
     @abstractmethod
-    def _from_state(self, state: dict[str, Any], allow: Collection[str]) -> Any:
-        """Return the position of a state whose ``fits`` is right. Raises StateMismatch, KeyError, TypeError or
+    def _own_fields(self, position: Any) -> dict[str, Any]:
+        """Return as plain data what a state at ``position`` has besides pass, batch and the states of the sources."""
+
+    @abstractmethod
+    def _from_state(self, state: Mapping[str, Any], allow: Collection[str]) -> Any:
+        """Return the position of a state whose stream identity is right. Raises StateMismatch, KeyError, TypeError or
         ValueError for what cannot be one."""
 
     # -- states --------------------------------------------------------------------------------------------------------
@@ -84,11 +100,7 @@ class DerivedStream(Stream):
             ClientUseError: ``after`` is no batch of this stream, or of a pass before.
         """
         now = self._session.progress
-        position = now.position if after is None else position_after(after, now)
-        if position.batch and self._is_relaxed(self):
-            raise StateMismatch('order="relaxed" has no state in the middle of a pass; take it between passes')
-        state: dict[str, Any] = position.to_state(self._stream_identity)
-        return state
+        return self._state_at(now.position if after is None else position_after(after, now))
 
     def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
         """Go to where ``state`` was taken: the next iteration continues there. The same batches follow as would have
@@ -116,30 +128,28 @@ class DerivedStream(Stream):
                 del session.current_call[0]
 
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
-        check_plain(state)
-        if not isinstance(state, dict) or type(state.get("version")) is not int:
-            raise StateMismatch("a state must be what state_dict() returned")
-        check_version(state["version"], VERSION)
-        check_allow(allow)  # else the state would be blamed
-        if not isinstance(state.get("fits"), dict):
-            raise damaged("fits", ValueError("it is no object"))
-        if differs := differences(state["fits"], own_fits(self._stream_identity)):
-            raise StateMismatch(
-                f"the state was saved for another stream: {'; '.join(differs)}; use the values that it was saved with"
-            )
+        plain = open_state(state, self._stream_identity, allow)
         try:
-            position = self._from_state(state, allow)
+            position = self._from_state(plain, allow)
         except StateMismatch:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise damaged(
-                ", ".join(name for name in state if name not in ("version", "fits", "digest")), error
+                ", ".join(name for name in state if name not in ("version", "stream_identity", "digest")), error
             ) from None
         check_seal(state)
         return position
 
-    def _place_of(self, state: dict[str, Any], cursor: Cursor, allow: Collection[str]) -> Place:
-        """Return the place of a source, which :meth:`Place.to_state` made ``state`` of."""
+    def _state_of(self, position: Any, *, rows_behind: bool = False) -> dict[str, Any]:
+        sources = [
+            {"state": cursor.stream._state_of(place.position, rows_behind=True), "offset": place.offset}
+            for cursor, place in zip(self._cursors, position.places, strict=True)
+        ]
+        content = {**position.position, **self._own_fields(position), "sources": sources}
+        return save(content, self._stream_identity)
+
+    def _place_of(self, state: Mapping[str, Any], cursor: Cursor, allow: Collection[str]) -> Place:
+        """Return the place of a source, of which a state of this stream has ``state``."""
         return Place(cursor.stream._position_of(state["state"], allow), check_int(state["offset"]))
 
     def __length_hint__(self) -> int:
@@ -150,10 +160,9 @@ class DerivedStream(Stream):
     def _rank(self) -> tuple[int, int]:
         return self._cursors[0].stream._rank
 
-    def _is_relaxed(self, stream: Stream) -> bool:
-        if isinstance(stream, DerivedStream):
-            return any(self._is_relaxed(cursor.stream) for cursor in stream._cursors)
-        return stream._stream_identity.get("order") == "relaxed"
+    @property
+    def _is_relaxed(self) -> bool:
+        return any(cursor.stream._is_relaxed for cursor in self._cursors)
 
     # -- passes --------------------------------------------------------------------------------------------------------
     def _begin(self) -> None:
@@ -177,7 +186,7 @@ class DerivedStream(Stream):
 
     def _check_can_seek(self, position: Any) -> None:
         """Raise StateMismatch, and give the pass up, if a source has no state at ``position``."""
-        if position.batch and self._is_relaxed(self):
+        if position.batch and self._is_relaxed:
             self._session.progress = self._session.progress._replace(state=LoopState.FAILED, loop=None)
             self._astray(jumps=True)
             raise StateMismatch(
@@ -293,8 +302,3 @@ class DerivedStream(Stream):
             if session.is_reentrant:
                 return
         self._end()
-
-
-def own_fits(identity: dict[str, Any]) -> dict[str, Any]:
-    """Return what a stream itself depends on, without its sources, whose states say it for them."""
-    return {name: value for name, value in identity.items() if name != "sources"}

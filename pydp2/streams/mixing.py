@@ -20,7 +20,6 @@ from pydp2.api.service import connect, load
 from pydp2.api.sources import Files, Source
 from pydp2.client.describe import Fact
 from pydp2.client.progress import LoopState
-from pydp2.client.state_check import seal
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.columns import Columns
@@ -40,7 +39,7 @@ from pydp2.options.values import Choice, value_text
 from pydp2.protocol.stream_identity import check_bool, check_int
 from pydp2.providers import Provider
 from pydp2.streams.cursor import Place
-from pydp2.streams.derived_stream import VERSION, Cut, DerivedStream, own_fits
+from pydp2.streams.derived_stream import Cut, DerivedPosition, DerivedStream
 from pydp2.streams.mixture_draws import BLOCK, drawn_before_end, thresholds, words_of_block
 
 _LEAST_MEMORY = 1 << 20
@@ -69,20 +68,12 @@ class MixedBatch(Batch):
         return self._indices
 
 
-@dataclass(frozen=True, slots=True)
-class MixPosition:
-    """Position before batch ``batch`` of pass ``pass_id``: word ``word`` chooses next. ``ended``: which sources have
-    ended in this pass."""
+@dataclass(slots=True)
+class MixPosition(DerivedPosition):
+    """Position in a mixture: word ``word`` chooses next. ``ended``: which sources have ended in this pass."""
 
-    pass_id: int
-    batch: int
-    word: int
-    places: tuple[Place, ...]
-    ended: tuple[bool, ...]
-
-    def with_later_checksums(self) -> MixPosition:
-        """Return this position: its places see to it."""
-        return self
+    word: int = 0
+    ended: tuple[bool, ...] = ()
 
     def next_pass(self) -> MixPosition:
         """Return the position before the pass that follows, in which each source begins its next pass."""
@@ -90,16 +81,7 @@ class MixPosition:
             place if ended and place.is_start else Place(place.position.next_pass())
             for place, ended in zip(self.places, self.ended, strict=True)
         )
-        return MixPosition(self.pass_id + 1, 0, 0, places, (False,) * len(places))
-
-    def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
-        """Return the position as plain data."""
-        sources = zip(self.places, identity["sources"], strict=True)
-        return seal({
-            "version": VERSION, "fits": own_fits(identity), "pass": self.pass_id, "batch": self.batch,
-            "word": self.word, "ended": list(self.ended), "world_size": identity["sources"][0][1],
-            "sources": [place.to_state(fits) for place, (fits, _) in sources],
-        })  # fmt: skip
+        return _before_pass(self.pass_id + 1, places)
 
 
 class Mixture(DerivedStream):
@@ -131,7 +113,7 @@ class Mixture(DerivedStream):
         self._begun_empty = [False] * len(streams)
         self._rows = [0] * len(streams)
         places = tuple(Place(stream._session.progress.position) for stream in streams)
-        super().__init__(streams, MixPosition(0, 0, 0, places, (False,) * len(places)), job.batch_size)
+        super().__init__(streams, _before_pass(0, places), job.batch_size)
         self._stream_identity = {
             "kind": "mixture",
             "weights": [str(weight) for weight in weights],
@@ -140,7 +122,6 @@ class Mixture(DerivedStream):
             "last_batch": job.last_batch,
             "stopping_strategy": stopping_strategy,
             "batching_method": batching_method,
-            "sources": [(stream._stream_identity, stream._rank[1]) for stream in streams],
         }
 
     if TYPE_CHECKING:
@@ -233,10 +214,12 @@ class Mixture(DerivedStream):
                 f"pass {pass_id} begins where the one before it has left the sources, with "
                 f"stopping_strategy={self._stopping!r}, so it cannot be had by number; load a state"
             )
-        places = self._places_before(position, pass_id)
-        return MixPosition(pass_id, 0, 0, places, (False,) * len(places))
+        return _before_pass(pass_id, self._places_before(position, pass_id))
 
-    def _from_state(self, state: dict[str, Any], allow: Collection[str]) -> MixPosition:
+    def _own_fields(self, position: MixPosition) -> dict[str, Any]:
+        return {"word": position.word, "ended": list(position.ended), "world_size": self._rank[1]}
+
+    def _from_state(self, state: Mapping[str, Any], allow: Collection[str]) -> MixPosition:
         ranks, now = check_int(state["world_size"], 1), self._rank[1]
         sources = state["sources"]
         if ranks != now and self._batching == "random":
@@ -252,7 +235,7 @@ class Mixture(DerivedStream):
                 f"the state is in the middle of batches that {ranks} ranks share, and there are {now}: another "
                 f"world_size can take up a mixture between passes, or with batching_method='per_stream'"
             )
-        return MixPosition(check_int(state["pass"]), check_int(state["batch"]), check_int(state["word"]), places, ended)
+        return MixPosition(check_int(state["pass"]), check_int(state["batch"]), places, check_int(state["word"]), ended)
 
     def _seek(self, position: MixPosition) -> None:
         self._begun_empty = [False] * len(self._cursors)
@@ -380,13 +363,17 @@ class Mixture(DerivedStream):
         return sources[np.searchsorted(edges, self._words[1][offset : offset + count], side="right")]
 
 
+def _before_pass(pass_id: int, places: tuple[Place, ...]) -> MixPosition:
+    return MixPosition(pass_id, 0, places, 0, (False,) * len(places))
+
+
 def _with_last_batch(state: dict[str, Any], stream: Stream) -> dict[str, Any]:
     """Return the state of a source as if it had ended as ``stream`` does: several ranks drop a last batch of a source,
     and one rank keeps it."""
     if isinstance(stream, DerivedStream):
         return state
-    fits = {**state["state"]["fits"], "last_batch": stream._stream_identity["last_batch"]}
-    return {**state, "state": {**state["state"], "fits": fits}}
+    identity = {**state["state"]["stream_identity"], "last_batch": stream._stream_identity["last_batch"]}
+    return {**state, "state": {**state["state"], "stream_identity": identity}}
 
 
 def _common_slots(sources: Mapping[str, Stream]) -> Slots:

@@ -7,7 +7,7 @@ sequence, or a piece of one, whose tokens stand side by side. "wrapped" cuts one
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.client.describe import Fact
-from pydp2.client.state_check import seal
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.columns import Array, Columns, expand_ranges, offsets
@@ -25,7 +24,7 @@ from pydp2.options.tables import check_keywords, takes
 from pydp2.options.values import Choice, integer_from, value_text
 from pydp2.protocol.stream_identity import check_bool, check_int
 from pydp2.streams.cursor import Cursor, Place
-from pydp2.streams.derived_stream import VERSION, Cut, DerivedStream, own_fits
+from pydp2.streams.derived_stream import Cut, DerivedPosition, DerivedStream
 from pydp2.streams.packed_rows import (
     Ints,
     LaidRows,
@@ -96,24 +95,17 @@ class _Window(NamedTuple):
     is_last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PackPosition:
-    """Position before batch ``batch`` of pass ``pass_id``. ``document``: the number of the sequence at ``places``;
-    ``skip``: its tokens that are used, or the rows of its window; ``carried``: tokens of the pass before; ``start``: of
-    the source, from where to go to the place."""
+@dataclass(slots=True)
+class PackPosition(DerivedPosition):
+    """Position in packed sequences. ``document``: the number of the sequence at ``places``; ``skip``: its tokens that
+    are used, or the rows of its window; ``carried``: tokens of the pass before; ``start``: of the source, from where to
+    go to the place."""
 
-    pass_id: int
-    batch: int
-    places: tuple[Place, ...]
     skip: int = 0
     document: int = 0
     ended: bool = False
     carried: Pieces | None = None
     start: Any = None
-
-    def with_later_checksums(self) -> PackPosition:
-        """Return this position: its places see to it."""
-        return self
 
     def next_pass(self) -> PackPosition:
         """Return the position before the pass that follows. Tokens are carried there if this one has ended."""
@@ -123,17 +115,6 @@ class PackPosition:
         if carried is not None:
             carried = carried._replace(document=carried.document - self.document) if self.ended else None
         return PackPosition(self.pass_id + 1, 0, (following,), carried=carried)
-
-    def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
-        """Return the position as plain data."""
-        carried = self.carried
-        return seal({
-            "version": VERSION, "fits": own_fits(identity), "pass": self.pass_id, "batch": self.batch,
-            "skip": self.skip, "document": self.document, "ended": self.ended,
-            "rank": list(identity["sources"][1]),
-            "carried": carried and [[t.tolist() for t in carried.tokens], *(each.tolist() for each in carried[1:])],
-            "sources": [self.places[0].to_state(identity["sources"][0])],
-        })  # fmt: skip
 
 
 class PackedSequences(DerivedStream):
@@ -165,7 +146,6 @@ class PackedSequences(DerivedStream):
         self._stream_identity = {
             "kind": "packed sequences", "slots": list(numbers), "length": length, "batch_size": batch_size,
             "strategy": strategy, "last_row": ends[0], "last_batch": ends[1], "pad_token": pad_token,
-            "sources": (stream._stream_identity, stream._rank),
         }  # fmt: skip
 
     if TYPE_CHECKING:
@@ -238,7 +218,14 @@ class PackedSequences(DerivedStream):
         first = min((each.places[0].position for each in positions), key=lambda at: (at.pass_id, at.batch))
         return replace(positions[rank], start=first)
 
-    def _from_state(self, state: dict[str, Any], allow: Collection[str]) -> PackPosition:
+    def _own_fields(self, position: PackPosition) -> dict[str, Any]:
+        carried = position.carried
+        return {
+            "skip": position.skip, "document": position.document, "ended": position.ended, "rank": list(self._rank),
+            "carried": carried and [[t.tolist() for t in carried.tokens], *(each.tolist() for each in carried[1:])],
+        }  # fmt: skip
+
+    def _from_state(self, state: Mapping[str, Any], allow: Collection[str]) -> PackPosition:
         (source,) = state["sources"]
         place, ended = self._place_of(source, self._cursors[0], allow), check_bool(state["ended"])
         if ended and not place.is_start:

@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
-from pydp2.client.state_check import check_state
+from pydp2.client.saved_state import beginning_of_pass, check_state
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, JobTaken, OptionTypeError, ProviderError, StateMismatch
@@ -35,7 +35,7 @@ from pydp2.frameworks.shared_service import (
     keep_service,
     open_service,
 )
-from pydp2.frameworks.worker_passes import PassRecord, beginning_of_pass
+from pydp2.frameworks.worker_passes import PassRecord
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 from pydp2.torch.tensor_loader import Loader, of_stream, ranks_of

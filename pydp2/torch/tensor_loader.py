@@ -65,7 +65,7 @@ class Loader(FrameworkLoader[Tensors]):
             return self.state_dict()
         now = self.client._session.progress
         position = now.position if now.position.pass_id == now.coming_pass else now.position.next_pass()
-        return _as_text(position.to_state(self.client._stream_identity))
+        return _as_text(self.client._state_of(position))
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()

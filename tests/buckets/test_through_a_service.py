@@ -14,7 +14,7 @@ import pydp2_samples
 import pytest
 
 import pydp2
-from pydp2.client.state_check import seal
+from pydp2.client.saved_state import seal
 from pydp2.errors import OptionError, StateMismatch
 
 SET: dict[str, Any] = {"root": pydp2_samples.path("sequence"), "args": {"dictionary": "dictionary.txt"}, "seed": 1}

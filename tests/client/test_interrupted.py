@@ -77,7 +77,7 @@ def sign(batch: pydp2.Batch) -> Sign:
 
 
 def place(state: dict[str, Any]) -> tuple[int, int, list[int]]:
-    return state["pass"], state["batch"], state["beyond"]
+    return state["pass"], state["batch"], state["acknowledged_ahead"]
 
 
 def comparable(kind: str, state: dict[str, Any]) -> Any:

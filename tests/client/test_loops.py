@@ -395,7 +395,7 @@ def test_dynamic_a_state_behind_a_batch_lacks_what_was_taken_later(
         mine += [next(streams[0]) for _ in range(5)]
         for k in range(7):
             state = one.state_dict(after=mine[k])
-            used = {*range(state["batch"]), *state["beyond"]}
+            used = {*range(state["batch"]), *state["acknowledged_ahead"]}
             assert used >= {batch.index for batch in mine[: k + 1]}
             assert not used & {batch.index for batch in mine[k + 1 :]}
             assert used <= {batch.index for batch in mine[: k + 1]} | {*theirs}

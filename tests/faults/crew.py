@@ -126,13 +126,13 @@ class Crew:
                 now = time.monotonic()
                 state = client.state_dict()
                 text = f"{batch.pass_id} {batch.index} {sign_batch(batch)} {batch.pool_weight}"
-                early_ends = tuple((file, y) for file, y, _ in state["facts"])
+                early_ends = tuple((file, y) for file, y, _ in state["early_ends"])
                 steps += 1
                 with self._change:
                     given = Given(batch.pass_id, batch.index, text, early_ends)
                     self.kept.give(me.who, batch.pass_id, batch.index, given)
                     if steps % self._every == 0:
-                        self.kept.save(me.who, state, (state["pass"], state["batch"]), state["beyond"])
+                        self.kept.save(me.who, state, (state["pass"], state["batch"]), state["acknowledged_ahead"])
                     me.has_begun = True
                     if client._connection._line is not line:
                         line = client._connection._line
@@ -235,10 +235,10 @@ class Crew:
             every = sorted((one for some in mine for one in some), key=lambda one: one.index)
             early_ends = every[-1].early_ends if every else ()
             assert all(one.early_ends == early_ends[: len(one.early_ends)] for one in every), (
-                f"pass {pass_id}: facts were changed"
+                f"pass {pass_id}: early ends were changed"
             )
             assert set(early_ends) <= {(file, y) for file, y, _ in setup["raising"]}, (
-                f"pass {pass_id}: facts {early_ends}"
+                f"pass {pass_id}: early ends {early_ends}"
             )
             wanted = expected(
                 data.counts, data.pool_size, self.job["batch_size"], seed, pass_id, setup["shuffle"],

@@ -17,7 +17,7 @@ import pytest
 
 import pydp2
 from pydp2.client.received import ReceivedBatch
-from pydp2.client.state_check import seal
+from pydp2.client.saved_state import seal
 from pydp2.errors import ServiceLost
 
 from ..conftest import open_files
@@ -53,7 +53,7 @@ def seen(batch: pydp2.Batch) -> Any:
 
 def stream(data: pydp2.Client, passes: int = 3) -> list[Any]:
     """All batches, and after each the state, but for what belongs to the service, and where chunks ended."""
-    other = {"fits": None, "checksums": None, "digest": None}
+    other = {"stream_identity": None, "checksums": None, "digest": None}
     return [(seen(batch), data.state_dict() | other) for _ in range(passes) for batch in data]
 
 

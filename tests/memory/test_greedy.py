@@ -209,7 +209,7 @@ def test_numbers_of_batches_that_are_not_wanted_may_be_as_many_as_a_message_hold
     with raw_trainers(service.address) as raw:
         odd = raw()
         assert isinstance(odd.attach(share="dynamic", **JOB), m.Welcome)
-        odd.begin(credit=3, beyond=[2**61 + n for n in range(4000)])
+        odd.begin(credit=3, ahead=[2**61 + n for n in range(4000)])
         assert isinstance(odd.hear(), m.BatchHead)
         assert a_pass(service) == BATCHES
 

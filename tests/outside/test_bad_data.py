@@ -189,7 +189,7 @@ def test_many_files_may_end_early_also_before_the_first_batch_and_in_a_state(
         states: list[str] = []
         whole = consume(data, lambda _: states.append(json.dumps(data.state_dict())))
         assert (whole.error, len(whole.samples)) == (None, 1000)
-        assert len(json.loads(states[0])["facts"]) == 1000
+        assert len(json.loads(states[0])["early_ends"]) == 1000
         data.load_state_dict(json.loads(states[3]))
         assert consume(data).batches == whole.batches[4:]
     assert len(lines(tmp_path / "bad.jsonl")) == 1000

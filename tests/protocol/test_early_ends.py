@@ -18,7 +18,7 @@ text = st.text(st.characters(codec="utf-8"), max_size=300)
 
 
 @given(st.lists(st.tuples(number, number, text).map(list)))
-def test_facts_arrive_equal(early_ends: list[list[Any]]) -> None:
+def test_early_end_records_arrive_equal(early_ends: list[list[Any]]) -> None:
     assert from_frames(to_frames(early_ends)) == early_ends
 
 
@@ -43,15 +43,15 @@ def test_no_frame_is_larger_than_a_client_may_send_however_many_and_long_they_ar
         )),
     ],
 )  # fmt: skip
-def test_what_cannot_be_facts_is_refused(frame: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="facts"):
+def test_what_cannot_be_early_end_records_is_refused(frame: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="early-end records"):
         from_frames([frame])
 
 
-def test_facts_are_told_from_the_frames_before_them() -> None:
+def test_early_end_records_are_told_from_the_frames_before_them() -> None:
     early_ends = [[1, 2, "why"]]
     body = [b"pool", *to_frames(early_ends)]
     assert split_frames("BeginPass", body, 1) == ([b"pool"], early_ends)
     assert split_frames("BeginPass", [b"pool"], 0) == ([b"pool"], [])
-    with pytest.raises(RemoteProtocolError, match="BeginPass: 3 frames of facts, but 2 in all"):
+    with pytest.raises(RemoteProtocolError, match="BeginPass: 3 frames of early-end records, but 2 in all"):
         split_frames("BeginPass", body, 3)

@@ -352,11 +352,11 @@ def test_dynamic_a_state_holds_what_was_used_out_of_turn(
         had = [next(other).index for _ in range(9)]
         state = json.loads(json.dumps(fast.state_dict()))
     assert state["batch"] == held
-    assert set(had[:-1]) <= {*state["beyond"]}
+    assert set(had[:-1]) <= {*state["acknowledged_ahead"]}
     with pydp2.load(FILES, address, workers=1, share="dynamic", **OPTIONS) as data:
         data.load_state_dict(state)
         rest = [numbered(batch) for batch in data]
-    assert rest == [one for one in alone if one[0] >= held and one[0] not in state["beyond"]]
+    assert rest == [one for one in alone if one[0] >= held and one[0] not in state["acknowledged_ahead"]]
 
 
 def test_ranks_of_a_job_must_agree_in_what_makes_its_stream(service: pydp2.Service) -> None:

@@ -191,7 +191,7 @@ def test_buckets_are_known_to_one_that_was_killed_again_before_its_first_batch(
 def used_by(rank: int, folder: Path) -> int:
     """Before which batch all of a rank's are used, as it is written down."""
     (job,) = decode((folder / LAST).read_bytes())[1]
-    return int(next((place[4] for place in job["places"] if place[0] == rank), 0))
+    return int(next((place[4] for place in job["ranks"] if place[0] == rank), 0))
 
 
 def test_what_a_dead_rank_had_not_used_is_kept_over_a_restart(

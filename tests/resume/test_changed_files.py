@@ -90,8 +90,8 @@ def pool_of(state: dict[str, Any]) -> tuple[dict[int, list[int]], set[int]]:
     files, indices = decode_samples(sample_set.set_from_text(point["pool"]))
     if point["ended"] and point["offset"]:
         order = np.arange(len(files))
-        if state["fits"]["shuffle"]:
-            order = permutation(state["fits"]["seed"], state["pass"], "tail", len(files))
+        if state["stream_identity"]["shuffle"]:
+            order = permutation(state["stream_identity"]["seed"], state["pass"], "tail", len(files))
         rest = np.sort(order[point["offset"] :])
         files, indices = files[rest], indices[rest]
     found: dict[int, list[int]] = {}
@@ -421,5 +421,5 @@ def test_a_service_with_less_credit_than_a_comparison_needs_goes_on_and_compares
 
 def test_a_state_of_an_older_release_is_refused(stopped: Callable[..., Any]) -> None:
     state, _, load = stopped("bounded pool", 0)
-    with load() as data, pytest.raises(StateMismatch, match=r"version 1, this pydp2 reads version 2: .* an older"):
-        data.load_state_dict({**state, "version": 1})
+    with load() as data, pytest.raises(StateMismatch, match=r"version 2, this pydp2 reads version 3: .* an older"):
+        data.load_state_dict({**state, "version": 2})

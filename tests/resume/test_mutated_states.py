@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pydp2
-from pydp2.client.state_check import seal
+from pydp2.client.saved_state import seal
 from pydp2.errors import NotRepeatable, OptionError, StateMismatch
 from pydp2.frameworks.shared_service import Ranks
 from pydp2.frameworks.worker_passes import WorkerPasses
@@ -240,10 +240,10 @@ def test_the_field_is_named(streams: Any) -> None:
     for bad, named in (
         ({**state, "pass": -1}, "pass: -1"),
         ({**state, "batch": True}, "batch: True"),
-        ({**state, "beyond": [1, "x"]}, "beyond: 'x'"),
-        ({**state, "beyond": list(range(1 << 20, 1 << 21))}, "beyond: "),
-        ({**state, "facts": [[0, 1]]}, "facts: "),
-        ({**state, "fits": []}, "fits: "),
+        ({**state, "acknowledged_ahead": [1, "x"]}, "acknowledged_ahead: 'x'"),
+        ({**state, "acknowledged_ahead": list(range(1 << 20, 1 << 21))}, "acknowledged_ahead: "),
+        ({**state, "early_ends": [[0, 1]]}, "early_ends: "),
+        ({**state, "stream_identity": []}, "stream_identity: "),
         ({**state, "buckets": {"bounds": 3}}, "buckets: 3"),
         ({**state, "point": {**point, "index": 0.5}}, "as index, it has 0.5"),
         ({**state, "point": {**point, "lanes": [[0, 1]]}}, r"as lanes\[0\]"),
@@ -252,7 +252,10 @@ def test_the_field_is_named(streams: Any) -> None:
         ({**state, "point": {1: 2}}, r"state\['point'\] has a key of type int"),
         ({**state, "point": deep(80)}, r"state\['point'\]\[0\]\[0\].* is nested more than 64 deep"),
         ({**state, "pass": 1 << 70}, r"state\['pass'\] is a number of 71 bits"),
-        ({**state, "facts": [[1, 2, "\ud800"]]}, r"state\['facts'\]\[0\]\[2\] is a text with half a character"),
+        (
+            {**state, "early_ends": [[1, 2, "\ud800"]]},
+            r"state\['early_ends'\]\[0\]\[2\] is a text with half a character",
+        ),
         ({**state, "pass": np.int64(1)}, r"state\['pass'\] must be plain data .*got int64"),
     ):
         with pytest.raises(StateMismatch, match=named):

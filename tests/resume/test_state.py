@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client.state_check import seal
+from pydp2.client.saved_state import seal
 from pydp2.errors import ServiceLost, StateMismatch
 
 FILES = [[f * 1000 + i for i in range(n)] for f, n in enumerate([300, 0, 7, 450, 300, 1, 260, 300, 299, 301, 5, 400])]
@@ -147,7 +147,7 @@ def test_the_state_is_there_when_the_service_is_gone(
 def test_files_that_ended_early_end_there_again(
     provider_file: Callable[..., str], text_files: Callable[..., list[str]], tmp_path: Any
 ) -> None:
-    """What a fact says holds after a restore, even where the file would give more by then."""
+    """What an early-end record says holds after a restore, even where the file would give more by then."""
     code = PROVIDERS["bounded pool"] + """
 def process(settings, filename):
     import pathlib
@@ -159,7 +159,7 @@ def process(settings, filename):
     address, files = provider_file(code), text_files(FILES)
     with pydp2.load(files, address, on_error="skip", **OPTIONS) as client:
         seen, states = passes(client, 1)
-        assert json.loads(states[-2][1])["facts"][0][:2] == [3, 50]
+        assert json.loads(states[-2][1])["early_ends"][0][:2] == [3, 50]
         open(files[3] + ".mended", "w").close()
         client.load_state_dict(json.loads(states[-10][1]))
         assert go_on(client, 1) == seen[-9:-8]
@@ -209,8 +209,8 @@ def test_a_damaged_or_newer_state_is_refused_and_the_stream_stays_where_it_was(
         seen, states = passes(client, 1)
         good = json.loads(states[-3][1])
         for bad in (
-            {}, [], None, "x", {**good, "version": 99}, {**good, "batch": -1}, {**good, "fits": 3},
-            {**good, "facts": [[1]]}, {**good, "point": {**good["point"], "pool": "!"}},
+            {}, [], None, "x", {**good, "version": 99}, {**good, "batch": -1}, {**good, "stream_identity": 3},
+            {**good, "early_ends": [[1]]}, {**good, "point": {**good["point"], "pool": "!"}},
         ):  # fmt: skip
             with pytest.raises(StateMismatch):
                 client.load_state_dict(bad)

@@ -11,7 +11,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -19,15 +19,13 @@ from typing import Any
 import numpy as np
 
 from pydp2 import CacheType, provider
-from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, decode_checksums
 from pydp2.data.columns.columns import Columns
 from pydp2.data.rowstore.cells import CellAllocator, CellRows, CellStore
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import BudgetExceeded, Error, FileCondemned, SampleTooLarge
 from pydp2.host.worker import chunk_builder
 from pydp2.host.worker.loop import LoopOptions, WorkerLoop
-from pydp2.order.batcher import BatchCut
-from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BUCKET_OF_BATCH
 from pydp2.protocol.file_ranges import DROPPED_COST, SAMPLE_COST
@@ -38,7 +36,6 @@ from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, JobPlan, PassBroken, PassEnded, PassRunner
-from pydp2.server.snapshots.job_snapshot import PassSnapshot, ResumePoint
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
 
@@ -142,8 +139,8 @@ class Worker(WorkerLoop):
     def open(self) -> int:
         """Its generators of the pass that is read now."""
         said = [m.decode(message)[0] for message in self.inbox]
-        over = [message.reading for message in said if isinstance(message, m.EndDispatch)]
-        return sum(task.is_open and task.reading not in over for task in self._tasks)
+        over = [message.dispatch_id for message in said if isinstance(message, m.EndDispatch)]
+        return sum(task.is_open and task.dispatch_id not in over for task in self._tasks)
 
     def die(self) -> None:
         self.wire.dead = True
@@ -187,9 +184,7 @@ class Trainer:
         self.leaves = case.leaves
         self.rewinds = case.rewinds
         self.credit = self.delivered = 0
-        self.points: list[
-            tuple[SnapshotPoint | None, dict[int, tuple[int, str]], int, dict[str, Any], LoggedChecksums]
-        ] = []
+        self.points: list[tuple[StreamState, int]] = []  # the state behind each batch, and the rows of padding so far
         self.merged: list[dict[int, int]] = []  # before each batch, how far the merge had come in each file
         self.told: dict[int, set[int]] = {}  # files that ended early before a batch, when it was cut first
         self.buckets: dict[str, Any] = {}  # what the trainer knows of them
@@ -227,10 +222,10 @@ class Trainer:
         self.outcomes.append(outcome)
         if self.plan.buckets is not None:
             self.buckets = {**self.buckets, "group": self.plan.buckets.group_size}
-        self.points, self.told = [(None, {}, 0, dict(self.buckets), NO_CHECKSUMS)], {}
+        self.points, self.told = [(StreamState(pass_id, buckets=dict(self.buckets)), 0)], {}
         self.merged = [{}]
         outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
-        self._read(self.job.begin(pass_id, PassSnapshot(buckets=self.buckets)))
+        self._read(self.job.begin(self.points[0][0]))
 
     def _read(self, reading: FileDispatcher) -> None:
         self.reading = reading
@@ -269,24 +264,19 @@ class Trainer:
         The service may know more early ends than those before that batch: other ranks were told."""
         outcome = self.outcome
         batch = self.world.random.randrange(len(self.points))
-        point, early_ends, outcome.padding, self.buckets, checksums = self.points[batch]
-        checksums = decode_checksums(checksums.by_file().encode(), len(self.world.case.files)).logged()
+        state, outcome.padding = self.points[batch]
+        self.buckets = state.buckets
+        state = StreamState.from_dict(state.to_dict(), files=len(self.world.case.files))
         if self.world.random.random() < 0.5:
-            early_ends = self.points[-1][1]
-        self.told |= {index: {*ends} for index, (_, ends, *_) in enumerate(self.points)}
+            state.early_ends = self.points[-1][0].early_ends
+        self.told |= {index: {*at.early_ends} for index, (at, _) in enumerate(self.points)}
         if self.world.case.change:
             self._change(batch)
         del self.merged[batch + 1 :]
         del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
-        if point is not None:
-            point = SnapshotPoint.from_wire(point.to_wire(), point.pool, len(self.world.case.files))
         self.leave()
         self.job = self._new_job()
-        self._read(
-            self.job.begin(
-                outcome.pass_id, PassSnapshot(ResumePoint(batch, 0, point, [], checksums), early_ends, self.buckets)
-            )
-        )
+        self._read(self.job.begin(state))
 
     def _change(self, batch: int) -> None:
         """Change a file, mostly one of which the merge had taken samples before ``batch``."""
@@ -322,7 +312,7 @@ class Trainer:
             match self.job.next_group():
                 case None:
                     return
-                case BatchGroup([CutBatch(cut, picked, bucket)], _, _, point, early_ends, checksums, _):
+                case BatchGroup([CutBatch(cut, picked, bucket)], after, _):
                     self.credit -= 1
                     sample = picked.columns().arrays
                     picked.release()
@@ -332,7 +322,8 @@ class Trainer:
                     outcome.padding += cut.padding
                     self.delivered += 1
                     self.buckets = {k: v for k, v in bucket.items() if k not in BUCKET_OF_BATCH}
-                    self._keep(cut, point, early_ends, outcome.padding, checksums)
+                    assert after.buckets == self.buckets
+                    self._keep(after, outcome.padding)
                     self.world.check()
                 case PassEnded(_, _, dropped, _):
                     outcome.dropped = dropped
@@ -347,24 +338,14 @@ class Trainer:
             if not self.over:
                 self.begin(outcome.pass_id + 1)
 
-    def _keep(
-        self,
-        cut: BatchCut,
-        point: SnapshotPoint | None,
-        early_ends: list[list[Any]],
-        padding: int,
-        checksums: LoggedChecksums,
-    ) -> None:
+    def _keep(self, state: StreamState, padding: int) -> None:
         """What the trainer's state would be after this batch."""
-        if point is not None and point.in_tail and cut.tail_consumed:
-            point = replace(point, batch_index=cut.index + 1, tail_consumed=cut.tail_consumed)
-        ends = {file: (y, why) for file, y, why in early_ends}
-        self.points.append((point, ends, padding, self.buckets, checksums))
+        self.points.append((state, padding))
         self.merged.append(self._reached() if self.world.case.change else {})
         index = len(self.points) - 1
         if self.world.change is not None and not self.world.change.merged:
             return
-        assert self.told.get(index, self.points[-1][1].keys()) == self.points[-1][1].keys(), "as when it was cut first"
+        assert self.told.get(index, state.early_ends.keys()) == state.early_ends.keys(), "as when it was cut first"
 
 
 class _Rows:

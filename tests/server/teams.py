@@ -12,7 +12,6 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from pydp2.client.position import Position
 from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum
 from pydp2.data.columns.sample_set import encode_set
 from pydp2.data.packers.packer import Packer
@@ -24,12 +23,13 @@ from pydp2.options.tables import JobOptions
 from pydp2.order.batcher import BatchCut
 from pydp2.order.saved_pool import encode_pool
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.used_word import pack_used
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, PassBroken, PassEnded
 from pydp2.server.sessions.rank_registry import GroupOptions
 from pydp2.server.sessions.trainer_group import TrainerGroup
-from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassSnapshot
+from pydp2.server.snapshots.job_snapshot import JobSnapshot
 
 SLOTS = Slots((integer_value(1 << 20),), ("n",))
 LEASE = 30.0
@@ -73,13 +73,13 @@ class Numbers:
         self._rows = [rows for rows in self._rows if rows._holders]
         return self._rows
 
-    def begin(self, pass_id: int, start: PassSnapshot, world: int) -> str:
+    def begin(self, start: StreamState, world: int) -> str:
         assert not self.running
-        batch, saved, beyond = start.at.batch_index, start.at.point, start.at.acknowledged_ahead
+        pass_id, batch, saved = start.pass_id, start.batch, start.point
         assert saved is None or saved.batch_index <= batch
-        self.pass_id, self._next, self._beyond, self._world = pass_id, batch, set(beyond), world
+        self.pass_id, self._next, self._ahead, self._world = pass_id, batch, set(start.acknowledged_ahead), world
         self._point = saved
-        self._log, self._log_before = ChecksumLog(start.at.checksums), NO_CHECKSUMS
+        self._log, self._log_before = ChecksumLog(start.checksums), NO_CHECKSUMS
         self.known_buckets = self.known_buckets | {k: v for k, v in start.buckets.items() if k == "bounds"}
         self.running, self.early_ends = True, {**start.early_ends}
         self.begun.append((pass_id, batch))
@@ -104,7 +104,7 @@ class Numbers:
         if self.pool_over_limit or not self.is_read:
             return None
         first = self._next
-        while self._next in self._beyond:
+        while self._next in self._ahead:
             self._next += 1
         group = [*range(self._next, min(self.length, self._next + self._world))]
         short = len(group) < self._world
@@ -122,7 +122,8 @@ class Numbers:
         self._note(range(first, self._next))
         cuts = [CutBatch.of(BatchCut(n, np.zeros(1, np.int64), 1, 1), picked(n), self.buckets) for n in group]
         self._rows += [cut.rows for cut in cuts]
-        return BatchGroup(cuts, self._next, 0, self._point, [], self._log.view(), self._log_before)
+        after = StreamState(self.pass_id, self._next, point=self._point, checksums=self._log.view())
+        return BatchGroup(cuts, after, self._log_before)
 
     def _note(self, batches: Iterable[int]) -> None:
         """Each batch is a file of its own."""
@@ -137,7 +138,7 @@ class Trainer:
     session: str
     rank: int
     peer: bytes = b""
-    position: Position = field(default_factory=Position)
+    position: StreamState = field(default_factory=StreamState)
     run: int = 0
     done: int = 0
     inbox: list[m.Message] = field(default_factory=list)
@@ -168,17 +169,17 @@ class Trainer:
             self.error, self.position = None, self.position.next_pass()
 
 
-def position_at(batch: int) -> Position:
+def position_at(batch: int) -> StreamState:
     """The position of a state behind that many batches of the first pass."""
     log = ChecksumLog()
     for n in range(batch):
         log.note(n, FileChecksum(1, n, True))
-    return Position(0, batch, checksums=log.view())
+    return StreamState(0, batch, checksums=log.view())
 
 
-def check_checksums(at: Position) -> None:
+def check_checksums(at: StreamState) -> None:
     """A position has the checksums of all that was read since its point."""
-    first = 0 if at.point is None else at.point.saved["index"]
+    first = 0 if at.point is None else at.point.batch_index
     assert {*range(first, at.batch), *at.acknowledged_ahead} <= {*at.checksums.by_file().files.tolist()}
 
 
@@ -275,7 +276,7 @@ class World:
     def _attach(self, trainer: Trainer) -> None:
         attach = m.Attach(m.WIRE_VERSION, "default", trainer.rank, self.team.registry.world, trainer.session, {}, 1)
         place = self.team.attach(trainer.peer, attach, self.now)
-        trainer.position = Position.from_welcome(place)
+        trainer.position = StreamState.from_welcome(place)
         self.deliver()
 
     def lose_rows(self) -> None:
@@ -291,7 +292,7 @@ class World:
         else:
             self.begin(trainer, trainer.position.before_pass(pass_id), after_pass=True)
 
-    def begin(self, trainer: Trainer, loaded: Position | None = None, *, after_pass: bool = False) -> None:
+    def begin(self, trainer: Trainer, loaded: StreamState | None = None, *, after_pass: bool = False) -> None:
         """It begins to iterate, or goes on after ``loaded``."""
         if loaded is not None:
             trainer.position = loaded
@@ -309,15 +310,13 @@ class World:
         trainer.done = trainer.said = 0
         trainer.asked = trainer.prefetch
         at = trainer.position
-        saved = None if at.point is None else SnapshotPoint.from_wire(at.point.saved, at.point.pool, 1)
-        point = {} if at.point is None else at.point.saved
-        begin = m.BeginPass(
-            trainer.run, at.pass_id, at.batch, trainer.prefetch, point, 0, at.acknowledged_ahead, trainer.loaded,
-            at.buckets, trainer.named, trainer.after_pass, [], trainer.answered,
+        begin, frames = at.to_wire(trainer.run, trainer.prefetch)
+        begin = replace(
+            begin, state_name=trainer.loaded, is_repeat=trainer.named, after_pass=trainer.after_pass,
+            was_answered=trainer.answered,
         )  # fmt: skip
         trainer.named = bool(trainer.loaded)
-        start = PassSnapshot.asked_by(begin, saved, checksums=trainer.position.checksums.by_file().logged())
-        self.team.begin(trainer.peer, begin, start, self.now)
+        self.team.begin(trainer.peer, begin, StreamState.from_wire(begin, frames, self.numbers.length), self.now)
         trainer.spoke = self.now
         self.serve()
 

@@ -22,11 +22,11 @@ from pydp2.order.cached_pass import CachedPassBatcher
 from pydp2.order.plan import BucketPlan
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.stream_state import StreamState
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.sessions.pass_runner import BatchGroup, JobPlan, PassBroken, PassEnded, PassRunner
-from pydp2.server.snapshots.job_snapshot import PassSnapshot, ResumePoint
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)), ("n", "s"))
 LIMIT = 1 << 20
@@ -94,11 +94,12 @@ def told(job: PassRunner, outcome: Any) -> Any:
         )
         for each in outcome.batches
     ]  # fmt: skip
-    return batches, outcome.after, outcome.tail_consumed, outcome.point, outcome.early_ends, seen
+    after = outcome.after
+    return batches, after.batch, after.tail[1], after.point, after.early_ends, seen
 
 
-def begin(job: PassRunner, pass_id: int = 1, world: int = 1, early_ends: Any = None, **at: Any) -> None:
-    job.begin(pass_id, PassSnapshot(ResumePoint(**at), early_ends or {}), world)
+def begin(job: PassRunner, pass_id: int = 1, world: int = 1, **at: Any) -> None:
+    job.begin(StreamState(pass_id, **at), world)
 
 
 def one_pass(job: PassRunner, whole: bool, **how: Any) -> list[Any]:
@@ -136,7 +137,7 @@ def test_it_is_the_pass_that_merge_and_store_would_make(
     beyond = data.draw(st.sets(st.integers(0, len(quick)), max_size=3))
     batch = data.draw(st.integers(0, max(0, len(quick) - 2)))
     quick, slow = (
-        one_pass(job, whole, batch_index=batch, acknowledged_ahead=beyond)
+        one_pass(job, whole, batch=batch, acknowledged_ahead=[*beyond])
         for job, whole in zip(jobs, (True, False), strict=True)
     )
     assert quick == slow
@@ -160,7 +161,7 @@ def test_a_state_from_the_middle_of_it_goes_on_as_if_it_had_never_stopped(
     assert point.in_tail
     saved = replace(point, batch_index=after, tail_consumed=gone)
     for job in (quick, slow):
-        rest = one_pass(job, False, batch_index=after, point=saved, world=world)
+        rest = one_pass(job, False, batch=after, point=saved, world=world)
         assert [each[0] for each in rest if len(each) == 6] == [each[0] for each in groups[number + 1 :]]
 
 
@@ -181,7 +182,7 @@ def test_a_pass_that_needs_a_merge_takes_from_the_cache_what_it_would_copy_into_
             cache_fill.memory.offer(len(files), None, [[0, "n", "as it has to be"]])
             cache_fill.memory.finish_file(len(files))
         job = job_of([*files, []] if dropped else files, case, cache_fill, buckets=buckets)
-        job.begin(pass_id)
+        begin(job, pass_id)
         assert isinstance(job._store, AppendOnlyStore) is row_store
         assert not row_store or job.pool_figures()["memory"] == 0
         found.append(one_pass(job, isinstance(job._batcher, CachedPassBatcher), pass_id=pass_id))

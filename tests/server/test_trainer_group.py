@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from pydp2.client.position import Position
 from pydp2.data.columns.checksum_log import joined
 from pydp2.errors import JobTaken, OptionError, ProviderError, RemoteProtocolError, Rewound, from_wire
 from pydp2.options.timing import DEFAULT_TIMING
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.server.snapshots.job_snapshot import PassState
@@ -55,7 +55,7 @@ def test_all_ranks_say_the_same_position_after_the_same_step() -> None:
         made.begin(trainer)
     for step in range(1, 9):
         assert [made.next(trainer) for trainer in trainers] == [3 * step - 3, 3 * step - 2, 3 * step - 1]
-        states = [trainer.position.to_state({}) for trainer in trainers]
+        states = [trainer.position.to_dict() for trainer in trainers]
         assert states[0] == states[1] == states[2]
         assert states[0]["batch"] == 3 * step
 
@@ -186,11 +186,11 @@ def test_a_rank_that_was_cut_off_before_it_had_anything_of_its_state_is_told_how
         made.numbers.errors = {3: ProviderError(text)}
     one, other = made.come(0), made.come(1)
     for trainer in (one, other):
-        made.begin(trainer, Position(3), after_pass=by_number)
+        made.begin(trainer, StreamState(3), after_pass=by_number)
     assert made.next(one) is None
     assert str(one.error or "") == text
     if is_next_begun:
-        one.position = Position(4)
+        one.position = StreamState(4)
         made.begin(one)
     if killed:
         made.crash()
@@ -284,14 +284,14 @@ def test_a_loaded_state_rewinds_all_and_those_who_load_it_too_join() -> None:
     for _ in range(5):
         made.next(one)
         made.next(other)
-    state = one.position.to_state({})
+    state = one.position.to_dict()
     for _ in range(4):
         made.next(one)
         made.next(other)
     one.used.clear()
     other.used.clear()
     one.hand = other.hand = None
-    made.begin(one, Position.from_state(state, {}))
+    made.begin(one, StreamState.from_dict(state))
     assert made.next(other) is None
     assert isinstance(other.error, Rewound)
     made.begin(other)
@@ -299,11 +299,11 @@ def test_a_loaded_state_rewinds_all_and_those_who_load_it_too_join() -> None:
     assert isinstance(other.error, Rewound), "going on in the old generation"
     other.hand = None
     other.used.clear()
-    made.begin(other, Position.from_state(state, {}))
+    made.begin(other, StreamState.from_dict(state))
     assert len(made.numbers.begun) == 2, "it joins"
     run_out(made, [one, other])
     assert made.used() == [(0, n) for n in range(10, 40)]
-    made.begin(one, Position.from_state(state, {}))
+    made.begin(one, StreamState.from_dict(state))
     assert made.numbers.begun[-1] == (0, 10), "a second time opens the next generation"
 
 
@@ -338,7 +338,7 @@ def test_a_rank_that_comes_with_its_state_to_a_service_started_again_is_not_held
     for trainer in (made.come(0), made.come(1)):
         made.begin(trainer)
         made.vanish(trainer)
-    one, state = made.come(0), Position(0)
+    one, state = made.come(0), StreamState(0)
     made.begin(one, state)
     made.write()
     made.crash()
@@ -351,7 +351,7 @@ def test_a_rank_that_comes_with_its_state_to_a_service_started_again_is_not_held
     assert made.used() == [(0, 0)]
 
 
-def begun_from_a_state(length: int) -> tuple[World, Trainer, Trainer, Position]:
+def begun_from_a_state(length: int) -> tuple[World, Trainer, Trainer, StreamState]:
     """Two ranks that have loaded the state behind their first step, and that state."""
     made = World(length, 2)
     one, other = made.come(0), made.come(1)
@@ -442,7 +442,7 @@ def test_a_rank_that_leaves_its_pass_after_another_has_gone_back_leaves_no_pass_
     """Its word that it leaves may come later than the state that the other has loaded: it is another process."""
     made, one, other, _ = begun_from_a_state(12)
     assert [made.next(one), made.next(other)] == [2, 3]
-    start = Position()
+    start = StreamState()
     made.begin(one, start)
     made.leave(other)
     made.begin(other, start)
@@ -522,7 +522,7 @@ def test_ranks_are_sent_the_checksums_from_batch_to_batch_also_where_a_point_lie
         for rank in ranks:
             before = rank.position
             assert made.next(rank) is not None
-            first = 0 if before.point is None else before.point.saved["index"]
+            first = 0 if before.point is None else before.point.batch_index
             known = joined([before.checksums, rank.position.checksums]).by_file()
             assert {*range(first, rank.position.batch)} <= {*known.files.tolist()}
 

@@ -8,8 +8,8 @@ from copy import deepcopy
 
 import pytest
 
-from pydp2.client.position import Position
 from pydp2.errors import ProviderError, Rewound
+from pydp2.order.stream_state import StreamState
 from tests.checkpoints import Checkpoints
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World, position_at
@@ -36,7 +36,7 @@ def read_on(made: World, trainer: Trainer, pass_id: int = 0) -> list[int]:
     return [n for at, n in trainer.used[before:] if at == pass_id]
 
 
-def loaded_by_one_of_two(length: int, at: int) -> tuple[World, Trainer, Trainer, Position]:
+def loaded_by_one_of_two(length: int, at: int) -> tuple[World, Trainer, Trainer, StreamState]:
     """A job in which one of two trainers has loaded the state before batch ``at``."""
     made = World(length, 1, dynamic=True)
     one, other = begun(made)
@@ -389,7 +389,7 @@ def test_who_is_told_to_load_a_state_goes_on_from_it_and_each_batch_comes_once(s
     then are those of the stream, whatever the service knows when it is started again."""
     choose, made = drawn(seed, shared=0.7, lengths=(1, 3, 10, 40))
     count = choose.choice([2, 3]) if made.team.registry.dynamic else made.team.registry.world
-    kept = Checkpoints[Position, tuple[int, int]](count, shared=made.team.registry.dynamic)
+    kept = Checkpoints[StreamState, tuple[int, int]](count, shared=made.team.registry.dynamic)
     trainers = [made.come(0 if kept.shared else rank) for rank in range(count)]
     for who, trainer in enumerate(trainers):
         kept.save(who, deepcopy(trainer.position), (0, 0))
@@ -413,7 +413,7 @@ def test_who_is_told_to_load_a_state_goes_on_from_it_and_each_batch_comes_once(s
     assert batches == [(p, n) for p in range(2) for n in range(made.numbers.length)]
 
 
-def step(made: World, kept: Checkpoints[Position, tuple[int, int]], trainers: Sequence[Trainer], who: int) -> None:
+def step(made: World, kept: Checkpoints[StreamState, tuple[int, int]], trainers: Sequence[Trainer], who: int) -> None:
     """What ``who`` does next, as a program does that saves states and loads them where it has to."""
     trainer = trainers[who]
     made.now += 0.1

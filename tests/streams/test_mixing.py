@@ -414,7 +414,7 @@ def test_a_state_of_another_mixture_is_refused_and_the_text_says_what_differs(
 
 
 @pytest.mark.parametrize(
-    "damage", [None, {}, {"version": 3}, {"word": -1}, {"sources": []}, {"ended": [True]}, {"ended": [0, 0, 0]}]
+    "damage", [None, {}, {"version": 4}, {"word": -1}, {"sources": []}, {"ended": [True]}, {"ended": [0, 0, 0]}]
 )
 def test_a_damaged_or_newer_state_is_refused_and_the_stream_stays_where_it_was(damage: Any) -> None:
     with three() as mixed:
@@ -582,7 +582,7 @@ def test_ranks_share_addresses_by_batch_without_further_options(provider_file: C
         pydp2.launch(LISTS[0][0], provider_file(PROVIDER), workers=1) as service,
         pydp2.mix({service.address: 1}, batching_method="per_stream", batch_size=8, rank=0, world_size=2) as mixed,
     ):
-        assert mixed.state_dict()["sources"][0]["state"]["fits"]["last_batch"] == "drop"
+        assert mixed.state_dict()["sources"][0]["state"]["stream_identity"]["last_batch"] == "drop"
 
 
 def test_lists_may_share_a_quarantine(provider_file: Callable[[str], str], tmp_path: Path) -> None:

@@ -384,7 +384,7 @@ def test_rows_of_whole_sequences_carry_no_tokens() -> None:
 
 def loaded(stream: ListStream, strategy: str, state: dict[str, Any]) -> pydp2.PackedSequences:
     """Rows of ``stream``, which go on from ``state`` although the list has changed."""
-    stream._stream_identity = state["sources"][0]["state"]["fits"]
+    stream._stream_identity = state["sources"][0]["state"]["stream_identity"]
     rows = pydp2.pack_sequences(stream, slot=0, length=6, batch_size=2, strategy=strategy)  # type: ignore[arg-type]
     rows.load_state_dict(state)
     return rows

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
 
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import OptionError, StateMismatch
+from pydp2.errors import OptionError
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.options.tables import JobOptions, job_options, place_options
 from pydp2.order.random_bits import ORDER_VERSION
 from pydp2.protocol import messages as m
-from pydp2.protocol.early_ends import by_file
 from pydp2.server.available_memory import POOL_OVERHEAD, SERVER_BASE_BYTES, AvailableMemory
 from pydp2.server.cache.disk_messages import CacheOrigin, cache_key
 from pydp2.server.cache.file_format import FORMAT_VERSION
 from pydp2.server.sessions.bucket_options import parse_bucket_options
-from pydp2.server.sessions.bucket_options import stream_identity as fits_buckets
+from pydp2.server.sessions.bucket_options import stream_identity as bucket_identity
 from pydp2.server.sessions.pass_runner import JobPlan
 
 _PLAN_OPTIONS = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
@@ -137,7 +136,7 @@ def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: Fil
         **{name: getattr(plan, name) for name in ("shuffle", *_PLAN_OPTIONS)},
         **{name: declared[name] for name in declared if name not in ("shuffle", "slots")},
         "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
-        **fits_buckets(plan.buckets, schema.slots),
+        **bucket_identity(plan.buckets, schema.slots),
     }
 
 
@@ -160,18 +159,3 @@ def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str
         list(spec.input_order), spec.root, told, sys.byteorder,
     )  # fmt: skip
     return CacheOrigin(key, spec.provider, files, spec.root, schema.slots, schema.weighted)
-
-
-def check_early_ends(told: Iterable[list[Any]], files: int) -> Mapping[int, tuple[int, str]]:
-    """Return the early-end records that a state holds, by file. Raises StateMismatch for one of a file that the list
-    does not have."""
-    found = by_file(told)
-    if found and (file := max(found)) >= files:
-        raise StateMismatch(f"the state has a fact of file {file}, the list has {files}: it is damaged")
-    return found
-
-
-def check_batch_numbers(begin: m.BeginPass) -> None:
-    """Raise StateMismatch unless the batches that a state has beyond its position are numbers."""
-    if any(type(index) is not int or not 0 <= index < m.INT_LIMIT for index in begin.acknowledged_ahead):
-        raise StateMismatch("the state has a batch number that is not a number: it is damaged")

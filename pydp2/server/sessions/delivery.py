@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.pass_runner import BatchGroup, PassBroken, PassEnded
 from pydp2.server.sessions.trainer import InFlightBatch, Trainer
-from pydp2.server.snapshots.job_snapshot import PassSnapshot, PassState, ResumePoint
+from pydp2.server.snapshots.job_snapshot import PassState
 
 Outcome = BatchGroup | PassEnded | PassBroken
 """What comes next in a pass."""
@@ -25,8 +26,8 @@ class Delivery(Protocol):
     unfinished_states: frozenset[PassState]
     """The states in which a trainer keeps the pass from ending."""
 
-    def begin(self, at: ResumePoint) -> None:
-        """Begin a pass, or go on with one, at ``at``."""
+    def begin(self, start: StreamState) -> None:
+        """Begin a pass, or go on with one, at ``start``."""
         ...
 
     def clear(self) -> None:
@@ -59,7 +60,7 @@ class Delivery(Protocol):
         """Return True if all batches that ``trainer`` needs from ``begin`` on are still to be had."""
         ...
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
+    def join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
         """Go on with ``trainer`` where ``begin`` says, whose position is ``start``."""
         ...
 
@@ -75,12 +76,14 @@ class Delivery(Protocol):
         """Return the first batch that ``trainer`` may still have to be sent."""
         ...
 
-    def resume_point(self) -> ResumePoint:
-        """Return where the pass can be taken up so that no trainer misses a batch that it has not used."""
+    def state(self) -> StreamState:
+        """Return where the pass can be taken up so that no trainer misses a batch that it has not used; what is known
+        of its files and buckets is left out."""
         ...
 
-    def resume_point_after(self, batch: InFlightBatch) -> ResumePoint:
-        """Return where a trainer stands once it has used ``batch``."""
+    def state_after(self, batch: InFlightBatch) -> StreamState:
+        """Return the state of a trainer once it has used ``batch``; what is known of files and buckets may be left
+        out."""
         ...
 
     def is_drained(self) -> bool:

@@ -9,20 +9,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydp2.data.columns.checksum_log import decode_checksums
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.batch_rows import BatchRows
 from pydp2.data.rowstore.host_rows import RowServers
 from pydp2.data.rowstore.region_layout import RegionLayout
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, Rewound, to_wire
+from pydp2.errors import (
+    Error,
+    JobTaken,
+    OptionError,
+    ProtocolError,
+    RemoteProtocolError,
+    Rewound,
+    StateMismatch,
+    to_wire,
+)
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.options.tables import JobOptions
 from pydp2.order.sample_source import SampleRun
-from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
-from pydp2.protocol.begin_frames import split_begin_frames
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import pack_unchecked
 from pydp2.server.actions import DEFAULT_JOB, Action, Log, SendRowsOf
@@ -34,8 +41,6 @@ from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.sessions.attach import (
     cache_origin,
-    check_batch_numbers,
-    check_early_ends,
     check_memory,
     check_same_options,
     requested_options,
@@ -47,7 +52,6 @@ from pydp2.server.sessions.refused_peers import RefusedPeers
 from pydp2.server.sessions.shared_pool import SharedPool, create_shared_pool
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.sessions.vanished_peer import VanishedPeer
-from pydp2.server.snapshots.job_snapshot import PassSnapshot
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool
@@ -299,7 +303,7 @@ class ClientGateway:
         self.deliver(now)  # before it knows its rank, that is written down: else it could not come back to it
         service = {
             "files": len(self._files), "workers": self._worker_pool.target, "shuffle": job_session.runner.plan.shuffle,
-            "position": position, "fits": job_session.stream_identity, "durable": self._snapshotter.durable,
+            "position": position, "stream_identity": job_session.stream_identity, "durable": self._snapshotter.durable,
             "counts": self._counts_summary(), "loss": self._snapshotter.loss,
         }  # fmt: skip
         self._send(peer, m.Welcome(self._schema.to_wire(), service))
@@ -352,17 +356,13 @@ class ClientGateway:
     def _begin_pass(
         self, job_session: JobSession, peer: bytes, begin: m.BeginPass, body: Sequence[memoryview], now: float
     ) -> None:
-        content, files = split_begin_frames(begin, body), len(self._files)
         try:
-            saved = SnapshotPoint.from_wire(begin.snapshot, content.pool, files) if begin.snapshot else None
-            early_ends = check_early_ends(content.early_ends, files)
-            checksums = decode_checksums(content.checksums, files).logged()
-            check_batch_numbers(begin)
-        except Error as error:
+            start = StreamState.from_wire(begin, body, len(self._files))
+        except (OptionError, StateMismatch) as error:
             self._send(peer, m.Failed(begin.request_id, to_wire(error)))
             return
         self._note_unreachable(job_session, peer, begin.unreachable)
-        job_session.trainers.begin(peer, begin, PassSnapshot.asked_by(begin, saved, early_ends, checksums), now)
+        job_session.trainers.begin(peer, begin, start, now)
 
     def _note_unreachable(self, job_session: JobSession, peer: bytes, addresses: Sequence[Any]) -> None:
         """Note that ``peer`` could not fetch rows from row servers at ``addresses``: those hosts are to send theirs."""

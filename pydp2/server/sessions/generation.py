@@ -48,10 +48,10 @@ class Generation:
     """Stretch of a job that began with the state ``loaded`` ("": with the job), from which the ranks ``joined``
     began."""
 
-    def __init__(self, loaded: str = "", joined: Collection[int] = (), pass_before: int = -1) -> None:
+    def __init__(self, loaded: str = "", joined: Collection[int] = (), previous_pass: int = -1) -> None:
         self.loaded = loaded
         self.joined = {*joined}
-        self.pass_before = pass_before
+        self.previous_pass = previous_pass
         """Pass that all ranks had ended when it began; -1: that was not waited for."""
         self._early_ends: tuple[int, EarlyEnds] = (-1, {})
 
@@ -73,7 +73,7 @@ class Generation:
         """Return True if ``begin`` asks for the pass that all had ended before, whose end ``trainer`` has lost.
         ``known``: it has begun a run since this service was started."""
         heard = begin.after_pass and trainer.has_asked(begin) and known and not trainer.waits_for
-        return not trainer.joined and begin.pass_id == self.pass_before and (heard or not begin.state_name)
+        return not trainer.joined and begin.pass_id == self.previous_pass and (heard or not begin.state_name)
 
     def has_told(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         """Return True if ``begin`` asks again for what ``trainer`` was told the end of in this generation."""

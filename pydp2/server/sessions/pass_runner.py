@@ -29,13 +29,13 @@ from pydp2.order.file_order import block_length, files_in_order
 from pydp2.order.plan import UNBOUNDED, BucketPlan, PassPlan
 from pydp2.order.sample_source import FileFailure
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol.batch_packing import BATCH_COST
-from pydp2.protocol.early_ends import EarlyEnds
+from pydp2.protocol.early_ends import EarlyEnds, by_file
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.sessions.bucket_options import begin_buckets
 from pydp2.server.sessions.padding import PaddingStats
-from pydp2.server.snapshots.job_snapshot import PassSnapshot
 
 _PULLS_PER_CALL = 32  # batches cut in one call
 
@@ -72,18 +72,12 @@ class CutBatch(NamedTuple):
 class BatchGroup(NamedTuple):
     """Batches that go out together, one for each rank, at the end of a pass maybe fewer.
 
-    ``after``: the position of a trainer that has used its batch of the group. ``point`` (None: the start of the pass),
-    ``early_ends`` as ``[file, sample index, reason]`` and ``tail_consumed`` samples of the tail are what the pass can
-    be resumed from then; ``checksums`` are of files that were read since ``point``, and ``checksums_before`` of those
-    read before it, since the point before.
+    ``after``: the state of a trainer that has used its batch of the group. ``checksums_before``: of files that were
+    read before the point of that state, since the point before.
     """
 
     batches: list[CutBatch]
-    after: int
-    tail_consumed: int
-    point: SnapshotPoint | None
-    early_ends: list[list[Any]]
-    checksums: LoggedChecksums = NO_CHECKSUMS
+    after: StreamState
     checksums_before: LoggedChecksums = NO_CHECKSUMS
 
 
@@ -135,7 +129,7 @@ class PassRunner:
         self._cut_batches: list[CutBatch] = []  # of the next group
         self._cut_bytes = 0
         self._end: PassEnded | None = None
-        self._early_ends: list[list[Any]] = []
+        self._early_ends: EarlyEnds = {}  # those that the merge has met
         self.samples = 0  # delivered in this pass
         self.batches = 0
         self.dropped = 0  # bad samples of the pass that is over
@@ -157,18 +151,17 @@ class PassRunner:
         """Bounds of the buckets of all passes, as "bounds"; {} without buckets, and before they are known. A rank
         without a batch does not know them."""
 
-    def begin(self, pass_id: int, start: PassSnapshot | None = None, world: int = 1) -> FileDispatcher:
-        """Begin pass ``pass_id`` at ``start`` (None: its first batch) for ``world`` ranks and return what is read for
-        it. Raises OptionError when the point of ``start`` is no point of this pass."""
-        start = PassSnapshot() if start is None else start
-        saved, early_ends = start.at.point, start.early_ends
+    def begin(self, start: StreamState, world: int = 1) -> FileDispatcher:
+        """Begin a pass at ``start`` for ``world`` ranks and return what is read for it. Raises OptionError when the
+        point of ``start`` is no point of this pass."""
+        pass_id, saved, early_ends = start.pass_id, start.point, start.early_ends
         self.leave()
         self.padding = PaddingStats()
-        self._skip_to = start.at.batch_index
-        self._acknowledged_ahead = frozenset(start.at.acknowledged_ahead)
+        self._skip_to = start.batch
+        self._acknowledged_ahead = frozenset(start.acknowledged_ahead)
         self._world = world
-        self._end, self._early_ends = None, []
-        self._is_compared = saved is None and not start.at.checksums.size
+        self._end, self._early_ends = None, {}
+        self._is_compared = saved is None and not start.checksums.size
         job, provider = self.plan, self.schema
         self.pass_id = pass_id
         self.samples = self.batches = self.dropped = 0
@@ -203,7 +196,7 @@ class PassRunner:
         )
         self.dispatcher = FileDispatcher(
             self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=saved, early_ends=early_ends,
-            checksums=None if plan.relaxed or self._counting else start.at.checksums,
+            checksums=None if plan.relaxed or self._counting else start.checksums,
         )  # fmt: skip
         self.dispatcher.rows_stay = self._may_rows_stay(plan)
         self._begin_batches(plan, order, start)
@@ -215,10 +208,10 @@ class PassRunner:
         needs_values = self._counting or self._cache is not None or plan.buckets is not None
         return self._context.row_servers is not None and self.rows_may_stay and not (needs_values or plan.relaxed)
 
-    def _begin_batches(self, plan: PassPlan, order: npt.NDArray[np.int64], start: PassSnapshot) -> None:
+    def _begin_batches(self, plan: PassPlan, order: npt.NDArray[np.int64], start: StreamState) -> None:
         """Make what cuts the batches of the pass of ``plan``, and the store of their rows."""
         assert self.dispatcher is not None
-        saved = start.at.point
+        saved = start.point
         from_start = self._is_compared and not start.early_ends
         there = cached_rows(plan, self._cache) if from_start and not self._counting else None
         if self._counting:
@@ -356,16 +349,18 @@ class PassRunner:
         self.total_batches += len(batches)
         met = self.dispatcher.losses.met
         if len(self._early_ends) != len(met):
-            self._early_ends = met.copy()
+            self._early_ends = by_file(met)
         last = batches[-1].cut
         if self.plan.buckets is not None:
             longest = [each.bucket["longest"] for each in batches]
             greatest = max(longest) if all(longest) else 0
             batches = [each._replace(bucket=each.bucket | {"group_longest": greatest}) for each in batches]
-        return BatchGroup(
-            batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends,
-            self.dispatcher.logged_checksums(), self.dispatcher.take_checksums_before(),
+        behind = last.index + 1
+        after = StreamState(
+            self.pass_id, behind, [], self._early_ends, self._point(), self.dispatcher.logged_checksums(), self.buckets,
+            (behind, last.tail_consumed),
         )  # fmt: skip
+        return BatchGroup(batches, after, self.dispatcher.take_checksums_before())
 
     def _even_last_group(self, over: PassEnded) -> PassEnded:
         """End the pass where the last batches are not one for each rank."""

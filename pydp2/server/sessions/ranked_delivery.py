@@ -7,18 +7,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.delivery import Outcome
 from pydp2.server.sessions.pass_runner import BatchGroup, PassEnded, PassRunner
 from pydp2.server.sessions.rank_registry import RankRegistry
 from pydp2.server.sessions.trainer import InFlightBatch, Trainer, split_group
 from pydp2.server.sessions.unclaimed import UnclaimedBatches
-from pydp2.server.snapshots.job_snapshot import PassSnapshot, PassState, ResumePoint
+from pydp2.server.snapshots.job_snapshot import PassState
 
 # Groups that may wait for a rank, besides the last one of a pass: so many, and twice what any rank asks for at a time;
 # for a rank that is not there, twice what any rank asked for at first.
 _WINDOW = 4
-_MAX_RESUME_POINTS = 256  # between one look at which are still needed and the next
+_MAX_STATES = 256  # between one look at which are still needed and the next
 
 
 class RankedDelivery:
@@ -34,13 +35,13 @@ class RankedDelivery:
         self._limit = limit
         self._opened = 0  # where the pass began, or was taken up
         self._position = 0  # all batches before this one are cut
-        self._resume_points: deque[ResumePoint] = deque()  # where those that are behind may stand
+        self._states: deque[StreamState] = deque()  # where those that are behind may stand
         self._ahead: deque[Outcome] = deque()  # what comes next, as far as it was looked at
         self._unclaimed = UnclaimedBatches()
 
-    def begin(self, at: ResumePoint) -> None:
-        self._opened = self._position = at.batch_index
-        self._resume_points = deque([replace(at, tail_consumed=0, acknowledged_ahead=[])])
+    def begin(self, start: StreamState) -> None:
+        self._opened = self._position = start.batch
+        self._states = deque([replace(start, acknowledged_ahead=[])])
 
     def clear(self) -> None:
         self._unclaimed.clear()
@@ -96,11 +97,11 @@ class RankedDelivery:
         )
 
     def queue(self, group: BatchGroup) -> None:
-        self._position = group.after
+        self._position = group.after.batch
         if not self._registry.alone:  # a sole trainer knows where it stands
-            self._resume_points.append(_point_after(group))
-            if len(self._resume_points) > _MAX_RESUME_POINTS:
-                self.resume_point()
+            self._states.append(group.after)
+            if len(self._states) > _MAX_STATES:
+                self.state()
         unclaimed: dict[int, InFlightBatch] = {}
         for rank, batch in enumerate(split_group(group)):
             trainer = self._trainers.get(rank)
@@ -129,7 +130,7 @@ class RankedDelivery:
     def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         return begin.first_batch + trainer.rank >= self._opened
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
+    def join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
         trainer.join(begin, start.early_ends)
 
     def acknowledge(self, batches: Iterable[int]) -> None:
@@ -141,17 +142,17 @@ class RankedDelivery:
     def first_missing(self, trainer: Trainer) -> int:
         return trainer.in_flight[0].first if trainer.in_flight else max(self._position, trainer.first_unused)
 
-    def resume_point(self) -> ResumePoint:
+    def state(self) -> StreamState:
         firsts = [each.in_flight[0].first for each in self._trainers.values() if each.in_flight]
         low = min(firsts, default=self._position)
         if (first := self._unclaimed.first) is not None:
             low = min(low, first)
-        while len(self._resume_points) > 1 and self._resume_points[1].batch_index <= low:
-            self._resume_points.popleft()
-        return self._resume_points[0]
+        while len(self._states) > 1 and self._states[1].batch <= low:
+            self._states.popleft()
+        return self._states[0]
 
-    def resume_point_after(self, batch: InFlightBatch) -> ResumePoint:
-        return _point_after(batch.group)
+    def state_after(self, batch: InFlightBatch) -> StreamState:
+        return batch.group.after
 
     def is_drained(self) -> bool:
         return True
@@ -163,7 +164,3 @@ class RankedDelivery:
         window = self._window()
         absent = self._registry.absent > 0 and (self._is_unclaimed_full() or self._runner.pool_over_limit)
         return [each for each in self._trainers.values() if self._is_full(each, window)], absent
-
-
-def _point_after(group: BatchGroup) -> ResumePoint:
-    return ResumePoint(group.after, group.tail_consumed, group.point, [], group.checksums)

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 
 from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, joined
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.delivery import Outcome
 from pydp2.server.sessions.pass_runner import BatchGroup, PassEnded, PassRunner
 from pydp2.server.sessions.rank_registry import RankRegistry
 from pydp2.server.sessions.trainer import InFlightBatch, Trainer, batches_received, split_group, without_received
-from pydp2.server.snapshots.job_snapshot import PassSnapshot, PassState, ResumePoint
+from pydp2.server.snapshots.job_snapshot import PassState
 
 _MAX_CUT_AHEAD = 1000  # batches that may be used beyond one that is not
 
@@ -36,21 +37,21 @@ class SharedDelivery:
         self._checksums = NO_CHECKSUMS  # all of them, since the first point
         self._tail_consumed = 0  # of the tail, before the batch that is cut next
 
-    def begin(self, at: ResumePoint) -> None:
+    def begin(self, start: StreamState) -> None:
         self.clear()
-        self._next = at.batch_index
+        self._next = start.batch
         self._tail_consumed = 0
-        self._used = set(at.acknowledged_ahead)
-        self._points = [(at.point, at.checksums)]
+        self._used = set(start.acknowledged_ahead)
+        self._points = [(start.point, start.checksums)]
         self._loaded = []
-        self._checksums = at.checksums
-        self._note_loaded(at)
+        self._checksums = start.checksums
+        self._note_loaded(start)
 
-    def _note_loaded(self, at: ResumePoint) -> None:
-        """Keep the checksums of ``at`` while batches that were used before are not cut here."""
-        if at.acknowledged_ahead:
-            self._loaded.append((max(at.acknowledged_ahead), at.checksums))
-            self._checksums = self._checksums.extended(at.checksums.since(None))
+    def _note_loaded(self, state: StreamState) -> None:
+        """Keep the checksums of ``state`` while batches that were used before are not cut here."""
+        if state.acknowledged_ahead:
+            self._loaded.append((max(state.acknowledged_ahead), state.checksums))
+            self._checksums = self._checksums.extended(state.checksums.since(None))
 
     def clear(self) -> None:
         for batch in self._waiting:
@@ -66,15 +67,16 @@ class SharedDelivery:
 
     def queue(self, group: BatchGroup) -> None:
         self._waiting += split_group(group)
-        self._next, self._tail_consumed = group.after, group.tail_consumed
+        after = group.after
+        self._next, self._tail_consumed = after.batch, after.tail[1]
         point, known = self._points.pop()
-        if point is group.point:
-            records = group.checksums.since(known)
+        if point is after.point:
+            records = after.checksums.since(known)
         else:
             rest = group.checksums_before.since(known)
             self._points.append((point, known.extended(rest)))
-            records = rest + group.checksums.since(None)
-        self._points.append((group.point, group.checksums))
+            records = rest + after.checksums.since(None)
+        self._points.append((after.point, after.checksums))
         self._checksums = self._checksums.extended(records)
 
     def next_for(self, trainer: Trainer) -> InFlightBatch | None:
@@ -97,9 +99,9 @@ class SharedDelivery:
     def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         return True
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
+    def join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
         self._used.update(trainer.join(begin, start.early_ends))
-        self._note_loaded(start.at)
+        self._note_loaded(start)
         received = batches_received(begin, self._waiting)  # it was given up for lost, and these were taken back
         self._used.update(received)
         self._waiting = deque(without_received(self._waiting, received))
@@ -123,7 +125,7 @@ class SharedDelivery:
     def first_missing(self, trainer: Trainer) -> int:
         return trainer.in_flight[0].first if trainer.in_flight else max(self._next, trainer.first_unused)
 
-    def resume_point(self) -> ResumePoint:
+    def state(self) -> StreamState:
         first = self._first()
         low, consumed = self._next, self._tail_consumed
         if first is not None:
@@ -134,10 +136,12 @@ class SharedDelivery:
             self._loaded = [(last, logged) for last, logged in self._loaded if last >= self._next]
             self._checksums = joined(logged for _, logged in (*self._points, *self._loaded))
         self._used = {index for index in self._used if index > low}
-        return ResumePoint(low, consumed, self._points[0][0], sorted(self._used), self._checksums)
+        return StreamState(
+            self._runner.pass_id, low, sorted(self._used), {}, self._points[0][0], self._checksums, {}, (low, consumed)
+        )
 
-    def resume_point_after(self, batch: InFlightBatch) -> ResumePoint:
-        return self.resume_point()
+    def state_after(self, batch: InFlightBatch) -> StreamState:
+        return self.state()
 
     def is_drained(self) -> bool:
         return not self._waiting and not any(each.in_flight for each in self._trainers.values())

@@ -9,12 +9,13 @@ from typing import Any
 
 from pydp2.data.columns.checksum_log import RECORD_BYTES, LoggedChecksums
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
-from pydp2.protocol.early_ends import to_frames
+from pydp2.protocol.early_ends import to_frames, to_list
 from pydp2.protocol.state_table import next_state
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch
 from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS, TrainerEvent
-from pydp2.server.snapshots.job_snapshot import PassState, RankSnapshot, ResumePoint
+from pydp2.server.snapshots.job_snapshot import PassState, RankSnapshot
 
 
 @dataclass(slots=True)
@@ -225,7 +226,7 @@ class Trainer:
         self.used_count = self.credit = self.first_unused = 0
         self._forget_told()
 
-    def head(self, batch: InFlightBatch, at: ResumePoint) -> tuple[m.BatchHead, list[Any]]:
+    def head(self, batch: InFlightBatch, at: StreamState) -> tuple[m.BatchHead, list[Any]]:
         """Return the message that announces ``batch``, and its frames: rows, new records of checksums, and what else is
         new. ``at``: where the trainer is once it has it."""
         cut, picked = batch.batch.cut, batch.batch.rows
@@ -236,12 +237,12 @@ class Trainer:
             before = batch.group.checksums_before if self.checksums is None else self.checksums.whole()
             records = before.since(self.checksums) + records
         self.point, self.checksums, early_ends = at.point, at.checksums, []
-        if self.met != len(met := batch.group.early_ends):
-            early_ends = to_frames(early_end for early_end in met if early_end[0] not in self.told)
-            self.told.update(file for file, *_ in met)
+        if self.met != len(met := batch.group.after.early_ends):
+            early_ends = to_frames(to_list({file: met[file] for file in met if file not in self.told}))
+            self.told.update(met)
             self.met = len(met)
         head = m.BatchHead(
-            self.run, cut.index, len(picked), cut.size, cut.pool_weight, cut.padding, at.tail_consumed, at.batch_index,
+            self.run, cut.index, len(picked), cut.size, cut.pool_weight, cut.padding, at.tail[1], at.batch,
             at.acknowledged_ahead, {} if point is None else point.to_wire(), len(early_ends), batch.batch.bucket,
             checksum_records=len(records) // RECORD_BYTES,
         )  # fmt: skip

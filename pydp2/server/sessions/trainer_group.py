@@ -15,6 +15,7 @@ from typing import Any
 from pydp2.errors import Error, RemoteProtocolError, to_wire
 from pydp2.options.tables import JobOptions
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.stream_state import StreamPosition, StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.used_word import unpack_used
 from pydp2.server.actions import JobLog
@@ -29,7 +30,7 @@ from pydp2.server.sessions.rejoin import Rejoin, RejoinRequest
 from pydp2.server.sessions.shared_delivery import SharedDelivery
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.sessions.trainer_state import TrainerEvent
-from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassSnapshot, PassState, RankSnapshot
+from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassState, RankSnapshot
 
 _RESTORED_BY = {
     PassState.BEFORE: TrainerEvent.JOIN,
@@ -99,8 +100,8 @@ class TrainerGroup:
                 self._generation.joined.add(trainer.rank)
         self._missing_ranks.rank_returned(trainer)
         if not self.in_pass or trainer.state in (PassState.ENDED, PassState.LEFT):
-            return {"pass": self.runner.pass_id + 1, "batch": 0}
-        return {"pass": self.runner.pass_id, "batch": self.delivery.position_of(trainer)}
+            return StreamPosition(self.runner.pass_id + 1).position
+        return StreamPosition(self.runner.pass_id, self.delivery.position_of(trainer)).position
 
     @property
     def awaits_ranks(self) -> bool:
@@ -126,7 +127,7 @@ class TrainerGroup:
         self.snapshot_due = not self.registry.alone
 
     # -- passes ----------------------------------------------------------------------------------------------------
-    def begin(self, peer: bytes, begin: m.BeginPass, start: PassSnapshot, now: float) -> None:
+    def begin(self, peer: bytes, begin: m.BeginPass, start: StreamState, now: float) -> None:
         """Begin a pass for the trainer ``peer``, go on in one, or go back to a state. ``start``: where, in the words of
         ``begin``."""
         registry = self.registry
@@ -219,23 +220,23 @@ class TrainerGroup:
         if rejoin is None or not rejoin.is_complete(now):
             return
         self._rejoin = None
-        pass_id, start = rejoin.resume_position()
+        start = rejoin.resume_state()
         there = [
             one for one in rejoin.requests.values() if one.trainer.peer and one.trainer.run == one.begin.request_id
         ]
         try:
-            self._open(pass_id, start)
+            self._open(start)
         except Error as error:
             for one in there:
                 self._fail(one.trainer, error)
             return
         for one in there:
-            if one.begin.pass_id > pass_id:
+            if one.begin.pass_id > start.pass_id:
                 one.trainer.move(TrainerEvent.LEAVE)  # or it had ended it
             self._enter_pass(one.trainer, one.begin, one.start)
         self._settle()
 
-    def _enter_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
+    def _enter_pass(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
         """Do what ``begin`` asks for, by where the job stands."""
         pass_id = self.runner.pass_id
         over = begin.pass_id < pass_id + (not self.in_pass)
@@ -281,34 +282,34 @@ class TrainerGroup:
             error, loaded = not_known(self.registry.name, trainer.rank, self.registry.loss), ""
         self._tell(trainer, m.Failed(trainer.run, to_wire(error), loaded))
 
-    def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
+    def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
         try:
             early_ends = {**self._generation.early_ends_of(begin.pass_id), **start.early_ends}
-            self._open(begin.pass_id, replace(start, early_ends=early_ends))
+            self._open(replace(start, early_ends=early_ends))
         except Error as error:
             self._fail(trainer, error)
         else:
             self._join(trainer, begin, start)
 
-    def _open(self, pass_id: int, start: PassSnapshot) -> None:
-        """Begin pass ``pass_id`` at ``start``. Raises Error where that cannot be."""
-        dispatcher = self.runner.begin(pass_id, start, 1 if self.registry.dynamic else self.registry.world)
+    def _open(self, start: StreamState) -> None:
+        """Begin a pass at ``start``. Raises Error where that cannot be."""
+        dispatcher = self.runner.begin(start, 1 if self.registry.dynamic else self.registry.world)
         self._on_begin(dispatcher)
         for each in self.registry.trainers.values():
             each.reset()
-        self.in_pass, self._end, self._start = True, None, start.at.point
-        self._errors = {failed: error for failed, error in self._errors.items() if failed < pass_id}
+        self.in_pass, self._end, self._start = True, None, start.point
+        self._errors = {failed: error for failed, error in self._errors.items() if failed < start.pass_id}
         self._written = self._known()
         self.snapshot_due = not self.registry.alone
-        self.delivery.begin(start.at)
-        if start.at.batch_index:
+        self.delivery.begin(start)
+        if start.batch:
             files, samples = self.runner.run_again
             again = "all that came before is read again"
-            if start.at.point is not None:
+            if start.point is not None:
                 again = f"{files} files are run again, {samples} samples of them a second time"
-            self._log(f"pass {pass_id} is taken up at batch {start.at.batch_index}: {again}", "")
+            self._log(f"pass {start.pass_id} is taken up at batch {start.batch}: {again}", "")
 
-    def _join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
+    def _join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
         if not (self.delivery.can_join(trainer, begin) and self.runner.has_early_ends(start.early_ends)):
             self._fail(trainer, not_known(self.registry.name, trainer.rank, self.registry.loss))
             return
@@ -371,7 +372,7 @@ class TrainerGroup:
                     opened = begin.state_name
                 self._generation.add(each)
             if each.joined:
-                self._enter_pass(each, begin, PassSnapshot.asked_by(begin))
+                self._enter_pass(each, begin, StreamState.without_frames(begin))
             else:
                 self._fail_rewound(each)
 
@@ -398,15 +399,14 @@ class TrainerGroup:
         if not (self.in_pass and runner.do_rows_stay):
             return
         self._log(f"rows of pass {runner.pass_id} are lost with their host and are read again", "rows lost")
-        at = self.delivery.resume_point().with_tail_in_point()
-        start = PassSnapshot(at, dict(runner.early_ends), runner.buckets)
+        start = self._state()
         trainers = [(each, each.state, self.delivery.first_missing(each)) for each in registry.trainers.values()]
         done, errors = {**registry.passed_through}, self._errors
         self.stop()
         if registry.alone:  # its trainer says where it is
             runner.pass_id -= 1
         else:
-            self._open(runner.pass_id, start)
+            self._open(start)
             registry.passed_through.update(done)
             self._errors = errors  # also of this pass: a rank that was told may not have heard it
         for trainer, state, first_missing in trainers:
@@ -417,7 +417,12 @@ class TrainerGroup:
                 trainer.first_unused = first_missing
 
     # -- snapshots -------------------------------------------------------------------------------------------------
-    def snapshot(self, options: JobOptions, fits: dict[str, Any]) -> JobSnapshot:
+    def _state(self) -> StreamState:
+        """Return where the pass under way can be taken up."""
+        runner, state = self.runner, self.delivery.state().with_tail_in_point()
+        return replace(state, early_ends=dict(runner.early_ends), buckets=runner.buckets)
+
+    def snapshot(self, options: JobOptions, identity: dict[str, Any]) -> JobSnapshot:
         """Return what a service writes down of this job so that it can go on. (Of a job of one rank: which trainer has
         it. That trainer knows the rest.)"""
         self.snapshot_due = False
@@ -429,18 +434,17 @@ class TrainerGroup:
         running = None if self._rejoin is None else self._rejoin.snapshot_so_far()
         pass_id = -1 if registry.alone else self.runner.pass_id + (running is not None)
         if self.in_pass and not registry.alone and self.runner.plan.order == "strict":
-            at = self.delivery.resume_point().with_tail_in_point()
-            running = PassSnapshot(at, dict(self.runner.early_ends), self.runner.buckets)
+            running = self._state()
         return JobSnapshot(
-            registry.name, registry.world, options, fits, ranks, pass_id, self._generation.loaded,
+            registry.name, registry.world, options, identity, ranks, pass_id, self._generation.loaded,
             sorted(self._generation.joined), running, {} if registry.alone else self._errors.copy(),
-            self._generation.pass_before, {} if registry.alone else self.runner.known_buckets, self._maybe_stale,
+            self._generation.previous_pass, {} if registry.alone else self.runner.known_buckets, self._maybe_stale,
         )  # fmt: skip
 
     def restore(self, snapshot: JobSnapshot, now: float, *, last: bool = True) -> None:
         """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
         registry = self.registry
-        self._generation = Generation(snapshot.loaded, snapshot.begun_state, snapshot.pass_before)
+        self._generation = Generation(snapshot.loaded, snapshot.begun_from_state, snapshot.previous_pass)
         self._errors = {**snapshot.errors}
         known = (rank for rank in snapshot.ranks if rank.session or registry.dynamic)
         registry.restore(map(Trainer.from_snapshot, known), now)
@@ -453,11 +457,9 @@ class TrainerGroup:
         if registry.dynamic:
             self.runner.pass_id -= 1
             waits = {rank.rank for rank in snapshot.ranks if rank.state in _UNFINISHED}
-            self._rejoin = Rejoin(
-                waits, now + registry.lease, dynamic=True, pass_id=snapshot.pass_id, snapshot=snapshot.running
-            )
+            self._rejoin = Rejoin(waits, now + registry.lease, dynamic=True, snapshot=snapshot.running)
             return
-        self._open(snapshot.pass_id, snapshot.running)
+        self._open(snapshot.running)
         self._errors = {**snapshot.errors}  # also of this pass, which some ranks may have been told
         for rank in snapshot.ranks:
             trainer = registry.trainers.get(rank.rank)
@@ -519,7 +521,7 @@ class TrainerGroup:
         for trainer in self.registry.trainers.values():
             while trainer.state is PassState.IN and trainer.credit > 0 and (batch := self.delivery.next_for(trainer)):
                 batch.batch.rows.retain()  # until they are sent
-                self.out.append((trainer.peer, *trainer.head(batch, self.delivery.resume_point_after(batch))))
+                self.out.append((trainer.peer, *trainer.head(batch, self.delivery.state_after(batch))))
 
     def _finish(self) -> None:
         """Tell trainers that have used all their batches that there are no more; not those that have yet to load."""

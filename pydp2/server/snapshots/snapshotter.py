@@ -18,7 +18,7 @@ from pydp2.server.snapshots.state_dir import StateDir
 class _Trainers(Protocol):
     """Trainers of a job, as :class:`pydp2.server.sessions.trainer_group.TrainerGroup` has them."""
 
-    def snapshot(self, options: JobOptions, fits: dict[str, Any]) -> JobSnapshot:
+    def snapshot(self, options: JobOptions, identity: dict[str, Any]) -> JobSnapshot:
         """Return what is written down of the job."""
         ...
 
@@ -127,7 +127,7 @@ class Snapshotter:
             self._state.close()
 
 
-def _plain(fits: dict[str, Any]) -> dict[str, Any]:
-    """Return ``value`` as it comes out of a file."""
-    plain: dict[str, Any] = msgpack.unpackb(msgpack.packb(fits))
+def _plain(identity: dict[str, Any]) -> dict[str, Any]:
+    """Return ``identity`` as it comes out of a file."""
+    plain: dict[str, Any] = msgpack.unpackb(msgpack.packb(identity))
     return plain

@@ -23,7 +23,7 @@ from pydp2.errors import OptionError, StateMismatch
 from pydp2.options.timing import DEFAULT_TIMING
 from pydp2.system.file_bytes import read_own
 
-VERSION = 2
+VERSION = 3
 LAST, BEFORE, NEW = "snapshot", "snapshot.old", "snapshot.new"
 _MAGIC = b"pydp2 state\n"
 _MAX_BYTES = 1 << 31  # of a snapshot: as many jobs as a service has, each with the largest pool that it takes

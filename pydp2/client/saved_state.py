@@ -1,0 +1,196 @@
+"""Wrap the position of a stream as the state that ``state_dict()`` returns, and check what comes back.
+
+A state comes from a checkpoint, and a checkpoint may be damaged, or a program may have changed it. Everything that a
+stream or a service would do with such a state has to be ruled out before: so first its form is checked
+(:func:`check_plain`), then what the stream depends on, then its fields by those who know them, and at last its digest,
+which tells of any other change. The stream identity is not in the digest, because it is compared with that of the
+present stream. The data are small, JSON-able and versioned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+from pydp2.data.columns import sample_set
+from pydp2.errors import ProtocolError, StateMismatch
+from pydp2.order.stream_state import StreamState
+from pydp2.protocol import messages as m
+from pydp2.protocol.stream_identity import allow_hint, check_allow, damaged, differences
+
+VERSION = 3
+"""Version of states. Version 1 had no checksums of the files of its pool; 2 had other names of fields."""
+_MAX_DEPTH = 64  # of dicts and lists: a mixture of mixtures is a few levels deep
+_MAX_NODES = 1 << 23  # values in all: a list that holds itself many times over ends
+_MAX_INT = 1 << 64
+_TEXT_SHOWN = 40  # characters of a key
+_OUTSIDE = ("stream_identity", "digest", "sources")
+# A program may ask for a state after each batch of a tail, in which the pool of the point is the same.
+_text = lru_cache(maxsize=2)(sample_set.set_to_text)
+
+
+def save(content: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``content``, a position as plain data, as a state of the stream with this ``identity``."""
+    return seal({"version": VERSION, "stream_identity": dict(identity), **content})
+
+
+def open_state(state: Any, identity: Mapping[str, Any], allow: Collection[str] = ()) -> Mapping[str, Any]:
+    """Return ``state`` if it is one of the stream with this ``identity``; its other fields and its digest are not
+    checked. Raises StateMismatch, naming what differs; OptionError or OptionTypeError if ``allow`` names what may not
+    differ."""
+    check_plain(state)
+    if not isinstance(state, Mapping) or type(state.get("version")) is not int:
+        raise StateMismatch("a state must be what state_dict() returned")
+    check_version(state["version"])
+    check_allow(allow)  # else the state would be blamed
+    if not isinstance(state.get("stream_identity"), Mapping):
+        raise damaged("stream_identity", ValueError("it is no object"))
+    then = state["stream_identity"]
+    if differs := differences(then, identity, allow):  # first: a state of a mixture, say, has other fields
+        raise StateMismatch(
+            "the state was saved for another stream: "
+            + "; ".join(differs)
+            + "; use the values that it was saved with"
+            + allow_hint(then, identity, allow)
+        )
+    return state
+
+
+def save_stream_state(position: StreamState, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``position`` as a state for a trainer's checkpoint, of a service's stream with this ``identity``."""
+    return save(position.to_dict(_text), identity)
+
+
+def load_stream_state(state: Any, identity: Mapping[str, Any], allow: Collection[str] = ()) -> StreamState:
+    """Return the position of a state that :func:`save_stream_state` made. Raises StateMismatch, naming what differs, if
+    the stream would be another, and naming the field, if it is damaged; OptionError or OptionTypeError if ``allow``
+    names what may not differ."""
+    position = StreamState.from_dict(open_state(state, identity, allow), sample_set.set_from_text)
+    _check_sendable(position)
+    check_seal(state)
+    return position
+
+
+def beginning_of_pass(state: Mapping[str, Any], pass_id: int, bounds: Sequence[int] | None) -> dict[str, Any]:
+    """Return the state at the beginning of pass ``pass_id`` of the stream that ``state`` is of. ``bounds``: of its
+    buckets, where they are known."""
+    position = StreamState(pass_id, buckets={} if bounds is None else {"bounds": list(bounds)})
+    envelope = {name: state[name] for name in ("version", "stream_identity") if name in state}
+    return seal({**envelope, **position.to_dict(_text)})
+
+
+def _check_sendable(position: StreamState) -> None:
+    """Raise StateMismatch unless a service would take this position: all of it fits into a message."""
+    largest = m.INT_LIMIT - 1
+    message, _ = position.to_wire(largest, largest)
+    try:
+        m.decode([m.encode(message)])
+    except ProtocolError as error:
+        parts = {
+            "point": message.snapshot, "acknowledged_ahead": message.acknowledged_ahead, "buckets": message.buckets,
+        }  # fmt: skip
+        field = max(parts, key=lambda name: len(repr(parts[name])))
+        raise damaged(field, ValueError(f"it is larger than a service takes ({error})")) from None
+
+
+def seal(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``state`` with its digest."""
+    return {**state, "digest": _digest(state)}
+
+
+def check_seal(state: Mapping[str, Any]) -> None:
+    """Raise StateMismatch unless ``state`` has the digest that :func:`seal` gave it. It must be plain."""
+    try:
+        found = _digest(state)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise damaged("sources", error) from None
+    if state.get("digest") != found:
+        raise StateMismatch(
+            "the state is not what state_dict() returned: its digest is another one, so a value was changed, and it is "
+            "damaged; load the state as it was saved"
+        )
+
+
+def check_state(state: Any) -> None:
+    """Raise StateMismatch unless ``state`` is plain data with the digest of its content."""
+    check_plain(state)
+    if not isinstance(state, Mapping):
+        raise StateMismatch(f"a state must be what state_dict() returned, got {type(state).__name__}")
+    check_seal(state)
+
+
+def check_version(version: int) -> None:
+    """Raise StateMismatch unless ``version`` of a state is the one that this release reads."""
+    if version != VERSION:
+        writer = "a newer" if version > VERSION else "an older"
+        raise StateMismatch(
+            f"the state has version {version}, this pydp2 reads version {VERSION}: it was written by {writer} "
+            "release; load it with that release, or begin a pass with set_epoch() in place of the state"
+        )
+
+
+def check_plain(state: Any) -> None:
+    """Raise StateMismatch, naming the place, unless ``state`` consists of dicts with texts as keys, lists, texts, and
+    numbers of at most 64 bits, not too deep."""
+    level: list[tuple[str, Any]] = [("state", state)]
+    count = 0
+    for _ in range(_MAX_DEPTH):
+        items: list[tuple[str, Any]] = []
+        for place, value in level:
+            if isinstance(value, Mapping):
+                _check_keys(place, value)
+                items += ((f"{place}[{key!r:.{_TEXT_SHOWN}}]", item) for key, item in value.items())
+            elif isinstance(value, list | tuple):
+                items += ((f"{place}[{at}]", item) for at, item in enumerate(value))
+            else:
+                _check_value(place, value)
+        count += len(items)
+        if count > _MAX_NODES:
+            raise StateMismatch(f"the state has more than {_MAX_NODES} values: it is damaged")
+        if not items:
+            return
+        level = items
+    raise StateMismatch(f"{level[0][0]:.200} is nested more than {_MAX_DEPTH} deep: the state is damaged")
+
+
+def _check_keys(place: str, value: Mapping[Any, Any]) -> None:
+    for key in value:
+        if not isinstance(key, str) or not _is_text(key):
+            raise StateMismatch(
+                f"{place:.200} has a key of type {type(key).__name__} that is no text: the state is damaged"
+            )
+
+
+def _check_value(place: str, value: Any) -> None:
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        if not _is_text(value):
+            raise StateMismatch(f"{place:.200} is a text with half a character (a surrogate): the state is damaged")
+    elif isinstance(value, int):
+        if not -_MAX_INT < value < _MAX_INT:
+            raise StateMismatch(f"{place:.200} is a number of {value.bit_length()} bits: the state is damaged")
+    elif not isinstance(value, float):
+        raise StateMismatch(
+            f"{place:.200} must be plain data (a text, number, list or dict), got {type(value).__name__}; save the "
+            "state as state_dict() returns it, as JSON for example"
+        )
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    content: dict[str, Any] = {name: value for name, value in state.items() if name not in _OUTSIDE}
+    if "sources" in state:  # each has a digest of its own
+        content["sources"] = [[source["offset"], source["state"].get("digest")] for source in state["sources"]]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=8).hexdigest()

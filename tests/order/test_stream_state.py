@@ -1,0 +1,206 @@
+"""A state is the same behind each of its forms; from what the trainers of a job say no batch is lost or repeated."""
+
+from __future__ import annotations
+
+import json
+import string
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydp2.data.columns import sample_set
+from pydp2.data.columns.checksum_log import ChecksumLog, FileChecksum, LoggedChecksums
+from pydp2.errors import RemoteProtocolError, StateMismatch
+from pydp2.order.saved_pool import encode_pool
+from pydp2.order.snapshot import FilePosition, SnapshotPoint
+from pydp2.order.stream_state import StreamState
+from pydp2.protocol import messages as m
+
+FILES = 12
+BATCHES = 40
+
+
+@st.composite
+def points(draw: st.DrawFn, batch: int) -> SnapshotPoint:
+    """A point not beyond ``batch``: files of its pool are in the cycle, or have ended."""
+    in_tail = draw(st.booleans())
+    cycle = [] if in_tail else draw(st.lists(st.integers(0, FILES - 1), max_size=4, unique=True))
+    samples = draw(st.dictionaries(st.integers(0, FILES - 1), st.sets(st.integers(0, 50), min_size=1), max_size=5))
+    names = sorted((file, y) for file, ys in samples.items() for y in ys)
+    files, ys = np.ascontiguousarray(np.array(names, np.int64).reshape(-1, 2).T)
+    ends = [0 if file in cycle else max(samples[file]) + draw(st.integers(1, 9)) for file in sorted(samples)]
+    pool = encode_pool(sample_set.encode_set(files, ys), np.array(ends, np.int64), np.array(ends, np.int64))
+    positions = [FilePosition(file, 51, *draw(st.sampled_from([(0, []), (64, [7])]))) for file in cycle]
+    consumed = draw(st.integers(0, len(names))) if in_tail else 0
+    return SnapshotPoint(
+        draw(st.integers(0, batch)), pool, in_tail, consumed, FILES, 0, 0, positions, *draw(st.tuples(*[counts] * 3))
+    )
+
+
+counts = st.integers(0, 1000)
+
+
+def checksums_of(files: set[int]) -> LoggedChecksums:
+    """What is known of a file is the same, whoever knows it."""
+    log = ChecksumLog()
+    for file in sorted(files):
+        log.note(file, FileChecksum(file + 1, 11 * file, file % 2 == 1))
+    return log.view()
+
+
+@st.composite
+def states(draw: st.DrawFn, passes: int = 3) -> StreamState:
+    batch = draw(st.integers(0, BATCHES))
+    point = draw(st.none() | points(batch))
+    in_tail = point is not None and point.in_tail and point.tail_consumed
+    return StreamState(
+        draw(st.integers(0, passes - 1)),
+        batch,
+        sorted(draw(st.sets(st.integers(batch + 1, BATCHES + 5), max_size=4))),
+        {file: (3 * file, string.printable[file:40]) for file in draw(st.sets(st.integers(0, FILES - 1)))},
+        point,
+        checksums_of(draw(st.sets(st.integers(0, FILES - 1)))),
+        draw(st.sampled_from([{}, {"bounds": [3, 9]}, {"bounds": [3, 9], "group": 4}])),
+        (batch, point.tail_consumed) if in_tail and draw(st.booleans()) else (0, 0),
+    )
+
+
+@given(states())
+def test_a_state_comes_back_from_json_msgpack_and_the_wire_as_it_was(state: StreamState) -> None:
+    plain = state.to_dict()
+    text = json.loads(json.dumps(state.to_dict(sample_set.set_to_text)))
+    assert StreamState.from_dict(text, sample_set.set_from_text).to_dict() == plain
+    assert StreamState.from_dict(msgpack.unpackb(msgpack.packb(plain)), files=FILES).to_dict() == plain
+    message, frames = state.to_wire(5, 2)
+    begin, body = m.decode([m.encode(message), *frames])
+    assert isinstance(begin, m.BeginPass)
+    assert (begin.request_id, begin.credit) == (5, 2)
+    assert StreamState.from_wire(begin, body, FILES).to_dict() == plain
+
+
+@given(states())
+def test_a_state_in_the_tail_has_the_samples_of_the_tail_that_are_used(state: StreamState) -> None:
+    point = state.with_tail_in_point().point
+    batch, consumed = state.tail
+    if point is not None and point.in_tail and consumed:
+        assert (point.batch_index, point.tail_consumed) == (batch, consumed)
+    else:
+        assert point == state.point
+
+
+@given(states())
+def test_before_another_pass_nothing_is_known_but_the_bounds_of_buckets(state: StreamState) -> None:
+    following = state.next_pass()
+    bounds = {"bounds": state.buckets["bounds"]} if state.buckets else {}
+    assert following.to_dict() == StreamState(state.pass_id + 1, buckets=bounds).to_dict()
+    assert following.before_pass(state.pass_id).position == {"pass": state.pass_id, "batch": 0}
+
+
+@given(states(), st.booleans())
+def test_of_one_trainer_a_restarted_service_takes_the_state_as_it_is(state: StreamState, dynamic: bool) -> None:
+    merged = StreamState.merge([state], dynamic=dynamic)
+    assert merged.to_dict() == replace(state, acknowledged_ahead=state.acknowledged_ahead if dynamic else []).to_dict()
+
+
+def used(state: StreamState) -> set[int]:
+    """Batches of its pass that are used, as a state says."""
+    return {*range(state.batch), *state.acknowledged_ahead}
+
+
+@given(st.lists(states(passes=1), min_size=1, max_size=4), st.none() | states(passes=1), st.randoms())
+def test_trainers_that_share_batches_lose_none_and_get_none_twice(
+    said: list[StreamState], written: StreamState | None, random: Any
+) -> None:
+    merged = StreamState.merge(said, written, dynamic=True)
+    assert used(merged) == set().union(*map(used, [*said, *([] if written is None else [written])]))
+    random.shuffle(said)
+    again = StreamState.merge(said, written, dynamic=True)
+    assert (again.index, used(again), again.early_ends) == (merged.index, used(merged), merged.early_ends)
+    assert again.checksums.by_file().encode() == merged.checksums.by_file().encode()
+
+
+@given(st.lists(states(passes=1), min_size=1, max_size=4), st.none() | states(passes=1), st.booleans())
+def test_ranks_go_on_at_the_last_of_them_and_from_a_point_that_is_not_beyond(
+    said: list[StreamState], written: StreamState | None, dynamic: bool
+) -> None:
+    merged = StreamState.merge(said, written, dynamic=dynamic)
+    if not dynamic:
+        last = min(state.batch for state in said)
+        assert (merged.batch, merged.acknowledged_ahead) == (max(last, 0 if written is None else written.batch), [])
+    saved = [state.with_tail_in_point().point for state in [*said, written] if state is not None]
+    known = [point for point in saved if point is not None]
+    earlier = [point.batch_index for point in known if point.batch_index <= merged.batch]
+    assert (None if merged.point is None else merged.point.batch_index) == max(earlier, default=None)
+
+
+@given(st.lists(states(), min_size=1, max_size=4), st.none() | states(), st.booleans())
+def test_a_pass_had_begun_if_a_trainer_has_had_something_of_it(
+    said: list[StreamState], written: StreamState | None, dynamic: bool
+) -> None:
+    begun = {state.pass_id for state in said if used(state)} | ({written.pass_id} if written is not None else set())
+    merged = StreamState.merge(said, written, dynamic=dynamic)
+    assert merged.pass_id == (max(begun) if begun else min(state.pass_id for state in said))
+    assert merged.early_ends == {
+        file: early_end
+        for state in [*said, written]
+        if state is not None and state.pass_id == merged.pass_id
+        for file, early_end in state.early_ends.items()
+    }
+
+
+def test_between_two_states_the_earlier_point_and_the_checksums_of_both_count() -> None:
+    point = SnapshotPoint(0, b"", False, 0, 0, 0, 0, [], 0, 0)
+    earlier = StreamState(0, 4, point=point, checksums=checksums_of({1}))
+    later = StreamState(0, 8, point=replace(point, batch_index=7), checksums=checksums_of({2}))
+    between = later.before(6, earlier)
+    assert (between.batch, between.point) == (6, point)
+    assert between.checksums.by_file().files.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"pass": 1 << 32}, "pass: 4294967296"), ({"batch": None}, "batch: None"), ({"early_ends": [[FILES, 0, ""]]},
+        f"early_ends: {FILES}"), ({"checksums": b"x"}, "checksums"), ({"buckets": {"group": -1}}, "buckets: -1"),
+        ({"point": {}}, "point lacks 'pool'"), ({"acknowledged_ahead": 3}, "acknowledged_ahead: 3"),
+    ],
+)  # fmt: skip
+def test_a_field_that_cannot_be_is_named(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(StateMismatch, match=text):
+        StreamState.from_dict({**StreamState().to_dict(), **change}, files=FILES)
+
+
+def test_a_field_that_is_missing_is_named() -> None:
+    plain = StreamState().to_dict()
+    for name in plain:
+        with pytest.raises(StateMismatch, match=f"{name} lacks '{name}'"):
+            StreamState.from_dict({key: value for key, value in plain.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("change", "body", "text"),
+    [
+        ({"checksum_frames": 1}, [], "1 frames of checksums, but 0 in all"),
+        ({"early_end_frames": 1}, [], "1 frames of early-end records, but 0 in all"),
+        ({"snapshot": {"index": 0}}, [], "a point and its pool come together"),
+        ({}, [b"pool"], "a point and its pool come together"),
+        ({}, [b""] * 1025, "1025 frames, at most 1024"),
+    ],
+)
+def test_frames_that_are_not_those_of_the_message_are_refused(
+    change: dict[str, Any], body: list[bytes], text: str
+) -> None:
+    message, _ = StreamState().to_wire(1, 1)
+    with pytest.raises(RemoteProtocolError, match=text):
+        StreamState.from_wire(replace(message, **change), body, FILES)
+
+
+def test_a_file_that_the_list_does_not_have_is_named() -> None:
+    message, frames = StreamState(early_ends={7: (1, "why")}).to_wire(1, 1)
+    with pytest.raises(StateMismatch, match="early-end record of file 7, but the list has 5 files"):
+        StreamState.from_wire(message, frames, 5)
