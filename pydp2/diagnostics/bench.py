@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any, Unpack
 
 from pydp2.api import machine
-from pydp2.api.service import require_allowed_process, search_path
+from pydp2.api.service import require_allowed_process
 from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.data.native import packing_form
 from pydp2.diagnostics.advice import Advice, Measured, Slot, advise, shares
-from pydp2.diagnostics.provider_bench import ProviderRates, ProviderSpec, measure_alone
+from pydp2.diagnostics.local_provider import provider_spec
+from pydp2.diagnostics.provider_bench import ProviderRates, measure_alone
 from pydp2.diagnostics.provider_bench_loop import LoopCounts
 from pydp2.diagnostics.service_bench import ServiceRates, largest, run_service
 from pydp2.errors import Error, OptionError
@@ -27,8 +28,7 @@ from pydp2.options.tables import (
     service_options,
     takes,
 )
-from pydp2.protocol import plain_data
-from pydp2.providers import Provider, address_of
+from pydp2.providers import Provider
 from pydp2.providers.program_state import ProgramState
 
 _SECONDS = 15.0
@@ -139,15 +139,7 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
     tell = progress or (lambda text: None)
     parts = _parts(seconds, step)
 
-    spec = ProviderSpec(
-        provider=address_of(served.provider),
-        args=plain_data.encode_plain(served.args),
-        program=ProgramState.of_this_program(served.provider).to_bytes(),
-        is_train=served.is_train,
-        input_order=tuple(chosen.input_order or ()),
-        root=str(served.root),
-        path=tuple(search_path()),
-    )
+    spec = provider_spec(served, chosen.input_order, ProgramState.of_this_program(served.provider).to_bytes())
     units = min(workers, len(served.files))
     alone_for = partial(measure_alone, spec, served.files, units=units, seconds=parts[0] / 2)
     tell("process() alone, and with checks and packing")

@@ -5,27 +5,23 @@ The verdicts are those of a worker, because packer, error texts and places are t
 
 from __future__ import annotations
 
-import itertools
 import os
-import sys
 import time
-from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Never
 
-from pydp2.api.service import search_path
 from pydp2.api.sources import Files, ResolvedSource, Source
-from pydp2.data.packers.packer import Packer
-from pydp2.diagnostics.local_provider import NOT_THEIRS, foreground
-from pydp2.diagnostics.provider_bench import ProviderSpec
+from pydp2.diagnostics.local_provider import foreground, provider_spec
 from pydp2.diagnostics.repeat_check import Difference, RepeatCheck, check_repeats
 from pydp2.diagnostics.slot_figures import SlotFigures, merge_figures
 from pydp2.errors import AddressError, BadSample, Error, OptionError, ProviderError, builtin_name_of_mixed
 from pydp2.options.tables import check_keywords, takes
-from pydp2.protocol import plain_data
-from pydp2.providers import Provider, StartedProvider, address_of, user_error, with_location
+from pydp2.providers import Provider, StartedProvider
+from pydp2.providers.local_reader import LocalReader, LocalSamples
 
-_ROWS, _BYTES = 1024, 1 << 20  # judged at once
+_SAMPLES = 1024  # that are judged at once
 _SHOW = 10
 
 
@@ -144,18 +140,19 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
     ):
         started = time.perf_counter() - began
         generator = running.settings.generator
+        keep = partial(_first, most=max_errors)
         report = Report(f"{generator.__module__}.{generator.__qualname__}")
         for number, name in enumerate(source.files):
-            one = FileRun(running, name, number, max_errors, progress)
-            one.run(limit)
-            report.files.append(one.report)
-            report.findings = _first(report.findings + one.findings, max_errors)
-            report.found += one.found
+            run = FileRun(running, name, number, keep, progress)
+            run.run(limit)
+            report.files.append(run.report)
+            report.findings = keep(report.findings + run.findings)
+            report.found += run.found
         report.slots = merge_figures(running.schema.slots, [file.slots for file in report.files])
     if repeat:
         report.repeat = _run_twice(report, source, input_order, limit, started)
         if (difference := report.repeat.difference) is not None:
-            report.findings.append(_finding(difference))
+            report.findings.append(_repeat_finding(difference))
             report.found += 1
     return report
 
@@ -168,32 +165,17 @@ def _run_twice(
     if number is None:
         return RepeatCheck(skipped="no file has a good sample")
     try:
-        address = address_of(source.provider)
+        spec = provider_spec(source, input_order)
     except AddressError as error:
         return RepeatCheck(report.files[number].file, skipped=str(error))
-    spec = ProviderSpec(
-        provider=address,
-        args=plain_data.encode_plain(source.args),
-        is_train=source.is_train,
-        input_order=tuple(input_order or ()),
-        root=str(source.root),
-        path=tuple(search_path()),
-    )
     seconds = started + report.files[number].seconds
     names = [slot.slot for slot in report.slots]
     return check_repeats(spec, source.files, number, limit=limit, seconds=seconds, slots=names)
 
 
-def _finding(difference: Difference) -> Finding:
-    return Finding(
-        difference.file,
-        difference.sample,
-        False,
-        difference.slot,
-        difference.first,
-        difference.second,
-        difference.text,
-    )
+def _repeat_finding(difference: Difference) -> Finding:
+    values = (difference.slot, difference.first, difference.second, difference.text)
+    return Finding(difference.file, difference.sample, False, *values)
 
 
 def _first(findings: list[Finding], most: int) -> list[Finding]:
@@ -208,128 +190,78 @@ def _first(findings: list[Finding], most: int) -> list[Finding]:
 
 
 class FileRun:
-    """Run of one file. ``room``: how many findings are kept; None: only those at ``places``, and the first of each
-    kind: bad values, and exceptions.
-
-    ``at``: its first item is always the sample that is asked for.
-    """
+    """Run of file number ``number``, ``name``. ``keep``: returns those of some findings, in the order of the file, that
+    are kept."""
 
     def __init__(
         self,
         running: StartedProvider,
         name: str,
         number: int,
-        room: int | None,
+        keep: Callable[[list[Finding]], list[Finding]],
         progress: Callable[[str, int], None] | None = None,
-        places: Collection[int] = (),
-        at: MutableSequence[int] | memoryview | None = None,
     ) -> None:
-        self._places = places
-        self._at: Any = [0] if at is None else at
+        self.name = name
         self.length = 0
         """How many samples were yielded."""
-        self._running = running
-        self._name = name
-        self._number = number
-        self._progress = progress
-        schema = running.schema
-        self._packer = Packer(schema.slots, schema.check)
-        # of what was packed since the last look: its sample index, and its weight (None: there was none to be had)
-        self._rows: list[tuple[int, int | None]] = []
-        self._news: list[Finding] = []  # since the last look, which finds some of them out of turn
-        self._room = room
         self.findings: list[Finding] = []
         self.found = 0
-        self.report = FileReport(name, merge_figures(schema.slots, []))
-        logger, at_ = running.settings.logger, self._at
-        running.slot_order.on_unknown = lambda text: logger.warning("file %s, sample %d: %s", name, at_[0], text)
+        """Number of all findings."""
+        self.report = FileReport(name, merge_figures(running.schema.slots, []))
+        self._running, self._number = running, number
+        self._keep, self._progress = keep, progress
 
-    def run(self, limit: int | None) -> None:
-        """Draw samples until the file ends, its generator raises, or ``limit`` is reached."""
+    def run(self, limit: int | None, position: memoryview | None = None) -> None:
+        """Draw samples until the file ends, its generator raises, or ``limit`` is reached. ``position``: as of a
+        :class:`LocalReader`."""
         began = time.perf_counter()
-        opened = self._running.open_file(self._name, file_index=self._number, seed=0, pass_id=0)
-        y = 0
+        opened = self._running.open_file(self.name, file_index=self._number, seed=0, pass_id=0)
+        look = self._look
+        reader = LocalReader(self._running, opened, count=_SAMPLES, limit=limit, look=look, position=position)
         try:
-            self._at[0] = 0
-            stop = None if limit is None else min(limit, sys.maxsize)  # islice takes no more
-            with opened.user_code():
-                for sample in itertools.islice(opened.located(NOT_THEIRS), stop):
-                    self._take(sample, y)
-                    self._at[0] = self.length = y = y + 1
-                    if len(self._rows) >= _ROWS or self._packer.nbytes >= _BYTES:
-                        self._judge()
-        except Error as error:
-            self._raised(error, y)
+            for samples in reader:
+                self._add(samples)
         finally:
             try:
-                opened.close()
-            except NOT_THEIRS:
-                raise
-            except BaseException as error:
-                self._raised(user_error(error, self._name, y, self._running.settings.file_list), y)
-            self._judge()
+                reader.close()
+            except Error as error:
+                self._add_errors([(reader.drawn, error)], raised=True)
+        self.length = reader.drawn
         self.report.seconds = time.perf_counter() - began
+        self._show_progress()
 
-    def _take(self, sample: Any, y: int) -> None:
-        running = self._running
-        try:
-            values = running.arrange(sample)
-            for slot, value in zip(self.report.slots, values, strict=True):
-                slot.add_value(value)
-            self._packer.add(values)
-            self._rows.append((y, 1))
-            # calc_batch_size sees accepted samples only, so this one is judged to the end first
-            if running.schema.weighted and not self._packer.verify():
-                self._rows[-1] = (y, None)
-                self._rows[-1] = (y, running.weight_of(values))
-        except (BadSample, ProviderError) as error:
-            self._note(with_location(error, self._name, y), y)
-        except NOT_THEIRS:
-            raise
-        except Exception as error:  # raised by the value itself
-            self._note(user_error(error, self._name, y, running.settings.file_list), y)
+    def _look(self, values: list[Any]) -> None:
+        for slot, value in zip(self.report.slots, values, strict=True):
+            slot.add_value(value)
 
-    def _judge(self) -> None:
-        """Examine the packed values, count the good samples, and settle the findings so far."""
-        report = self.report
-        rows, self._rows = self._rows, []
-        cut = self._packer.finish()
-        bad = dict(cut.bad)
-        for position, error in bad.items():
-            y = rows[position][0]
-            self._note(with_location(error, self._name, y), y)
-        weights = [weight for position, (_, weight) in enumerate(rows) if position not in bad and weight is not None]
-        report.samples += len(weights)
-        report.weight += sum(weights)
-        report.bytes += cut.columns.nbytes
-        for slot, arrays in zip(report.slots, cut.columns.arrays, strict=True):
+    def _add(self, samples: LocalSamples) -> None:
+        report, columns = self.report, samples.packed.columns
+        report.samples += len(samples.indices)
+        report.weight += sum(samples.weights)
+        report.bytes += columns.nbytes
+        for slot, arrays in zip(report.slots, columns.arrays, strict=True):
             slot.add(arrays)
-        news, self._news = sorted(self._news, key=lambda finding: finding.sample), []
-        if self._room is None:
-            kinds, seen = {bool(finding.slot) for finding in self.findings}, news
-            news = []
-            for finding in seen:
-                if finding.sample in self._places or finding.raised or bool(finding.slot) not in kinds:
-                    news.append(finding)
-                kinds.add(bool(finding.slot))
-            self.findings += news
-        else:
-            self.findings = _first(self.findings + news, self._room)
-        self.found += len(news)
+        self._add_errors(samples.errors, raised=samples.raised)
+        self._show_progress()
+
+    def _add_errors(self, errors: Sequence[tuple[int, Error]], *, raised: bool) -> None:
+        """Add ``errors``, in order. ``raised``: the last one ended the file."""
+        self.report.raised |= raised
+        self.report.bad += len(errors) - raised
+        findings = [_finding(self.name, index, error) for index, error in errors]
+        if raised:
+            findings[-1] = replace(findings[-1], raised=True)
+        self.found += len(findings)
+        self.findings = self._keep(self.findings + findings)
+
+    def _show_progress(self) -> None:
         if self._progress is not None:
-            self._progress(self._name, report.samples)
+            self._progress(self.name, self.report.samples)
 
-    def _note(self, error: BadSample | ProviderError, y: int) -> None:
-        self.report.bad += 1
-        self._found(error, y, raised=False)
 
-    def _raised(self, error: Error, y: int) -> None:
-        self.report.raised = True
-        self._found(error, y, raised=True)
-
-    def _found(self, error: Error, y: int, *, raised: bool) -> None:
-        slot = expected = got = ""
-        if isinstance(error, BadSample):
-            slot, expected, got = error.slot, error.expected, error.got
-        exception = builtin_name_of_mixed(error) if isinstance(error, ProviderError) else ""
-        self._news.append(Finding(self._name, y, raised, slot, expected, got, str(error), exception))
+def _finding(file: str, sample: int, error: Error) -> Finding:
+    slot = expected = got = ""
+    if isinstance(error, BadSample):
+        slot, expected, got = error.slot, error.expected, error.got
+    exception = builtin_name_of_mixed(error) if isinstance(error, ProviderError) else ""
+    return Finding(file, sample, False, slot, expected, got, str(error), exception)

@@ -10,22 +10,18 @@ import select
 import signal
 import time
 import warnings
-from collections.abc import Collection
 from dataclasses import astuple
 
 from pydp2.diagnostics.check import FileRun, Finding
 from pydp2.host.engine.fork_setup import flush_output
 from pydp2.host.engine.open_files import kept_positions
-from pydp2.providers import StartedProvider
 
 _LOOK = 0.05  # seconds between looks how far it is
 
 
-def run_isolated(
-    running: StartedProvider, file: str, number: int, places: Collection[int], limit: int | None, sample_timeout: float
-) -> tuple[int, list[Finding]]:
-    """Run a file as :class:`FileRun` does, in a child process; return the number of samples and the findings. The death
-    of the child is a finding, and so is a sample that takes longer than ``sample_timeout`` seconds."""
+def run_isolated(run: FileRun, limit: int | None, sample_timeout: float) -> tuple[int, list[Finding]]:
+    """Do ``run`` in a child process; return the number of samples and the findings. The death of the child is a
+    finding, and so is a sample that takes longer than ``sample_timeout`` seconds."""
     at = memoryview(mmap.mmap(-1, 8)).cast("q")  # the sample that is asked for, shared with the child
     read, write = os.pipe()
     flush_output()
@@ -34,7 +30,7 @@ def run_isolated(
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of numpy's sleep between its calls
             child = os.fork()
         if not child:
-            _child(running, file, number, places, limit, at, write)
+            _child(run, limit, at, write)
         os.close(write)
         try:
             output, slow = _watched(read, at, sample_timeout)
@@ -54,24 +50,16 @@ def run_isolated(
     elif code < 0:
         with contextlib.suppress(ValueError):  # real-time signals have no names
             how = f"was killed by {signal.Signals(-code).name}"
-    return y, [Finding(file, y, True, "", "", "", f"file {file}, sample {y}: the process that ran process() {how}")]
+    text = f"file {run.name}, sample {y}: the process that ran process() {how}"
+    return y, [Finding(run.name, y, True, "", "", "", text)]
 
 
-def _child(
-    running: StartedProvider,
-    file: str,
-    number: int,
-    places: Collection[int],
-    limit: int | None,
-    at: memoryview,
-    write: int,
-) -> None:
+def _child(run: FileRun, limit: int | None, at: memoryview, write: int) -> None:
     """Run in the child process; do not return."""
     status = 1
     try:
-        one = FileRun(running, file, number, None, None, places, at)
-        one.run(limit)
-        data = json.dumps([one.length, [astuple(finding) for finding in one.findings]]).encode() + b"\n"
+        run.run(limit, at)
+        data = json.dumps([run.length, [astuple(finding) for finding in run.findings]]).encode() + b"\n"
         with open(write, "wb") as pipe:
             pipe.write(data)
         flush_output()

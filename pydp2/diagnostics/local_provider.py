@@ -1,22 +1,28 @@
-"""Start a provider in this process, as a worker would start it: for ``check``, ``peek`` and pdb."""
+"""Start a provider as a worker would start it: in this process, for ``check``, ``peek`` and pdb, or in an interpreter
+of its own, for ``bench`` and the second look of ``check``."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import socket
 import sys
-from bdb import BdbQuit
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pydp2.api.interpreter import start_interpreter
+from pydp2.api.service import search_path
 from pydp2.api.sources import Files, ResolvedSource, Source, resolve_source
+from pydp2.host.worker import IN_WORKER
 from pydp2.host.worker.gil import require_gil
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import receive_block, receive_plain, send_blocks, send_plain
 from pydp2.protocol import plain_data
-from pydp2.providers import Provider, StartedProvider, resolve
+from pydp2.providers import Provider, StartedProvider, address_of, resolve
 from pydp2.providers.global_random import prepared_random, running
-
-NOT_THEIRS = (KeyboardInterrupt, GeneratorExit, BdbQuit)
-"""What passes through the user's code without being an error of it."""
+from pydp2.providers.process_setup import set_up_process, start_by_address
+from pydp2.providers.program_state import ProgramState
 
 
 @contextlib.contextmanager
@@ -51,3 +57,64 @@ def foreground(
             yield served, started
         finally:
             sys.path[:] = path
+
+
+def provider_spec(source: ResolvedSource, input_order: Sequence[str] | None, program: bytes = b"") -> dict[str, Any]:
+    """Return the provider of ``source`` as plain values, of which :func:`load_provider` starts it in another process.
+    ``program``: the encoded state of this program. Raises AddressError if the provider has no address."""
+    return {
+        "provider": address_of(source.provider),
+        "args": plain_data.encode_plain(source.args),
+        "program": program,
+        "is_train": source.is_train,
+        "input_order": tuple(input_order or ()),
+        "root": str(source.root),
+        "path": search_path(),
+    }
+
+
+@contextlib.contextmanager
+def provider_process(
+    module: str, function: str, task: Mapping[str, Any], files: FileList, *, purpose: str, prints: bool = False
+) -> Iterator[socket.socket]:
+    """Run ``function`` of ``module``, which calls :func:`receive_task`, in a fresh interpreter. Give the socket that
+    leads there. At the end it is killed, with all processes that it has started.
+
+    ``task``: a provider (:func:`provider_spec`), and other plain values. ``purpose``: the user's code finds it in the
+    environment. ``prints``: as for :func:`~pydp2.api.interpreter.start_interpreter`.
+    """
+    process, channel = start_interpreter(module, function, prints=prints, environment={IN_WORKER: purpose})
+    with channel:
+        try:
+            with contextlib.suppress(OSError):  # it ended: then there is no answer either
+                blob, offsets = files.to_buffers()
+                send_plain(channel, {**task, "source": files.source})
+                send_blocks(channel, blob, offsets)
+            yield channel
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
+            process.wait()
+
+
+# -- in the process ----------------------------------------------------------------------------------------------------
+def receive_task(descriptor: int) -> tuple[socket.socket, dict[str, Any], FileList]:
+    """Return the socket that leads to the program, and the task and files of :func:`provider_process`."""
+    channel = socket.socket(fileno=descriptor)
+    task = receive_plain(channel)
+    blob, offsets = receive_block(channel), receive_block(channel)
+    return channel, task, FileList.from_buffers(blob, offsets, task["source"])
+
+
+def load_provider(spec: dict[str, Any], files: FileList) -> StartedProvider:
+    """Load the provider as a worker does."""
+    program = ProgramState.from_bytes(spec["program"]) if spec["program"] else None
+    set_up_process(spec["root"], spec["path"], program)
+    return start_by_address(
+        spec["provider"],
+        args=plain_data.decode_plain(spec["args"]),
+        is_train=spec["is_train"],
+        input_order=spec["input_order"],
+        file_list=files,
+        program=program,
+    )

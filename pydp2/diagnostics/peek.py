@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Never
 
@@ -11,20 +12,18 @@ import numpy as np
 
 from pydp2.api.sources import Files, Source
 from pydp2.data.columns.batch import Batch
-from pydp2.data.columns.columns import Ints
-from pydp2.data.packers.packer import Packer
 from pydp2.data.rowstore.heap import HeapStore
-from pydp2.diagnostics.local_provider import NOT_THEIRS, foreground
+from pydp2.diagnostics.local_provider import foreground
 from pydp2.diagnostics.slot_figures import type_text
-from pydp2.errors import BadSample, Error, OptionError
+from pydp2.errors import BadSample, Error, OptionError, SampleTooLarge
 from pydp2.options.file_list import FileList
 from pydp2.options.tables import check_keywords, job_options, takes
-from pydp2.order.batcher import BatchCut, Batcher, PassFailed
-from pydp2.order.file_order import files_in_order
+from pydp2.order.batcher import too_large_text
 from pydp2.order.plan import PassPlan
-from pydp2.order.sample_source import END, FileFailure, SampleRun, SourceState
-from pydp2.order.snapshot import FilePosition, Reread
-from pydp2.providers import Provider, StartedProvider, user_error, with_location
+from pydp2.order.pool import Pool
+from pydp2.order.sample_source import SampleRun
+from pydp2.providers import Provider, StartedProvider
+from pydp2.providers.local_reader import LocalReader, LocalSamples
 
 _SAMPLES, _BATCH = 3, 8
 
@@ -95,7 +94,6 @@ def peek(
         schema = running.schema
         slots = schema.slots
         seen = Peek([(slots.label(i), type_text(slot)) for i, slot in enumerate(slots.types)], schema.shuffle)
-        reading = _LocalFiles(source.files, running, seen, samples)
         plan = PassPlan(
             seed=0,
             pass_id=0,
@@ -104,143 +102,61 @@ def peek(
             shuffle=False,
             can_over_batch_size=schema.can_over_batch_size,
         )
-        store = HeapStore(slots)
-        try:
-            outcome = Batcher(plan, reading, store, files_in_order(plan)).next()
-            match outcome:
-                case BatchCut(index, rows, size, pool_weight):
-                    seen.batch = Batch(store.take(rows), pass_id=0, index=index, size=size, pool_weight=pool_weight)
-                case PassFailed(error):
-                    seen.error = error
-            reading.rest()
-        finally:
-            reading.close()
+        _Reading(seen, running, plan, samples).read(source.files)
     return seen
 
 
-class _LocalFiles:
-    """Files as a source of the merge, one sample at a time; it notes the first samples."""
+class _Reading:
+    """Reading of the samples of ``seen``, ``wanted`` of them, and of the first batch of ``plan``."""
 
-    def __init__(self, files: FileList, running: StartedProvider, seen: Peek, wanted: int) -> None:
-        self._files = files
-        self._running = running
-        self._seen = seen
-        self._wanted = wanted
-        schema = running.schema
-        self._packer = Packer(schema.slots, schema.check)
-        self._file = 0
-        self._runs: Generator[SampleRun | FileFailure] | None = None
-        self._next: SampleRun | FileFailure | SourceState | None = None
+    def __init__(self, seen: Peek, started: StartedProvider, plan: PassPlan, wanted: int) -> None:
+        self._seen, self._started, self._plan, self._wanted = seen, started, plan, wanted
+        self._store = HeapStore(started.schema.slots)
+        self._pool = Pool(plan, self._store)
 
-    # -- what the merge asks ---------------------------------------------------------------------------------------
-    def next_run(self, file: int) -> SampleRun | FileFailure | SourceState:
-        """Return the next sample of ``file``."""
-        if self._runs is None or file != self._file:
-            self.close()
-            self._file, self._runs, self._next = file, self._open(file), None
-        if self._next is None:
-            self._next = next(self._runs, END)
-        return self._next
-
-    def plain_run(self, file: int) -> None:
-        """Return None: samples are drawn one by one, so that no more than needed is read."""
-
-    def consume(self, file: int, count: int) -> None:
-        """Do nothing: :meth:`next_run` draws the next sample, so that no more than needed is read."""
-        self._next = None
-
-    def label(self, file: int) -> str:
-        """Return the entry of the list."""
-        return self._files[file]
-
-    def open_file(self, file: int, reread: Reread | None = None) -> None:
-        """Do nothing: a file needs no preparation."""
-
-    def position(self, file: int) -> FilePosition:
-        """Return a dummy: no state is made from a peek."""
-        return FilePosition(file, 0, 0, [])
+    def read(self, files: FileList) -> None:
+        """Read ``files`` in their order, no more of them than is needed."""
+        for number, name in enumerate(files):
+            if self._is_over:
+                break
+            self._seen.files += 1
+            opened = self._started.open_file(name, file_index=number, seed=0, pass_id=0)
+            with contextlib.closing(LocalReader(self._started, opened)) as reader:
+                while not self._is_over and (drawn := next(reader, None)) is not None:
+                    self._add(number, name, drawn)
+                if not self._is_over and not reader.drawn:
+                    self._seen.empty_files += 1
+        if self._seen.error is None and self._seen.batch is None and len(self._pool):
+            self._cut()
 
     @property
-    def merged_counts(self) -> tuple[int, int]:
-        """Return a dummy, as :meth:`position` does."""
-        return 0, 0
-
-    def compare(self, file: int) -> SourceState:
-        """Return END: nothing is read again."""
-        return END
-
-    def end_checksums(self, files: Ints) -> tuple[Ints, Ints]:
-        """Return dummies, as :meth:`position` does."""
-        return np.zeros_like(files), np.zeros_like(files)
-
-    def note_snapshot(self) -> None:
-        """Do nothing, as :meth:`position` does."""
-
-    def close_file(self, file: int) -> None:
-        """Do nothing: the next file closes this one."""
-
-    # -- reading ---------------------------------------------------------------------------------------------------
-    def rest(self) -> None:
-        """Read on from the end of the batch until there are enough samples."""
+    def _is_over(self) -> bool:
         seen = self._seen
-        for file in range(self._file, len(self._files)):
-            while seen.error is None and len(seen.samples) < self._wanted:
-                front = self.next_run(file)
-                if isinstance(front, FileFailure):
-                    seen.error = front.error
-                elif isinstance(front, SourceState):
-                    break
-                else:
-                    self.consume(file, 1)
+        return seen.error is not None or (seen.batch is not None and len(seen.samples) >= self._wanted)
 
-    def close(self) -> None:
-        """Close the generator of the file that is open."""
-        if self._runs is not None:
-            self._runs.close()
+    def _add(self, number: int, name: str, drawn: LocalSamples) -> None:
+        """Add what was drawn from file ``number``, ``name``: one sample, or an error."""
+        seen, schema = self._seen, self._started.schema
+        for _, error in drawn.errors:
+            if isinstance(error, BadSample) and schema.check_fail_continue:
+                seen.dropped += 1
+            else:
+                seen.error = error
+        if not drawn.indices:
+            return
+        if len(seen.samples) < self._wanted:
+            seen.samples.append(PeekedSample(name, drawn.indices[0], drawn.values, drawn.weights[0]))
+        if seen.batch is None:
+            packed, weights = drawn.packed, np.array(drawn.weights) if schema.weighted else None
+            run = SampleRun(packed.columns, 0, 1, np.array(drawn.indices), packed.sample_bytes, weights)
+            if too_large := too_large_text(self._plan, run):
+                seen.error = SampleTooLarge(f"file {name}, {too_large}")
+                return
+            self._pool.add(number, run)
+            if self._pool.weight >= self._plan.fill_level(0):
+                self._cut()
 
-    def _open(self, file: int) -> Generator[SampleRun | FileFailure]:
-        name, running = self._files[file], self._running
-        opened = running.open_file(name, file_index=file, seed=0, pass_id=0)
-        self._seen.files += 1
-        y = 0
-        try:
-            samples = opened.located(NOT_THEIRS)
-            while True:
-                try:
-                    sample = next(samples, END)
-                except Error as error:
-                    yield FileFailure(error)
-                    return
-                if sample is END:
-                    self._seen.empty_files += not y
-                    return
-                try:
-                    with opened.user_code():
-                        run = self._run(name, y, sample)
-                    yield run
-                except BadSample as error:
-                    if not running.schema.check_fail_continue:
-                        yield FileFailure(with_location(error, name, y))
-                        return
-                    self._seen.dropped += 1
-                except NOT_THEIRS:
-                    raise
-                except Exception as error:  # of calc_batch_size, or raised by the value itself
-                    yield FileFailure(user_error(error, name, y, running.settings.file_list))
-                    return
-                y += 1
-        finally:
-            opened.close()
-
-    def _run(self, name: str, y: int, sample: Any) -> SampleRun:
-        """Return one sample, checked, in the form that the merge takes."""
-        values = self._running.arrange(sample)
-        self._packer.add(values)
-        cut = self._packer.finish()
-        if cut.bad:
-            raise cut.bad[0][1]
-        weight = self._running.weight_of(values)
-        if len(self._seen.samples) < self._wanted:
-            self._seen.samples.append(PeekedSample(name, y, values, weight))
-        weights = np.array([weight]) if self._running.schema.weighted else None
-        return SampleRun(cut.columns, 0, 1, np.array([y]), cut.sample_bytes, weights)
+    def _cut(self) -> None:
+        pool_weight = self._pool.weight
+        rows, size = self._pool.draw(0)
+        self._seen.batch = Batch(self._store.take(rows), pass_id=0, index=0, size=size, pool_weight=pool_weight)

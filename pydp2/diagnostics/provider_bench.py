@@ -16,26 +16,20 @@ import mmap
 import os
 import select
 import signal
-import socket
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pydp2.api.interpreter import start_interpreter
+from pydp2.diagnostics.local_provider import load_provider, provider_process, receive_task
 from pydp2.diagnostics.provider_bench_loop import AREA, BARE, FIRST, PACKED, LoopCounts, ProviderLoop, ResultPage
 from pydp2.diagnostics.slot_costs import SlotCost
 from pydp2.errors import Error, ServiceLost, from_user, from_wire, provider_error, to_wire
 from pydp2.host.engine.fork_setup import fork_obstacle
 from pydp2.host.engine.open_files import open_descriptors
-from pydp2.host.worker import IN_WORKER
 from pydp2.options.file_list import FileList
-from pydp2.options.service_spec import receive_block, receive_plain, send_blocks, send_plain
-from pydp2.protocol import plain_data
-from pydp2.providers import StartedProvider
+from pydp2.options.service_spec import receive_plain, send_plain
 from pydp2.providers.error_location import count_own_frames
-from pydp2.providers.process_setup import set_up_process, start_by_address
-from pydp2.providers.program_state import ProgramState
 
 _GRACE = 0.5  # seconds for a unit to end by itself
 _FIELDS = ("samples", "wall", "cpu", "queued")
@@ -72,40 +66,17 @@ class ProviderRates:
 
 
 # -- in the program ----------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class ProviderSpec:
-    """Provider as another process can start it. ``args``: encoded plain data; ``program``: encoded state of the
-    program; ``path``: where to look for its module."""
-
-    provider: str
-    args: bytes
-    program: bytes = b""
-    is_train: bool
-    input_order: tuple[str, ...]
-    root: str
-    path: tuple[str, ...]
-
-
-def measure_alone(spec: ProviderSpec, files: FileList, *, units: int, seconds: float) -> ProviderRates:
+def measure_alone(spec: Mapping[str, Any], files: FileList, *, units: int, seconds: float) -> ProviderRates:
     """Loop the provider of ``spec`` over ``files``, shared out among ``units`` processes, for so many seconds.
 
     Raises what the provider raises: ProviderError, BadSample, with file and sample.
     """
-    process, ours = start_interpreter(
-        "pydp2.diagnostics.provider_bench", "supervise", prints=True, environment={IN_WORKER: "bench"}
-    )
-    with ours:
+    task = {**spec, "units": units, "seconds": seconds}
+    with provider_process(__name__, "supervise", task, files, purpose="bench", prints=True) as channel:
         try:
-            blob, offsets = files.to_buffers()
-            send_plain(ours, asdict(spec) | {"units": units, "seconds": seconds, "source": files.source})
-            send_blocks(ours, blob, offsets)
-            result = receive_plain(ours)
+            result = receive_plain(channel)
         except (EOFError, OSError):
             raise ServiceLost("the process that measured the provider alone ended without a result") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
-            process.wait()
     if "error" in result:
         raise from_wire(result["error"])
     return ProviderRates(
@@ -125,10 +96,7 @@ _READY, _ALONE, _DONE = b".", b"a", b"d"
 
 def supervise(descriptor: int) -> None:
     """Run the supervisor. It does not return: the program kills it, or it ends with the program."""
-    channel = socket.socket(fileno=descriptor)
-    spec = receive_plain(channel)
-    blob, offsets = receive_block(channel), receive_block(channel)
-    files = FileList.from_buffers(blob, offsets, spec["source"])
+    channel, spec, files = receive_task(descriptor)
     units = spec["units"]
     memory = mmap.mmap(-1, units * AREA)
     areas = [ResultPage(memory, unit) for unit in range(units)]
@@ -231,17 +199,3 @@ def _unit(
                 while True:  # the supervisor sees by its own children alone whether one is left
                     os.wait()
         os._exit(0)
-
-
-def load_provider(spec: dict[str, Any], files: FileList) -> StartedProvider:
-    """Load the provider as a worker does."""
-    program = ProgramState.from_bytes(spec["program"]) if spec["program"] else None
-    set_up_process(spec["root"], spec["path"], program)
-    return start_by_address(
-        spec["provider"],
-        args=plain_data.decode_plain(spec["args"]),
-        is_train=spec["is_train"],
-        input_order=spec["input_order"],
-        file_list=files,
-        program=program,
-    )

@@ -12,26 +12,23 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from pydp2.api.interpreter import start_interpreter
 from pydp2.data.columns.checksum import crc32
 from pydp2.data.columns.columns import Array
-from pydp2.data.packers.packer import Packer
-from pydp2.diagnostics.provider_bench import ProviderSpec, load_provider
-from pydp2.errors import BadSample
-from pydp2.host.worker import IN_WORKER
+from pydp2.diagnostics.local_provider import load_provider, provider_process, receive_task
+from pydp2.errors import BadSample, Error
 from pydp2.options.file_list import FileList
-from pydp2.options.service_spec import receive_block, receive_plain, send_blocks, send_plain
+from pydp2.options.service_spec import receive_plain, send_plain
 from pydp2.providers import StartedProvider
+from pydp2.providers.local_reader import LocalReader
 
 _MOST_SAMPLES = 1000
 _MOST_BYTES = 1 << 26
@@ -80,7 +77,7 @@ class RepeatCheck:
 
 # -- in the program ----------------------------------------------------------------------------------------------------
 def check_repeats(
-    spec: ProviderSpec, files: FileList, number: int, *, limit: int | None, seconds: float, slots: Sequence[str]
+    spec: Mapping[str, Any], files: FileList, number: int, *, limit: int | None, seconds: float, slots: Sequence[str]
 ) -> RepeatCheck:
     """Run file ``number`` of ``files`` twice and compare its first samples, at most ``limit``.
 
@@ -91,10 +88,9 @@ def check_repeats(
     deadline = time.monotonic() + _PATIENCE + 10 * seconds
     name = files[number]
     with contextlib.ExitStack() as runs:
-        first, second = (
-            runs.enter_context(_Run(spec, files, {"number": number, "before": before, "most": most}, deadline))
-            for before in (-1, other)
-        )
+        tasks = ({**spec, "number": number, "before": before, "most": most} for before in (-1, other))
+        processes = (provider_process(__name__, "run_again", task, files, purpose="check") for task in tasks)
+        first, second = (_Run(runs.enter_context(process), deadline) for process in processes)
         try:
             one, two = first.answer(), second.answer()
             for y in range(max(len(one["checks"]), len(two["checks"]))):
@@ -151,31 +147,15 @@ class _NoAnswerError(Exception):
 
 
 class _Run:
-    """Process that runs the file, within a context; it is killed at the end."""
+    """Run of the file in the process that ``channel`` leads to, which answers until ``deadline`` (on
+    time.monotonic)."""
 
-    def __init__(self, spec: ProviderSpec, files: FileList, what: dict[str, Any], deadline: float) -> None:
-        self._deadline = deadline
-        self._process, self._channel = start_interpreter(
-            "pydp2.diagnostics.repeat_check", "run_again", environment={IN_WORKER: "check"}
-        )
-        with contextlib.suppress(OSError):  # it ended: then there is no answer either
-            blob, offsets = files.to_buffers()
-            send_plain(self._channel, asdict(spec) | what | {"source": files.source})
-            send_blocks(self._channel, blob, offsets)
-
-    def __enter__(self) -> _Run:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
-        self._process.wait()
-        self._channel.close()
+    def __init__(self, channel: socket.socket, deadline: float) -> None:
+        self._channel, self._deadline = channel, deadline
 
     def answer(self) -> dict[str, Any]:
         """Wait for what the process sends."""
-        patience = max(0.0, self._deadline - time.monotonic())
-        if not select.select([self._channel], [], [], patience)[0]:
+        if not select.select([self._channel], [], [], max(0.0, self._deadline - time.monotonic()))[0]:
             raise _NoAnswerError("a process that ran it again did not come to an end")
         try:
             answer = receive_plain(self._channel)
@@ -194,9 +174,7 @@ class _Run:
 # -- in the processes --------------------------------------------------------------------------------------------------
 def run_again(descriptor: int) -> int:
     """Run the file that the program names, and answer its questions until it ends the connection."""
-    channel = socket.socket(fileno=descriptor)
-    spec = receive_plain(channel)
-    files = FileList.from_buffers(receive_block(channel), receive_block(channel), spec["source"])
+    channel, spec, files = receive_task(descriptor)
     with open(os.devnull, "w") as nowhere:  # the program has shown once what the provider prints
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
@@ -233,9 +211,8 @@ class _DrawnFile:
     """First samples of a file: their checksums by slot, and what they were packed to."""
 
     def __init__(self, running: StartedProvider, name: str, number: int) -> None:
-        self._running = running
-        self._opened = running.open_file(name, file_index=number, seed=0, pass_id=0)
-        self._packer = Packer(running.schema.slots, running.schema.check)
+        self._fields = running.schema.slots.fields
+        self._reader = LocalReader(running, running.open_file(name, file_index=number, seed=0, pass_id=0))
         self._packed: list[Sequence[Sequence[Array]] | str] = []  # or what was wrong
         self._weights: list[int] = []
         self.checks: list[list[int]] = []
@@ -244,36 +221,24 @@ class _DrawnFile:
     def draw(self, most: int) -> None:
         """Draw at most ``most`` samples, and no more than there are memory and time for."""
         until, nbytes = time.perf_counter() + _MOST_SECONDS, 0
-        with self._opened.user_code():
-            while len(self.checks) < most and nbytes < _MOST_BYTES and time.perf_counter() < until:
-                try:
-                    sample = next(self._opened)
-                except StopIteration:
-                    self.is_whole = True
-                    return
-                except Exception as error:
-                    self._add_wrong(f"{type(error).__name__}")
-                    self.is_whole = True
-                    return
-                try:
-                    nbytes += self._add(sample)
-                except Exception as error:
-                    self._add_wrong(error.got if isinstance(error, BadSample) else type(error).__name__)
+        while len(self.checks) < most and nbytes < _MOST_BYTES and time.perf_counter() < until:
+            samples = next(self._reader, None)
+            if samples is None or samples.raised:
+                self.is_whole = True
+            if samples is None:
+                return
+            for _, error in samples.errors:
+                self._add_wrong(error)
+            if samples.indices:
+                columns = samples.packed.columns
+                self._packed.append(columns.arrays)
+                self._weights += samples.weights
+                self.checks.append([*(_checksum(slot) for slot in columns.arrays), *samples.weights])
+                nbytes += columns.nbytes
 
-    def _add(self, sample: Any) -> int:
-        values = self._running.arrange(sample)
-        self._packer.add(values)
-        cut = self._packer.finish()
-        if cut.bad:
-            raise cut.bad[0][1]
-        weight = self._running.weight_of(values)
-        arrays = cut.columns.arrays
-        self._packed.append(arrays)
-        self._weights.append(weight)
-        self.checks.append([*(_checksum(slot) for slot in arrays), weight])
-        return cut.columns.nbytes
-
-    def _add_wrong(self, what: str) -> None:
+    def _add_wrong(self, error: Error) -> None:
+        # Of what process raised, the class is what the user knows: the error here has a name for builtin ones only.
+        what = error.got if isinstance(error, BadSample) else type(error.__context__ or error).__name__
         self._packed.append(what)
         self._weights.append(0)
         self.checks.append([crc32(what.encode(errors="surrogatepass"))])
@@ -287,7 +252,7 @@ class _DrawnFile:
             return {"text": packed}
         if slot >= len(packed):
             return {"text": f"weight {self._weights[y]}"}
-        fields = self._running.schema.slots.fields[slot]
+        fields = self._fields[slot]
         return {
             "kinds": [field.kind for field in fields],
             "dtypes": [array.dtype.str for array in packed[slot]],

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -170,13 +171,13 @@ def _run(
     only_samples = all(loss.kind == _DROPPED for loss in losses)
     limit = max(places) + 1 if only_samples else None
     deadly = [loss for loss in losses if loss.kind in _DEADLY]
+    run = FileRun(running, file, number, partial(_at_places, places), None if deadly else progress)
     if deadly:
         times = [loss.sample_timeout for loss in deadly if loss.sample_timeout is not None]
-        length, findings = run_isolated(running, file, number, places, limit, max(times, default=math.inf))
+        length, findings = run_isolated(run, limit, max(times, default=math.inf))
     else:
-        one = FileRun(running, file, number, None, progress, places)
-        one.run(limit)
-        length, findings = one.length, one.findings
+        run.run(limit)
+        length, findings = run.length, run.findings
     # a service ends the file where a value or calc_batch_size raises; only bad values are dropped
     raised = next((finding for finding in findings if not finding.slot), None)
     bad = {finding.sample: finding for finding in findings if finding.slot}
@@ -184,6 +185,18 @@ def _run(
     if raised is not None and raised.exception == _MISSING and not Path(file).exists():
         missing = replace(raised, text=_missing_text(file))
     return _Seen(length, bad, raised, findings[0] if findings else None, missing)
+
+
+def _at_places(places: Collection[int], findings: list[Finding]) -> list[Finding]:
+    """Return those of ``findings`` that verdicts need: those at ``places``, what the generator raised, and the first
+    one of each kind, bad values and exceptions."""
+    kept: list[Finding] = []
+    kinds: set[bool] = set()
+    for finding in findings:
+        if finding.sample in places or finding.raised or bool(finding.slot) not in kinds:
+            kept.append(finding)
+        kinds.add(bool(finding.slot))
+    return kept
 
 
 def _missing_text(file: str) -> str:

@@ -248,9 +248,9 @@ class Batcher:
         if isinstance(front, FileFailure):
             return self._fail(front.error)
         assert isinstance(front, SampleRun)
-        too_large = self._too_large_error(front)
-        if too_large is not None:
-            return self._fail(too_large)
+        too_large = too_large_text(self.plan, front)
+        if too_large:
+            return self._fail(SampleTooLarge(f"file {self.merge.current_label}, {too_large}"))
         front.hi = front.lo + self._pull_limit(front, level)
         self.pool.add(self.merge.current_file, front)
         self.merge.consume(front.hi - front.lo)
@@ -279,36 +279,37 @@ class Batcher:
         stop = full & heavy
         return int(np.argmax(stop)) if stop.any() else count
 
-    def _too_large_error(self, run: SampleRun) -> Error | None:
-        """Return an error for the first sample of ``run`` that no batch or no pool can hold, if it is the next one."""
-        plan = self.plan
-        if run.chunk_span().largest <= plan.pool_bytes and (run.weights is None or plan.can_over_batch_size):
-            return None
-        refused = run.sizes[run.lo : run.hi] > plan.pool_bytes
-        if run.weights is not None and not plan.can_over_batch_size:
-            refused = refused | (run.weights[run.lo : run.hi] > plan.batch_size)
-        if not refused.any():
-            return None
-        first = int(np.argmax(refused))
-        if first:  # the samples before it are merged as usual
-            run.hi = run.lo + first
-            return None
-        at = run.lo
-        where = f"file {self.merge.current_label}, sample {int(run.sample_indices[at])}"
-        if int(run.sizes[at]) > plan.pool_bytes:
-            return SampleTooLarge(
-                f"{where}: the sample needs {int(run.sizes[at])} bytes, the pool holds {plan.pool_bytes}; "
-                "raise pool_bytes or yield smaller samples"
-            )
-        assert run.weights is not None
-        return SampleTooLarge(
-            f"{where}: calc_batch_size gave {int(run.weights[at])}, a batch holds {plan.batch_size}; "
-            "raise batch_size, or allow the last sample to exceed it with can_over_batch_size=True"
-        )
-
     def _fail(self, error: Error) -> PassFailed:
         self._failure = PassFailed(error)
         return self._failure
+
+
+def too_large_text(plan: PassPlan, run: SampleRun) -> str:
+    """Return why no batch or no pool can hold the next sample of ``run``, or ''. One that is not the next one ends
+    ``run`` before it."""
+    if run.chunk_span().largest <= plan.pool_bytes and (run.weights is None or plan.can_over_batch_size):
+        return ""
+    refused = run.sizes[run.lo : run.hi] > plan.pool_bytes
+    if run.weights is not None and not plan.can_over_batch_size:
+        refused = refused | (run.weights[run.lo : run.hi] > plan.batch_size)
+    if not refused.any():
+        return ""
+    first = int(np.argmax(refused))
+    if first:  # the samples before it are merged as usual
+        run.hi = run.lo + first
+        return ""
+    at = run.lo
+    where = f"sample {int(run.sample_indices[at])}"
+    if int(run.sizes[at]) > plan.pool_bytes:
+        return (
+            f"{where}: the sample needs {int(run.sizes[at])} bytes, the pool holds {plan.pool_bytes}; "
+            "raise pool_bytes or yield smaller samples"
+        )
+    assert run.weights is not None
+    return (
+        f"{where}: calc_batch_size gave {int(run.weights[at])}, a batch holds {plan.batch_size}; "
+        "raise batch_size, or allow the last sample to exceed it with can_over_batch_size=True"
+    )
 
 
 def _too_much_padding(size: int, batch_size: int) -> OptionError:

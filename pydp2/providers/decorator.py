@@ -1,7 +1,6 @@
 """Decorate a generator function so that it can be served: ``@provider``.
 
-This module checks the arguments as the user writes them, and runs a provider by hand, without a service: the verdicts
-of :meth:`Provider.samples` are those of a worker, because both use the same slot order, packer and words.
+This module checks the arguments as the user writes them.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ import itertools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
-from pydp2.data.packers.packer import Packer
-from pydp2.errors import BadSample, OptionTypeError, ProviderError
-from pydp2.providers.error_location import with_location
+from pydp2.errors import OptionTypeError
+from pydp2.providers.local_reader import checked_samples
 from pydp2.providers.options import (
     CacheType,
     InputTypes,
@@ -29,10 +27,7 @@ from pydp2.providers.options import (
     check_pool_weight,
     normalise_shuffle,
 )
-from pydp2.providers.started_provider import OpenFile, StartedProvider, start_provider
-
-_PACKED_LIMIT = 1 << 20  # samples() packs only to check: it throws the packed samples away at about this many bytes
-_MAX_LOGGED_DROPS = 10
+from pydp2.providers.started_provider import StartedProvider, start_provider
 
 
 class Provider:
@@ -111,7 +106,7 @@ class Provider:
         """
         name = os.fspath(filename)
         running = self.start(args=args, is_train=is_train, input_order=input_order, file_list=[name])
-        return _checked_samples(running, name, seed, pass_id)
+        return checked_samples(running, name, seed=seed, pass_id=pass_id)
 
     def reader(
         self,
@@ -146,7 +141,7 @@ class Provider:
                 if not started:
                     started.append(self.start(args=args, is_train=is_train, input_order=input_order, file_list=names))
             for index, name in enumerate(names):
-                for sample in _checked_samples(started[0], name, seed, pass_id, index):
+                for sample in checked_samples(started[0], name, file_index=index, seed=seed, pass_id=pass_id):
                     yield tuple(sample)
 
         def read() -> Iterator[tuple[Any, ...]]:
@@ -155,61 +150,6 @@ class Provider:
         # a pass that a fork reads is counted here: see pydp2.reader.contract.begun
         read.begin_pass = lambda: functools.partial(samples_of, next(passes))  # type: ignore[attr-defined]
         return read
-
-
-def _checked_samples(
-    started: StartedProvider, filename: str, seed: int, pass_id: int, file_index: int = 0
-) -> Iterator[list[Any]]:
-    opened = started.open_file(filename, file_index=file_index, seed=seed, pass_id=pass_id)
-    checked = _check_samples(started, opened, filename)
-    try:
-        while True:
-            with opened.user_code():  # what checks a sample may run the user's code too
-                values = next(checked, None)
-            if values is None:
-                return
-            yield values
-    finally:
-        checked.close()
-
-
-def _check_samples(started: StartedProvider, opened: OpenFile, filename: str) -> Generator[list[Any]]:
-    schema = started.schema
-    packer = Packer(schema.slots, schema.check)
-    y = dropped = 0
-    logger = started.settings.logger
-    started.slot_order.on_unknown = lambda text: logger.warning("file %s, sample %d: %s", filename, y, text)
-    try:
-        for sample in opened.located():
-            try:
-                values = started.arrange(sample)
-                _check_sample(packer, values)
-                started.weight_of(values)
-            except BadSample as error:
-                if not schema.check_fail_continue:
-                    raise with_location(error, filename, y) from None
-                dropped += 1
-                if dropped <= _MAX_LOGGED_DROPS:
-                    started.settings.logger.warning("dropped: %s", with_location(error, filename, y))
-            except ProviderError as error:
-                raise with_location(error, filename, y) from None
-            else:
-                yield values
-            y += 1
-    finally:
-        opened.close()
-        if dropped > _MAX_LOGGED_DROPS:
-            started.settings.logger.warning("dropped %d of %d samples of file %s", dropped, y, filename)
-
-
-def _check_sample(packer: Packer, values: list[Any]) -> None:
-    """Pack one sample and check it at once, so that a bad one is found before the next is drawn."""
-    packer.add(values)
-    bad = packer.verify()
-    if bad or packer.nbytes > _PACKED_LIMIT:
-        packer.finish()
-    if bad:
-        raise bad[0][1]
 
 
 def provider(  # noqa: PLR0913 - the arguments are PyDataProvider2's

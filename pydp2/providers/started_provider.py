@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -29,7 +28,7 @@ from pydp2.errors import (
     from_user,
     provider_error,
 )
-from pydp2.providers.error_location import count_own_frames, remedy, user_error
+from pydp2.providers.error_location import count_own_frames, remedy
 from pydp2.providers.global_random import prepared_random, running, switch_to
 from pydp2.providers.hook_arguments import wrong_arguments
 from pydp2.providers.options import (
@@ -82,20 +81,6 @@ class OpenFile(Iterator[Any]):
         """Return a context in which the global random generators are those of this file: for what runs code of the
         user beside ``next``, and for several samples in a row."""
         return running(self.context.global_random)
-
-    def located(self, passed: tuple[type[BaseException], ...] = (KeyboardInterrupt, GeneratorExit)) -> Iterator[Any]:
-        """Yield the samples. What the generator raises is raised as an Error that names file and sample, but for
-        exceptions of the types ``passed``."""
-        for y in itertools.count():
-            try:
-                sample = next(self)
-            except StopIteration:
-                return
-            except passed:
-                raise
-            except BaseException as error:
-                raise user_error(error, self.context.filename, y, self._settings.file_list) from None
-            yield sample
 
     def close(self) -> None:
         """Close the generator: its ``finally`` blocks run, and what they raise passes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -14,9 +13,10 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.diagnostics.provider_bench import ProviderSpec, measure_alone
+from pydp2.api.sources import resolve_source
+from pydp2.diagnostics.local_provider import provider_spec
+from pydp2.diagnostics.provider_bench import measure_alone
 from pydp2.options.file_list import FileList
-from pydp2.protocol.plain_data import encode_plain
 
 from ..runs import no_hang
 
@@ -142,9 +142,7 @@ def test_a_provider_that_imports_torch_is_prepared_once(
 def test_the_measure_of_a_provider_alone_has_a_file_for_each_process(
     provider_file: Callable[[str], str], folder: Path
 ) -> None:
-    spec = ProviderSpec(
-        provider=provider_file(_code(WAYS["ZipFile"])), args=encode_plain({}), is_train=True, input_order=(),
-        root=str(folder), path=tuple(sys.path),
-    )  # fmt: skip
+    source = resolve_source(NAMES, provider_file(_code(WAYS["ZipFile"])), None, None, folder)
+    spec = provider_spec(source, None)
     rates = measure_alone(spec, FileList.of(NAMES), units=3, seconds=0.5)
     assert rates.packed.samples > 0
