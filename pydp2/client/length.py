@@ -32,7 +32,7 @@ class PassLength:
         self._is_repeated = False  # later passes have as many
 
     def learn(self, counts: Any) -> None:
-        """Take in the counts of the service, as :meth:`pydp2.server.sessions.list_counts.ListCounts.summary` gives
+        """Take in the counts of the service, as :meth:`pydp2.server.dispatch.file_counts.FileCounts.summary` gives
         them; {}: it has none. Raises RemoteProtocolError if they are none."""
         if not counts:
             return

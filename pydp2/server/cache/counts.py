@@ -81,6 +81,7 @@ class CountStore(DiskThread[CountAnswer]):
 
     def __init__(self, folder: Path, origin: CacheOrigin) -> None:
         super().__init__("pydp2-counts")
+        self.key = origin.key
         self._folder = folder
         self._origin = origin
         self._names = EntryNames(origin)

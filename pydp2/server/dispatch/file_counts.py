@@ -1,7 +1,9 @@
-"""Count the samples of each file of the list, as they are delivered (docs/caching.md, "Counts"). Pure: no IO, no clock.
+"""Count the samples of each file of the list, as they are delivered (docs/caching.md, "Counts"). Pure: no clock, and
+no IO but that of the thread of a :class:`CountStore`.
 
 A count is remembered from an earlier service, or known because a pass has read the file to its end. It may be wrong,
-when the generator gives other samples than before: that is found each time the file is read to its end.
+when the generator gives other samples than before: that is found each time the file is read to its end. ``pydp2 count``
+runs a pass for the counts alone (:class:`CountingBatcher`).
 """
 
 from __future__ import annotations
@@ -12,14 +14,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
+from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun
 from pydp2.server.actions import Action, Log
 from pydp2.server.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore
+from pydp2.server.cache.disk_messages import CacheNotice
 from pydp2.server.dispatch.ledger import FileLedger
+
+_MANY = 4096  # samples that are waited for at a time
 
 
 class FileCounts:
-    """Counts of the ``files`` files of a list. ``store``: where they are remembered; ``early_ends``: files may end
-    before their data do, and such counts hold."""
+    """Counts of the ``files`` files of a list. ``store``: where they are remembered, None: nowhere; ``early_ends``:
+    files may end before their data do, and such counts hold."""
 
     def __init__(
         self, files: int, label: Callable[[int], str], store: CountStore | None = None, *, early_ends: bool
@@ -31,8 +38,9 @@ class FileCounts:
         self._store = store
         self._early_ends = early_ends
         self._read = 0  # files that were read to their ends, each time
-        self.is_loading = False
-        """True while it is not known yet what is remembered."""
+        self._is_loading = store is not None  # it is not known yet what is remembered
+        if store is not None:
+            store.load()
 
     def __len__(self) -> int:
         """Return the number of files that are counted."""
@@ -61,10 +69,18 @@ class FileCounts:
         self._rows[first : self._used] = counts
         self._row_of[files] = np.arange(first, self._used)
 
-    def load(self, remembered: CountsLoaded) -> None:
+    def take_disk_answers(self) -> list[CacheNotice]:
+        """Take in what is remembered. Return notices for the user."""
+        answers = [] if self._store is None else self._store.take_answers()
+        for answer in answers:
+            if isinstance(answer, CountsLoaded):
+                self._load(answer)
+        return [answer for answer in answers if isinstance(answer, CacheNotice)]
+
+    def _load(self, remembered: CountsLoaded) -> None:
         """Take in what is remembered. A file that was read meanwhile keeps its count."""
         files, counts = remembered.files, remembered.counts
-        self.is_loading = not remembered.is_last
+        self._is_loading = not remembered.is_last
         take = self._row_of[files] == 0
         if not self._early_ends:
             take &= ~counts["early"]
@@ -99,12 +115,39 @@ class FileCounts:
         )
         return [Log(text, kind="count")]
 
+    def remember(self) -> None:
+        """Remember what was counted since the last call."""
+        if self._store is not None:
+            self._store.write()
+
     def summary(self) -> dict[str, Any]:
-        """Return the sums over all files that are counted, as plain data."""
+        """Return the sums over all files that are counted, and the key under which they are remembered ("": they are
+        not), as plain data."""
         counts = self._counts
         return {
-            "files": len(self._row_of), "counted": len(counts), "loading": self.is_loading,
+            "files": len(self._row_of), "counted": len(counts), "loading": self._is_loading,
             "read": self._read,
             "plain": bool(counts["plain"].all()),
             **{name: int(counts[name].sum()) for name in ("samples", "dropped", "weight")},
+            "key": "" if self._store is None else self._store.key,
         }  # fmt: skip
+
+
+class CountingBatcher(Batcher):
+    """Stream of no batches: samples are passed as they come. The plan is one with ``relaxed``, so that no file waits
+    for another one."""
+
+    def next(self) -> BatchCut | BlockedOnFile | PassFailed | PassDone:
+        """Pass what is there. Return what is waited for, or how the pass ended."""
+        while self._failure is None:
+            run = self.merge.next_run()
+            if run is WAIT:
+                return BlockedOnFile(self.merge.current_file, _MANY, _MANY)
+            if run is END:
+                return PassDone(0)
+            if isinstance(run, FileFailure):
+                return self._fail(run.error)
+            assert isinstance(run, SampleRun)
+            run.release()
+            self.merge.consume(run.hi - run.lo)
+        return self._failure

@@ -34,10 +34,12 @@ from pydp2.protocol.link_states import Link, LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import pack_unchecked
 from pydp2.server.actions import DEFAULT_JOB, Action, Log, SendRowsOf
 from pydp2.server.available_memory import AvailableMemory, available_memory
+from pydp2.server.cache.counts import CountStore
 from pydp2.server.cache.disk import DiskCache
 from pydp2.server.cache.disk_thread import DiskThread
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
+from pydp2.server.dispatch.file_counts import FileCounts
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.sessions.attach import (
     cache_origin,
@@ -46,7 +48,6 @@ from pydp2.server.sessions.attach import (
     requested_options,
 )
 from pydp2.server.sessions.job_session import JobSession, ServiceContext, combine_stats
-from pydp2.server.sessions.list_counts import ListCounts
 from pydp2.server.sessions.outbox import drain
 from pydp2.server.sessions.refused_peers import RefusedPeers
 from pydp2.server.sessions.shared_pool import SharedPool, create_shared_pool
@@ -95,7 +96,7 @@ class ClientGateway:
         self._source = ""
         self._cache: CacheFill | None = None
         self._pool_memory: CellGrants | SharedPool | None = None  # where the rows of pools lie, if trainers see it
-        self._counts: ListCounts | None = None
+        self._counts: FileCounts | None = None
         self._disk: DiskCache | None = None  # where the provider asks for one
         self.disk_threads: list[DiskThread[Any]] = []
         """Threads that read and write the cache and the counts on disk; :meth:`take_disk_answers` takes their
@@ -154,13 +155,12 @@ class ClientGateway:
 
     def _begin_counts(self, schema: Schema) -> None:
         spec = self._spec
-        origin = cache_origin(schema, spec, self._files, self._source)
-        folder = Path(spec.cache_dir) if spec.remember_counts and spec.cache_dir and self._source else None
-        self._counts = ListCounts(
-            len(self._files), lambda file: self._files[file], folder, origin, early_ends=spec.skip_errors
-        )
-        if self._counts.store is not None:
-            self.disk_threads.append(self._counts.store)
+        store = None
+        if spec.remember_counts and spec.cache_dir and self._source:
+            store = CountStore(Path(spec.cache_dir), cache_origin(schema, spec, self._files, self._source))
+            self.disk_threads.append(store)
+        label = self._files.__getitem__
+        self._counts = FileCounts(len(self._files), label, store, early_ends=spec.skip_errors)
 
     def _in_memory(self, schema: Schema) -> MemoryCache[SampleRun] | None:
         layout = RegionLayout(schema.slots, self._spec.memory_limit - self._budget)
@@ -330,7 +330,7 @@ class ClientGateway:
         read = ReadContext(
             workers=spec.workers, budget=self._budget, label=lambda file: self._files[file],
             skip_errors=spec.skip_errors, error_budget=spec.error_budget, cache=self._cache,
-            counts=self._counts.counts, row_servers=self.row_servers,
+            counts=self._counts, row_servers=self.row_servers,
         )  # fmt: skip
         return ServiceContext(
             schema=self._schema, spec=spec, files=self._files, source=self._source, read=read,

@@ -24,7 +24,6 @@ from pydp2.errors import Error, NotRepeatable
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.cached_pass import CachedPassBatcher
-from pydp2.order.counting import CountingBatcher
 from pydp2.order.file_order import block_length, files_in_order
 from pydp2.order.plan import UNBOUNDED, BucketPlan, PassPlan
 from pydp2.order.sample_source import FileFailure
@@ -33,6 +32,7 @@ from pydp2.order.stream_state import StreamState
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.protocol.early_ends import EarlyEnds, by_file
 from pydp2.server.dispatch.cached_rows import cached_rows
+from pydp2.server.dispatch.file_counts import CountingBatcher
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.sessions.bucket_options import begin_buckets
 from pydp2.server.sessions.padding import PaddingStats
