@@ -13,14 +13,11 @@ import msgpack
 from pydp2.errors import RemoteProtocolError
 from pydp2.options.file_list import FileList
 from pydp2.options.timing import DEFAULT_TIMING, Timing
+from pydp2.protocol.plain_records import from_dict
 
 _LENGTH = struct.Struct("<Q")
 _LIMIT = 1 << 32
 _MAX_SECONDS = 1e9
-_TERM_TYPES: dict[str, Any] = {
-    "provider": str, "is_train": bool, "start": str, "worker_memory": int | None, "sample_timeout": float | int | None,
-    "warn_changed": bool, "skip_errors": bool,
-}  # fmt: skip
 _ENCODED = ("args", "program")  # too long for a header
 
 
@@ -47,20 +44,12 @@ class WorkerTerms:
         return plain | {"input_order": list(self.input_order), "timing": asdict(self.timing)}
 
     @classmethod
-    def from_wire(cls, plain: Mapping[str, Any], args: bytes, program: bytes) -> WorkerTerms:
+    def from_wire(cls, plain: Any, args: bytes, program: bytes) -> WorkerTerms:
         """Inverse of :meth:`to_wire`. Raises RemoteProtocolError."""
-        try:
-            timing = Timing(**plain["timing"])
-            order = tuple(plain["input_order"])
-            if not all(isinstance(plain[name], kind) for name, kind in _TERM_TYPES.items()):
-                raise TypeError
-            if not all(isinstance(entry, str) for entry in order):
-                raise TypeError
-            if not all(type(each) in (int, float) and 0 < each < _MAX_SECONDS for each in asdict(timing).values()):
-                raise TypeError
-            return cls(**{**plain, "args": args, "program": program, "timing": timing, "input_order": order})
-        except (TypeError, KeyError):
-            raise RemoteProtocolError("Spec: its terms are not those of this version") from None
+        terms = from_dict(cls, plain, "Spec", args=args, program=program)
+        if not all(0 < each < _MAX_SECONDS for each in asdict(terms.timing).values()):
+            raise RemoteProtocolError(f"Spec.timing: expected numbers of seconds above 0, got {terms.timing}")
+        return terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +142,7 @@ def receive_spec(channel: socket.socket) -> tuple[ServiceSpec, FileList]:
     plain = unpacked(receive_block(channel))
     source = plain.pop("source")
     blob, offsets = receive_block(channel), receive_block(channel)
-    plain["input_order"] = tuple(plain["input_order"])
-    plain["path"] = tuple(plain["path"])
-    plain["timing"] = Timing(**plain["timing"])
-    if plain["server_key"] is not None:
-        plain["server_key"] = tuple(plain["server_key"])
-    return ServiceSpec(**plain), FileList.from_buffers(blob, offsets, source)
+    return from_dict(ServiceSpec, plain, "ServiceSpec"), FileList.from_buffers(blob, offsets, source)
 
 
 def send_plain(channel: socket.socket, value: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydp2.data.schema.input_types import Slots, suits_cells
 from pydp2.errors import RemoteProtocolError
+from pydp2.protocol.plain_records import from_dict
 
-_MIN_NUMBERS = {"pool_size": -1, "min_pool_size": -1, "cache": 0}  # with their least value
+_LEAST = {"pool_size": -1, "min_pool_size": -1, "cache": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +62,10 @@ class Schema:
         Raises:
             RemoteProtocolError: names, types or values are not what :meth:`to_wire` writes.
         """
-        names = {f.name for f in fields(cls)}
-        if not isinstance(wire, dict) or set(wire) != names:
-            raise RemoteProtocolError(f"a declaration must have exactly {sorted(names)}, got {wire!r:.200}")
-        plain = dict(wire)
-        slots = Slots.from_wire(plain.pop("slots"))
-        for name, value in plain.items():
-            expected = int if name in _MIN_NUMBERS else bool
-            if type(value) is not expected or (name in _MIN_NUMBERS and not _MIN_NUMBERS[name] <= value < 1 << 62):
-                raise RemoteProtocolError(f"a declaration's {name} must be {expected.__name__}, got {value!r:.80}")
-        return cls(slots=slots, **plain)
+        plain = dict(wire) if isinstance(wire, dict) else {}
+        slots = Slots.from_wire(plain.pop("slots", None))
+        declared = from_dict(cls, plain, "a declaration", slots=slots)
+        for name, least in _LEAST.items():
+            if not least <= plain[name] < 1 << 62:
+                raise RemoteProtocolError(f"a declaration's {name} must be at least {least}, got {plain[name]!r:.80}")
+        return declared

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import WorkerTerms, packed, receive_block, send_blocks, unpacked
+from pydp2.protocol.plain_records import from_dict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,6 @@ def receive_setup(channel: socket.socket) -> tuple[AgentSetup, WorkerTerms, File
     """Inverse of :func:`send_setup`."""
     plain = unpacked(receive_block(channel))
     args, program, blob, offsets = (receive_block(channel) for _ in range(4))
-    given = plain["setup"]
-    given["path"] = tuple(given["path"])
     files = FileList.from_buffers(blob, offsets, plain["source"])
-    return AgentSetup(**given), WorkerTerms.from_wire(plain["terms"], args, program), files
+    setup = from_dict(AgentSetup, plain["setup"], "AgentSetup")
+    return setup, WorkerTerms.from_wire(plain["terms"], args, program), files

@@ -1,0 +1,40 @@
+"""Read plain records: dataclasses that travel as dicts by name. The types of the fields say what may stand there."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from pydp2.errors import RemoteProtocolError
+
+T = TypeVar("T")
+
+
+def from_dict(record: type[T], plain: Any, what: str, **given: Any) -> T:
+    """Return the ``record`` that travelled as ``plain``, but for the fields that are ``given``. ``what``: what errors
+    call it. A field may be a bool, number, text, dict, tuple of one of these, plain record, or one of several.
+
+    Raises:
+        RemoteProtocolError: names or types are not those of the fields; the text names the field.
+    """
+    hints = get_type_hints(record, record.__init__.__globals__)  # names of its module
+    need = hints.keys() - given.keys()
+    if not isinstance(plain, dict) or plain.keys() != need:
+        have = list(plain) if isinstance(plain, dict) else plain
+        raise RemoteProtocolError(f"{what} must have exactly {sorted(need)}, got {have!r:.200}")
+    return record(**{name: _read(hints[name], value, f"{what}.{name}") for name, value in plain.items()}, **given)
+
+
+def _read(hint: Any, value: Any, name: str) -> Any:
+    """Return the value of the field ``name`` that travelled as ``value``."""
+    for kind in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        wanted = get_origin(kind) or kind
+        if is_dataclass(wanted):
+            return from_dict(kind, value, name)
+        if wanted is tuple and type(value) is list:
+            return tuple(_read(get_args(kind)[0], item, f"{name}[{at}]") for at, item in enumerate(value))
+        if type(value) is wanted or (wanted is float and type(value) is int):
+            return value
+    need = getattr(hint, "__name__", hint)
+    raise RemoteProtocolError(f"{name} must be {need}, got {value!r:.80} ({type(value).__name__})")
