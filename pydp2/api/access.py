@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydp2.api.rundir import RunDir
 from pydp2.client import Target
@@ -31,19 +32,22 @@ class ServiceKeys:
     of_run: Mapping[str, KeyPair] = field(repr=False)
     folder: str | None
 
-    @property
-    def roles(self) -> dict[str, str]:
-        """Role of each public key of this run."""
-        return {pair.public: role for role, pair in self.of_run.items()}
-
     def connection(self, address: str, host_address: str, local_address: str) -> ConnectionFile:
         """Return what the connection file of the service at these addresses holds."""
         return ConnectionFile(address, self.of_run, host_address, local_address)
 
-    def local_address(self, rundir: RunDir) -> str:
-        """Return the address for processes of this machine and user. Its path has the key of the service in it, so it
-        leads to no other service, also where the connection file was copied to another machine."""
-        return with_key(rundir.address(self.pair.public[:_KEY_DIGITS_OF_PATH]), self.pair.public)
+    def spec_fields(self, rundir: RunDir) -> dict[str, Any]:
+        """Return the fields of a :class:`~pydp2.options.service_spec.ServiceSpec` that follow from the keys.
+
+        The path of ``local_address`` has the key of the service in it, so it leads to no other service, also where the
+        connection file was copied to another machine.
+        """
+        return {
+            "server_key": (self.pair.public, self.pair.secret),
+            "allowed": {pair.public: role for role, pair in self.of_run.items()},
+            "key_folder": self.folder,
+            "local_address": with_key(rundir.address(self.pair.public[:_KEY_DIGITS_OF_PATH]), self.pair.public),
+        }
 
 
 def is_loopback(address: str) -> bool:

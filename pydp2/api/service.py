@@ -40,6 +40,7 @@ from pydp2.options.tables import (
     JobOptions,
     LoadKeywords,
     ServiceKeywords,
+    ServiceOptions,
     check_keywords,
     job_options,
     place_options,
@@ -233,86 +234,41 @@ def launch(
     require_allowed_process()
     chosen = service_options(**options)
     served = resolve_source(files, provider, args, is_train, root)
-    address = address_of(served.provider)
-    encoded = plain_data.encode_plain(served.args)
-    available = machine.memory()
-    limit = chosen.memory_limit if chosen.memory_limit is not None else max(_LEAST_MEMORY, available.bytes // 4)
-    if limit < _LEAST_MEMORY:
-        raise OptionError(f"memory_limit must be at least {_LEAST_MEMORY} bytes, got {limit}")
-    workers = machine.cores() if chosen.workers is None else chosen.workers
-    machine.check_memory(workers, limit, available)
-    machine.check_open_files(workers)
-    state_dir = None if chosen.state_dir is None else Path(chosen.state_dir).resolve()
-    bind = chosen.bind or ""
-    if state_dir is not None and bind.startswith("tcp://") and without_token(bind).endswith((":0", ":*")):
-        raise OptionError(
-            f"bind={without_token(bind)!r} takes any port, and with state_dir trainers must find the service again at "
-            "the "
-            "same one; name a port"
-        )
-    locks: list[int] = []
-    rundir: RunDir | None = None
-    place: ConnectionPlace | None = None
-    try:
+    resolved = {
+        "provider": address_of(served.provider),
+        "args": plain_data.encode_plain(served.args),
+        "program": ProgramState.of_this_program(served.provider).to_bytes(),
+        "is_train": served.is_train,
+        "root": str(served.root),
+        "path": tuple(search_path()),
+        **_machine_shares(chosen),
+    }
+    state_dir = _state_dir(chosen)
+    with _Locks() as locks:
         if state_dir is not None:
-            locks += take_state(state_dir)
+            locks.descriptors += take_state(state_dir)
         keys = service_keys(chosen, state_dir)
+        place = None
         if chosen.connection is not None:
             place = ConnectionPlace(Path(chosen.connection).absolute())
-            locks.append(place.lock)
+            locks.hold(place.lock, place.discard)
         rundir = RunDir(of=state_dir)
-        locks.append(rundir.lock)
-        bind = chosen.bind or (rundir.address("clients") if keys is None else "tcp://127.0.0.1:*")
-        if keys is None and state_dir is not None and bind.startswith("tcp://") and not split_token(bind)[1]:
-            bind = with_token(bind, keep_token(state_dir))
-        if chosen.bind is not None and (given := ipc_path(bind)) is not None:
-            path = str(Path(given).absolute())  # what the address says holds in every folder
-            bind = bind_address("bind", f"ipc://{path}")
-            locks.append(take_path(path))
-        spec = ServiceSpec(
-            provider=address,
-            args=encoded,
-            program=ProgramState.of_this_program(served.provider).to_bytes(),
-            is_train=served.is_train,
-            input_order=chosen.input_order or (),
-            root=str(served.root),
-            path=tuple(search_path()),
-            workers=workers,
-            start=chosen.start,
-            memory_limit=limit,
-            worker_memory=chosen.worker_memory,
-            sample_timeout=chosen.sample_timeout,
-            skip_errors=chosen.on_error == "skip",
-            error_budget=chosen.error_budget,
-            quarantine=None if chosen.quarantine is None else str(Path(chosen.quarantine).absolute()),
-            warn_changed=chosen.on_changed == "warn",
+        locks.hold(rundir.lock, rundir.remove)
+        bind = _bound_address(chosen, state_dir, keys, rundir, locks)
+        spec = ServiceSpec.from_options(
+            chosen,
+            **resolved,
+            **({} if keys is None else keys.spec_fields(rundir)),
             client_address=bind,
             worker_address=rundir.address("workers"),
+            host_address=None if keys is None else worker_address(bind, chosen.worker_bind),
             run_dir=str(rundir.path),
-            server_key=None if keys is None else (keys.pair.public, keys.pair.secret),
-            allowed={} if keys is None else keys.roles,
-            key_folder=None if keys is None else keys.folder,
-            advertise=chosen.advertise,
             connection=None if place is None else str(place.path),
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=_cache_dir(chosen.cache_dir),
-            cache_size=chosen.cache_size,
-            remember_counts=chosen.remember_counts,
-            metrics=chosen.metrics,
-            host_address=None if keys is None else worker_address(bind, chosen.worker_bind),
-            local_address="" if keys is None else keys.local_address(rundir),
             timing=timing.DEFAULT_TIMING,
         )
-        service = _start(spec, served.files, rundir, locks, keys, place)
-    except BaseException:
-        _close(locks)
-        if place is not None:
-            place.discard()
-        if rundir is not None:
-            rundir.remove()
-        raise
-    _close(locks)  # the server has its own
-    return service
+        return _start(spec, served.files, rundir, locks.descriptors, keys, place)
 
 
 @takes(JOB_OPTIONS)
@@ -444,12 +400,6 @@ def _stats_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _close(descriptors: list[int]) -> None:
-    for each in descriptors:
-        with contextlib.suppress(OSError):
-            os.close(each)
-
-
 def _check_single_process(rank: int, world_size: int, of_several: DistributedEnvironment | None) -> None:
     """Raise OptionError if a service of this process alone would give wrong results."""
     if world_size > 1:
@@ -485,6 +435,69 @@ def require_allowed_process() -> None:
 def search_path() -> list[str]:
     """Return where this program finds its modules; its working directory replaces ''."""
     return [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
+
+
+def _machine_shares(chosen: ServiceOptions) -> dict[str, int]:
+    """Return the number of workers, and the bytes of memory for cache and reading ahead. Raises OptionError if this
+    machine cannot hold them."""
+    available = machine.memory()
+    limit = chosen.memory_limit if chosen.memory_limit is not None else max(_LEAST_MEMORY, available.bytes // 4)
+    if limit < _LEAST_MEMORY:
+        raise OptionError(f"memory_limit must be at least {_LEAST_MEMORY} bytes, got {limit}")
+    workers = machine.cores() if chosen.workers is None else chosen.workers
+    machine.check_memory(workers, limit, available)
+    machine.check_open_files(workers)
+    return {"workers": workers, "memory_limit": limit}
+
+
+def _state_dir(chosen: ServiceOptions) -> Path | None:
+    bind = chosen.bind or ""
+    if chosen.state_dir is None:
+        return None
+    if bind.startswith("tcp://") and without_token(bind).endswith((":0", ":*")):
+        raise OptionError(
+            f"bind={without_token(bind)!r} takes any port, and with state_dir trainers must find the service again at "
+            "the same one; name a port"
+        )
+    return Path(chosen.state_dir).resolve()
+
+
+class _Locks:
+    """Locks of what a service has for itself, held within a context until its server has inherited them. If an
+    exception leaves the context, what was made under them is removed."""
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+        self._removals: list[Callable[[], None]] = []
+
+    def hold(self, lock: int, remove: Callable[[], None]) -> None:
+        """Hold ``lock``, under which ``remove`` removes something."""
+        self.descriptors.append(lock)
+        self._removals.append(remove)
+
+    def __enter__(self) -> _Locks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for descriptor in self.descriptors:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        for remove in self._removals if kind is not None else ():
+            remove()
+
+
+def _bound_address(
+    chosen: ServiceOptions, state_dir: Path | None, keys: ServiceKeys | None, rundir: RunDir, locks: _Locks
+) -> str:
+    """Return the address that the server binds for trainers, after the lock of a path in it was taken."""
+    bind = chosen.bind or (rundir.address("clients") if keys is None else "tcp://127.0.0.1:*")
+    if keys is None and state_dir is not None and bind.startswith("tcp://") and not split_token(bind)[1]:
+        bind = with_token(bind, keep_token(state_dir))
+    if chosen.bind is not None and (given := ipc_path(bind)) is not None:
+        path = str(Path(given).absolute())  # what the address says holds in every folder
+        bind = bind_address("bind", f"ipc://{path}")
+        locks.descriptors.append(take_path(path))
+    return bind
 
 
 def _cache_dir(given: str | None) -> str:

@@ -6,7 +6,8 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import msgpack
 
@@ -14,6 +15,9 @@ from pydp2.errors import RemoteProtocolError
 from pydp2.options.file_list import FileList
 from pydp2.options.timing import DEFAULT_TIMING, Timing
 from pydp2.protocol.plain_records import from_dict
+
+if TYPE_CHECKING:  # a server and its workers need no options, which take time to import
+    from pydp2.options.tables import ServiceOptions
 
 _LENGTH = struct.Struct("<Q")
 _LIMIT = 1 << 32
@@ -87,6 +91,19 @@ class ServiceSpec(WorkerTerms):
     prepared: int = -1
     """Descriptor that leads to the program, for a copy of the zygote (pydp2/host/engine/prepared.py); -1: there is
     to be none."""
+
+    @classmethod
+    def from_options(cls, options: ServiceOptions, **resolved: Any) -> ServiceSpec:
+        """Return the description of a service with ``options``. ``resolved``: the other fields, and those of options
+        that leave something open."""
+        same = {each.name: getattr(options, each.name) for each in fields(cls) if hasattr(options, each.name)}
+        converted = {
+            "input_order": options.input_order or (),
+            "quarantine": None if options.quarantine is None else str(Path(options.quarantine).absolute()),
+            "skip_errors": options.on_error == "skip",
+            "warn_changed": options.on_changed == "warn",
+        }
+        return cls(**same | converted | resolved)
 
 
 def status_rows(workers: int) -> int:
