@@ -18,8 +18,7 @@ from pydp2.data.packers.slot_order import SlotOrder
 from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import ProviderError, from_wire
-from pydp2.host.worker.chunk_builder import ChunkBuilder, ChunkContent
-from pydp2.host.worker.segment import MAX_BLOCKED
+from pydp2.host.worker.chunk_builder import MAX_BLOCKED, ChunkBuilder, ChunkContent
 from pydp2.host.worker.task import FileTask
 from pydp2.host.worker.yielded_samples import YieldedSamples
 from pydp2.order.sample_source import FileFailure, SampleRun

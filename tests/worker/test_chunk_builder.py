@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pydp2.data.columns.columns import frame_count
 from pydp2.data.schema.input_types import Slots, dense_vector, integer_value, sparse_float_vector_sequence
 from pydp2.errors import BadSample, NotRepeatable, ProviderError
-from pydp2.host.worker import segment
-from pydp2.host.worker.chunk_builder import MAX_RANGES, MAX_ROWS, ChunkBuilder
-from pydp2.host.worker.segment import MAX_BLOCKED
+from pydp2.host.worker import chunk_builder
+from pydp2.host.worker.chunk_builder import MAX_BLOCKED, MAX_RANGES, MAX_ROWS, ChunkBuilder
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import FILE_OPEN, FILE_RAISED
 from pydp2.providers.error_location import with_location
@@ -365,9 +364,9 @@ def test_the_fullest_chunk_that_a_runner_lets_come_about_fits() -> None:
 def test_room_for_parts_is_what_files_that_wait_leave() -> None:
     big = (1 << 62) - 1
     empty = m.encode(m.Chunk(big, [], [[big] * 4] * MAX_BLOCKED, big, big))
-    assert len(empty) + segment.MAX_RANGES_BYTES <= m.HEADER_LIMIT
+    assert len(empty) + chunk_builder.MAX_RANGES_BYTES <= m.HEADER_LIMIT
     error = msgpack.packb({"kind": "ProviderError", "message": "x" * 24_000, "builtin": "x" * 40})
-    assert segment._MAX_DROPPED_BYTES + len(error) + 80 <= segment.MAX_RANGES_BYTES
+    assert chunk_builder._MAX_DROPPED_BYTES + len(error) + 80 <= chunk_builder.MAX_RANGES_BYTES
 
 
 def test_a_hand_is_sent_by_itself() -> None:

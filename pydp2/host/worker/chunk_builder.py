@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,18 @@ from pydp2.data.packers.packer import Packer
 from pydp2.data.packers.sample_loop import PackingBudget, SampleLoop, SampleMarker
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import BadSample, Error, NotRepeatable, to_wire
-from pydp2.host.worker.segment import MAX_RANGES_BYTES, TaskSegment
 from pydp2.host.worker.task import NO_SAMPLE, FileTask, UnsentSample
 from pydp2.host.worker.yielded_samples import YieldedSamples
-from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, FILE_OPEN, FILE_RAISED, SAMPLE_COST, FileRange
+from pydp2.protocol.file_ranges import (
+    DROPPED_COST,
+    FILE_ENDED,
+    FILE_OPEN,
+    FILE_RAISED,
+    SAMPLE_COST,
+    FileRange,
+    dropped_bytes,
+)
+from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.providers.error_location import mismatch_text
 from pydp2.system.stdlib import time
 
@@ -28,11 +36,51 @@ MAX_CELL_BYTES = 4 * MAX_BYTES  # in place of that, of samples that have cells
 MAX_RANGES = 128
 MAX_DROPPED = 24
 """Limits of a chunk: it is sent when it reaches any of these."""
+MAX_BLOCKED = 256
+"""Number of waiting files that one chunk tells of at most."""
+MAX_RANGES_BYTES = HEADER_LIMIT - 48 * MAX_BLOCKED
+"""Number of bytes of a header that are left for parts. Bad values are found when a chunk is cut, by thousands at worst:
+then it takes several chunks. An error takes half of it at most."""
+_MAX_DROPPED_BYTES = MAX_RANGES_BYTES // 3
 
 Ints = npt.NDArray[np.int64]
 _NO_ROWS: Ints = np.empty(0, np.int64)
 _NO_BUDGET = PackingBudget(-1, 0, 0, 0)  # not even the next sample
 LocateError = Callable[[BadSample, FileTask, int], BadSample]
+
+
+@dataclass(slots=True)
+class TaskSegment:
+    """Sample indices ``first_index`` to ``first_index + count`` of one task, ``rows`` of them packed."""
+
+    task: FileTask
+    first_index: int
+    count: int = 0
+    rows: int = 0
+    dropped: list[tuple[int, str, str]] = field(default_factory=list)
+    state: int = FILE_OPEN
+    error: Error | None = None
+
+    def sample_indices(self) -> npt.NDArray[np.int64]:
+        """Return the sample indices of its packed rows."""
+        y = np.arange(self.first_index, self.first_index + self.count, dtype=np.int64)
+        if self.dropped:
+            y = np.delete(y, [dropped_sample - self.first_index for dropped_sample, _, _ in self.dropped])
+        return y
+
+    def split_to_fit(self) -> Iterator[TaskSegment]:
+        """Yield the same sample indices in segments that each fit into a header."""
+        first, dropped_samples, size = self.first_index, list[tuple[int, str, str]](), 0
+        for y, slot, reason in self.dropped:
+            size += dropped_bytes(slot, reason)
+            if size > _MAX_DROPPED_BYTES:
+                yield TaskSegment(self.task, first, y - first, y - first - len(dropped_samples), dropped_samples)
+                first, dropped_samples, size = y, [], dropped_bytes(slot, reason)
+            dropped_samples.append((y, slot, reason))
+        count = self.first_index + self.count - first
+        yield TaskSegment(
+            self.task, first, count, count - len(dropped_samples), dropped_samples, self.state, self.error
+        )
 
 
 @dataclass(slots=True)

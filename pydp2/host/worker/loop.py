@@ -28,11 +28,10 @@ from pydp2.data.columns.columns import frame_count
 from pydp2.data.packers.sample_loop import SampleMarker
 from pydp2.errors import LocalProtocolError, OutOfMemory, to_wire
 from pydp2.host.worker.cell_writer import CellWriter
-from pydp2.host.worker.chunk_builder import ChunkBuilder, ChunkContent
+from pydp2.host.worker.chunk_builder import MAX_BLOCKED, ChunkBuilder, ChunkContent
 from pydp2.host.worker.process_state import ProcessState
 from pydp2.host.worker.sample_drawer import SampleDrawer
 from pydp2.host.worker.scheduler import TaskScheduler
-from pydp2.host.worker.segment import MAX_BLOCKED
 from pydp2.host.worker.task import FileTask
 from pydp2.protocol import messages as m
 from pydp2.protocol.figures import microseconds
