@@ -46,10 +46,10 @@ class Liar:
             return None
         return m.decode(self.lines[line].recv_multipart())[0]
 
-    def join(self, files: int, name: str = "liar", places: int = 1) -> None:
+    def join(self, files: int, name: str = "liar", worker_slots: int = 1) -> None:
         """Become a host of a service with so many files that is ready, but for its workers."""
         session = os.urandom(8).hex()
-        self.say(0, m.Join(m.WIRE_VERSION, RELEASE, name, places, session, "", {}))
+        self.say(0, m.Join(m.WIRE_VERSION, RELEASE, name, worker_slots, session, "", {}))
         assert isinstance(answer := self.heard(), m.Spec), answer
         self.say(1, m.OpenData(session))
         while not isinstance(answer := self.heard(), m.DataOpened):
