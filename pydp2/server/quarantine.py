@@ -66,7 +66,7 @@ class Quarantine:
         self._file = -1
         self._known: set[bytes] = set()
         self._torn = False  # the last line has no end
-        self._said = False
+        self._warning_logged = False
         if path is None:
             return
         try:
@@ -128,8 +128,8 @@ class Quarantine:
             if self._torn:
                 raise OSError(0, "there is no room left")
         except OSError as error:
-            if not self._said:
-                self._said = True
+            if not self._warning_logged:
+                self._warning_logged = True
                 self._log(
                     f"the quarantine {self._path} cannot be written any more: {error.strerror}; the pass goes on, and "
                     "its further losses are not recorded there",

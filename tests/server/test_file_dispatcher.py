@@ -404,7 +404,7 @@ def reading_with_one_alone(files: int) -> FileDispatcher:
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 1, 0, 2)
-    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
+    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True)
     made.add_worker(2)
     assert [each.file for each in assigned(made.dispatch())[2]] == [1]
     return made
@@ -436,16 +436,16 @@ def test_it_goes_to_a_worker_that_has_others_when_there_is_no_other() -> None:
     made.add_worker(1)
     made.dispatch()
     made.add_worker(2)
-    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
+    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True)
     assert [each.file for each in assigned(made.dispatch())[2]] == [1]
     made.add_worker(3)
-    made.worker_lost(2, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
+    made.worker_lost(2, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True)
     assert [each.file for each in assigned(made.dispatch())[3]] == [1]
     made.add_worker(4)
-    made.worker_lost(3, (1, made.ledgers[1].attempt, 2), "was replaced", hungry=True)
+    made.worker_lost(3, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True)
     assert [each.file for each in assigned(made.dispatch())[4]] == [1]
     send(made, 4, 1, 0, 1)
-    made.worker_lost(4, (0, 99, 0), "was replaced", hungry=True)
+    made.worker_lost(4, (0, 99, 0), "was replaced", over_memory=True)
     made.add_worker(5)
     assert sorted(each.file for each in assigned(made.dispatch())[5]) == [0, 1, 2], "something new had come of it"
 
@@ -480,7 +480,7 @@ def test_a_lost_host_leaves_turns_as_they_are_and_no_file_alone() -> None:
         made.add_worker(worker)
         given = assigned(made.dispatch())[worker]
         assert {each.file: each.ramp_until for each in given} == {0: 6, 1: 10}
-        made.worker_lost(worker, (1, made.ledgers[1].attempt, 0), "was lost", hungry=True, host_lost=True)
+        made.worker_lost(worker, (1, made.ledgers[1].attempt, 0), "was lost", over_memory=True, host_lost=True)
     assert isinstance(made.next_run(1), FileFailure)
 
 
@@ -489,7 +489,7 @@ def test_after_a_worker_without_memory_files_do_not_take_turns() -> None:
     made = reading(2, workers=1, ramp={0: 6, 1: 10})
     made.add_worker(1)
     assert {each.ramp_until for each in assigned(made.dispatch())[1]} == {6, 10}
-    made.worker_lost(1, None, "was replaced", hungry=True)
+    made.worker_lost(1, None, "was replaced", over_memory=True)
     made.add_worker(2)
     assert {each.ramp_until for each in assigned(made.dispatch())[2]} == {0}
 

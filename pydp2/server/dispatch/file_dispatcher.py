@@ -322,15 +322,15 @@ class FileDispatcher:
         running: tuple[int, int, int] | None,
         how: str,
         *,
-        hungry: bool = False,
+        over_memory: bool = False,
         host_lost: bool = False,
         sample_timeout: float | None = None,
         broke_protocol: bool = False,
     ) -> None:
         """Turn the files of ``worker``, which is gone, into new attempts, and blame the one that it was running. The
         other arguments are those of :class:`pydp2.server.actions.WorkerGone`."""
-        most = MAX_MEMORY_DEATHS if hungry else MAX_PROTOCOL_DEATHS if broke_protocol else None
-        unfit = broke_protocol or (hungry and not host_lost)
+        most = MAX_MEMORY_DEATHS if over_memory else MAX_PROTOCOL_DEATHS if broke_protocol else None
+        unfit = broke_protocol or (over_memory and not host_lost)
         if unfit:  # turn by turn the next worker would have all files open, too, before any of them came further
             self._ramp = {}
         for ledger in self._load.remove_worker(worker):
@@ -346,9 +346,14 @@ class FileDispatcher:
             self._blocked_on_credit.pop(file, None)
             if condemned and sample_index is not None:
                 error = condemnation(
-                    self.label(file), sample_index, how, self._skip, hungry=hungry, sample_timeout=sample_timeout,
+                    self.label(file),
+                    sample_index,
+                    how,
+                    self._skip,
+                    over_memory=over_memory,
+                    sample_timeout=sample_timeout,
                     broke_protocol=broke_protocol,
-                )  # fmt: skip
+                )
                 self._end_early(ledger, error)
             else:
                 self._waiting.push(ledger)

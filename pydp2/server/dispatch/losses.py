@@ -154,15 +154,15 @@ def condemnation(
     how: str,
     skip: bool,
     *,
-    hungry: bool = False,
+    over_memory: bool = False,
     sample_timeout: float | None = None,
     broke_protocol: bool = False,
 ) -> FileCondemned:
-    """Return the error that the deaths at sample ``y`` come to; ``how``: the last one, in words. ``hungry``: for
+    """Return the error that the deaths at sample ``y`` come to; ``how``: the last one, in words. ``over_memory``: for
     lack of memory; ``sample_timeout``: for taking longer than so many seconds; ``broke_protocol``: for messages that
     could not be accepted."""
     rest = "" if skip else ', or pass on_error="skip"'
-    if hungry:
+    if over_memory:
         return FileCondemned(
             f"file {label}, sample {y}: {MAX_MEMORY_DEATHS} workers in a row had more memory than they may before "
             f"process() came further (the last one {how}); raise worker_memory, or cut the file into smaller ones{rest}"

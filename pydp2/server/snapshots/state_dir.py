@@ -94,8 +94,8 @@ class StateDir:
         """Why the service cannot go on from the last snapshot, for its trainers; empty if it can."""
         self._jobs: list[dict[str, Any]] = []
         self._failed: str | None = None  # why the last one could not be written,
-        self._untold: str | None = None  # and one before it, of which nothing was said yet
-        self._said = False
+        self._pending_warning: str | None = None  # and one before it, of which nothing was said yet
+        self._warning_logged = False
         self._pending: bytes | None = None
         self._written = threading.Condition()
         self._busy = False
@@ -187,17 +187,17 @@ class StateDir:
         if wait:
             with self._written:
                 done = self._written.wait_for(lambda: self._pending is None and not self._busy, self._patience)
-        self._tell(None if done else f"the disk took more than {self._patience:g} s")
+        self._report(None if done else f"the disk took more than {self._patience:g} s")
 
-    def _tell(self, slow: str | None) -> None:
+    def _report(self, slow: str | None) -> None:
         with self._written:
-            why, self._untold = slow or self._failed or self._untold, None
+            why, self._pending_warning = slow or self._failed or self._pending_warning, None
         if why is None:
-            if self._said and not self._busy:
-                self._said = False
+            if self._warning_logged and not self._busy:
+                self._warning_logged = False
                 self._log(f"the state can be written to {self._path} again", "")
-        elif not self._said:
-            self._said = True
+        elif not self._warning_logged:
+            self._warning_logged = True
             self._log(
                 f"the state cannot be written to {self._path}: {why}; the pass goes on, and until that is mended the "
                 "service can only go on from the states that its trainers have",
@@ -223,7 +223,7 @@ class StateDir:
                     (self._path / NEW).unlink()
             with self._written:
                 self._failed = failed
-                self._untold = failed or self._untold
+                self._pending_warning = failed or self._pending_warning
                 self._busy = False
                 self._written.notify_all()
 
@@ -252,7 +252,7 @@ class StateDir:
             os.close(folder)
 
     def close(self) -> None:
-        """Write what is due, and let go."""
+        """Write the pending snapshot and stop the thread."""
         with self._written:
             self._ends = True
             self._written.notify_all()

@@ -76,7 +76,7 @@ class HostCapacity:
 
     @property
     def wanted(self) -> int:
-        """Number of processes that there are to be."""
+        """Number of processes to run, the spare one included."""
         return self.target + 1 if self.target else 0
 
 
@@ -191,7 +191,7 @@ class WorkerPool:
         """Give the files of the worker of ``event`` to others."""
         for dispatcher in self.dispatchers.values():
             dispatcher.worker_lost(
-                event.worker, event.running_sample, event.how, hungry=event.over_memory, host_lost=event.host_lost,
+                event.worker, event.running_sample, event.how, over_memory=event.over_memory, host_lost=event.host_lost,
                 sample_timeout=event.sample_timeout, broke_protocol=event.broke_protocol,
             )  # fmt: skip
 
