@@ -60,7 +60,7 @@ def _family(service: pydp2.Service) -> list[int]:
     for _ in range(3):
         own |= {pid for pid, parent in parents.items() if parent in own}
     names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in own if Path(f"/proc/{pid}").exists()}
-    return [pid for pid, name in names.items() if name.startswith(("pydp2-worker", "pydp2-template"))]
+    return [pid for pid, name in names.items() if name.startswith(("pydp2-worker", "pydp2-zygote"))]
 
 
 def _ready(service: pydp2.Service, workers: int, without: set[int], seconds: float = 60.0) -> None:

@@ -10,7 +10,7 @@ from pydp2.server.available_memory import AvailableMemory, available_memory
 from pydp2.system import cgroups
 
 _BASE_OPEN_FILES = 60  # descriptors of a server: some 36, those of clients, what a death takes for a moment, a reserve
-_PROCESS_BYTES = 56 << 20  # bytes of memory that server, supervisor and template have before anything is read
+_PROCESS_BYTES = 56 << 20  # bytes of memory that server, supervisor and zygote have before anything is read
 _WORKER_BYTES = 8 << 20  # and each worker
 
 

@@ -143,7 +143,7 @@ class Watchdog:
                 continue
             why = f"killed because a signal had stopped it for longer than {limit:g} s"
             if each == ZYGOTE:
-                self._log(f"the process that workers are forked from is {why}", "template")
+                self._log(f"the process that workers are forked from is {why}", "zygote")
             else:
                 self._connections[each].begin_end(WatchEvent.FOUND_STOPPED, f"was {why}")
             del self._stopped[each]

@@ -31,7 +31,7 @@ def engine_of(main, seats=2, prepare=None, once=ONCE):
         is_usable = prepare is None or prepare(worker) is not False
         return Ready(lambda worker, row, output: main(worker, row), is_usable)
     def on_output(worker, seat, descriptor):
-        outputs["template" if seat is None else worker] = descriptor
+        outputs["zygote" if seat is None else worker] = descriptor
     return LocalEngine(ready, seats, on_output, once=once)
 
 def wait(engine, kind, worker, seconds=10.0):

@@ -279,8 +279,8 @@ def test_two_hundred_workers_one_after_the_other_leave_nothing(run: Run) -> None
         for worker in range(10, 210):
             one(worker)
         assert (descriptors("self"), descriptors(engine._supervisor.pid)) == before
-        assert len(notes) == (not ONCE), notes  # the template lived on
-        assert len(children(engine._supervisor.pid)) == ONCE, children(engine._supervisor.pid)  # the template
+        assert len(notes) == (not ONCE), notes  # the zygote lived on
+        assert len(children(engine._supervisor.pid)) == ONCE, children(engine._supervisor.pid)  # the zygote
         assert engine._status_row_of == engine._pids == {}
         engine.close()
     """)

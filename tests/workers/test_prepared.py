@@ -349,7 +349,7 @@ def test_a_load_in_the_middle_of_the_import_waits_and_says_for_what(
 def test_a_service_without_forked_workers_does_not_wait_for_the_import(
     slow: Callable[..., str], tmp_path: Path
 ) -> None:
-    provider = slow("if os.environ['PYDP2_WORKER'] == 'template': time.sleep(1000)")
+    provider = slow("if os.environ['PYDP2_WORKER'] == 'zygote': time.sleep(1000)")
     pydp2.prepare(provider, root=tmp_path)
     assert samples(provider, tmp_path, 1, start="spawn", workers=1) == {1}
 

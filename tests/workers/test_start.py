@@ -81,11 +81,11 @@ def test_the_hook_runs_once_in_all_however_many_workers_are_killed(
                 kill(living[0])
         assert eventually(lambda: len(processes("pydp2-worker")) == 5)
         assert eventually(lambda: len(processes("pydp2-zygote")) == 1)
-        (template,) = processes("pydp2-zygote")
+        (zygote,) = processes("pydp2-zygote")
         assert eventually(lambda: data.stats()["workers_lost"] == len(killed))
     assert seen == expected
     assert len(killed) >= 2
-    assert told(tmp_path, "hooks") == told(tmp_path, "imports") == [[str(template), "template"]]
+    assert told(tmp_path, "hooks") == told(tmp_path, "imports") == [[str(zygote), "zygote"]]
     assert EACH not in capfd.readouterr().err
 
 
@@ -129,7 +129,7 @@ def test_what_a_fork_cannot_copy_has_each_worker_run_the_hook(
                 kill(processes("pydp2-worker")[0])
         assert eventually(lambda: len(told(tmp_path, "hooks")) == 4)
     assert len({pid for pid, _ in told(tmp_path, "hooks")}) == 4
-    assert sum(number == "template" for _, number in told(tmp_path, "hooks")) == 1  # it became the first worker
+    assert sum(number == "zygote" for _, number in told(tmp_path, "hooks")) == 1  # it became the first worker
     assert capfd.readouterr().err.count(f"{EACH}{reason}\n") == 1
     assert seen == undisturbed(provider, tmp_path)
 
@@ -148,7 +148,7 @@ def test_a_thread_that_the_hook_has_joined_does_not_matter(
     assert EACH not in capfd.readouterr().err
 
 
-def test_a_template_that_is_killed_harms_no_worker_and_is_made_anew(
+def test_a_zygote_that_is_killed_harms_no_worker_and_is_made_anew(
     provider_file: Callable[[str], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     provider = provider_file(counted())
@@ -174,13 +174,13 @@ def test_a_template_that_is_killed_harms_no_worker_and_is_made_anew(
     assert seen == expected
     assert len(told(tmp_path, "hooks")) == 2
     assert (
-        f"pydp2: template: process {first}, which workers are forked from, was killed by signal 9; another is made\n"
+        f"pydp2: zygote: process {first}, which workers are forked from, was killed by signal 9; another is made\n"
         in capfd.readouterr().err
     )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-def test_a_template_that_a_signal_has_stopped_is_replaced_with_whoever_waits_for_it(
+def test_a_zygote_that_a_signal_has_stopped_is_replaced_with_whoever_waits_for_it(
     provider_file: Callable[[str], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     provider = provider_file(counted())
@@ -204,7 +204,7 @@ def test_a_template_that_a_signal_has_stopped_is_replaced_with_whoever_waits_for
     assert text in capfd.readouterr().err
 
 
-def test_template_and_workers_killed_at_once_lose_nothing(provider_file: Callable[[str], str], tmp_path: Path) -> None:
+def test_zygote_and_workers_killed_at_once_lose_nothing(provider_file: Callable[[str], str], tmp_path: Path) -> None:
     provider = provider_file(counted())
     expected = undisturbed(provider, tmp_path)
     seen, killed = [], set[int]()

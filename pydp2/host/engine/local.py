@@ -245,7 +245,7 @@ class LocalEngine:
         match word:
             case "output":
                 self._on_output(worker, self._status_row_of[worker], self._descriptors.pop(0))
-            case "template":
+            case "zygote":
                 self._zygote = numbers[0]
                 self._on_output(worker, None, self._descriptors.pop(0))
             case "started":
@@ -262,7 +262,7 @@ class LocalEngine:
                 code = os.waitstatus_to_exitcode(numbers[1])
                 how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
                 return EngineNote(
-                    f"process {numbers[0]}, which workers are forked from, {how}; another is made", "template"
+                    f"process {numbers[0]}, which workers are forked from, {how}; another is made", "zygote"
                 )
         return None
 

@@ -1,8 +1,35 @@
 """Have workers forked, watch and end them, in a process in which the user's code never runs.
 
-Workers come from a zygote, a process in which the user's code was prepared (:mod:`pydp2.host.engine.zygote`). Where
-there can be none, they come from the supervisor itself, and each prepares the user's code for itself. Either way the
-supervisor is their parent.
+Theory of operation
+-------------------
+Three kinds of process share the work, because one alone cannot do it. The *server* has threads and sockets, and a fork
+of it could inherit a lock that nobody will ever release. The *supervisor* is forked before there is a second thread,
+and never gets one; it only forks, waits and kills. The *zygote* (:mod:`pydp2.host.engine.zygote`) has imported the
+user's code and run its hook, once for all workers, which are forked from it in milliseconds and share its memory. That
+cannot be done in the supervisor: the user's code may crash, hang, or start threads, and then nobody could end the
+workers.
+
+The supervisor is the parent of all workers, also of those that the zygote forks. The simple way, a plain fork by the
+zygote, makes the zygote their parent: its death would hide how they end, and while it is stopped by a signal they would
+stay as zombies. So the zygote forks twice, the process between ends, and the kernel hands the worker to the supervisor,
+which has asked for orphans (``adopt_orphans``).
+
+News of one process comes by two ways without a common order, a packet of the zygote and an exit:
+
+* A worker may end before its number is known: its exit waits in ``_unclaimed_exits`` until the packet comes. One worker
+  is *under way* at a time, so it is clear whose exit that is; a worker runs nothing of the user until it is known.
+* A worker may be killed before it exists: ``_to_kill`` remembers it.
+* A zygote may end with a packet unread: packets are read first, and only then is its exit judged.
+
+When the zygote ends, somebody has to be told, or the service would make zygotes for ever that the user's code ends. If
+a worker was waiting for it, or under way, that worker is reported as started and ended, with the zygote's status: the
+pool counts it like any death at the start. If nobody was waiting, the first worker that is asked for fails so
+(``_unclaimed_failure``). A zygote that was ready did nothing wrong: it is reported as lost, and replaced if workers had
+come from it, else once the next worker is asked for.
+
+Where no zygote can be (threads in it after the import, a system that cannot adopt orphans, ``start="spawn"``), workers
+are forked from the supervisor, and each prepares the user's code for itself. A zygote that is found unfit becomes the
+first of them.
 """
 
 from __future__ import annotations
@@ -165,78 +192,78 @@ class Supervisor:
         ours.setblocking(False)
         self._zygote = _Zygote(pid, ours, worker)
         self._poll.register(ours, select.POLLIN)
-        self._tell(f"template {worker} {pid}", [output])
+        self._tell(f"zygote {worker} {pid}", [output])
         os.close(output)
 
-    def _hand_over(self, template: _Zygote) -> bool:
+    def _hand_over(self, zygote: _Zygote) -> bool:
         """Have the next waiting worker forked from the zygote, or make the zygote that worker. Return False
         if the zygote is gone."""
         worker, status_row = self._waiting[0]
         output, theirs = os.pipe()
         try:
-            socket.send_fds(template.channel, [f"{worker} {status_row}".encode()], [theirs])
+            socket.send_fds(zygote.channel, [f"{worker} {status_row}".encode()], [theirs])
         except OSError:  # its exit will be reported
             os.close(output)
             return False
         finally:
             os.close(theirs)
         self._waiting.popleft()
-        template.served = True
+        zygote.served = True
         self._under_way = (worker, status_row, output)
-        if template.status == ALONE:
-            self._forget_zygote(template)
-            self._worker_started(template.pid)
+        if zygote.status == ALONE:
+            self._forget_zygote(zygote)
+            self._worker_started(zygote.pid)
         return True
 
     def _read_zygote(self) -> None:
         """Read what the zygote says of itself."""
-        while (template := self._zygote) is not None:
+        while (zygote := self._zygote) is not None:
             try:
-                data = template.channel.recv(PACKET)
+                data = zygote.channel.recv(PACKET)
             except BlockingIOError:
                 return
             except OSError:
                 data = b""
             if not data:  # the zygote closed the channel: it ends, or should
                 with contextlib.suppress(KeyError):
-                    self._poll.unregister(template.channel)
+                    self._poll.unregister(zygote.channel)
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(template.pid, signal.SIGKILL)
+                    os.kill(zygote.pid, signal.SIGKILL)
                 return
             word, _, rest = data.decode(errors="replace").partition(" ")
             if word == FORKED:
                 self._worker_started(int(rest))
             else:
-                template.status = word
+                zygote.status = word
             if word == ALONE and rest:
                 self._fork_each(rest)
 
-    def _forget_zygote(self, template: _Zygote) -> None:
+    def _forget_zygote(self, zygote: _Zygote) -> None:
         """Forget the zygote: its process is gone, or has become a worker."""
         with contextlib.suppress(KeyError):
-            self._poll.unregister(template.channel)
-        template.channel.close()
+            self._poll.unregister(zygote.channel)
+        zygote.channel.close()
         self._zygote = None
 
-    def _zygote_ended(self, template: _Zygote, status: int) -> None:
+    def _zygote_ended(self, zygote: _Zygote, status: int) -> None:
         """Report the worker that waited for the zygote as dead, the zygote having ended. If none waited, the user's
         code did not cause it: make another zygote."""
-        self._forget_zygote(template)
+        self._forget_zygote(zygote)
         victim = None
         if self._under_way is not None:
             worker, _, output = self._under_way
             os.close(output)
             self._under_way, victim = None, worker
-        elif not template.status and self._waiting:
+        elif not zygote.status and self._waiting:
             victim, _ = self._waiting.popleft()
         if victim is not None:
-            self._worker_ended_in_zygote(victim, template.pid, status)
-        elif not template.status and not template.served:
-            self._unclaimed_failure = template.pid, status
-        elif template.status == READY:
-            self._tell(f"lost {template.worker} {template.pid} {status}", [])
-            if template.served:
-                self._make_zygote(template.worker)
+            self._worker_ended_in_zygote(victim, zygote.pid, status)
+        elif not zygote.status and not zygote.served:
+            self._unclaimed_failure = zygote.pid, status
+        elif zygote.status == READY:
+            self._tell(f"lost {zygote.worker} {zygote.pid} {status}", [])
+            if zygote.served:
+                self._make_zygote(zygote.worker)
 
     def _worker_ended_in_zygote(self, worker: int, pid: int, status: int) -> None:
         """Report that ``worker`` ended: it was to come from the zygote, process ``pid``, which has ended."""
@@ -308,8 +335,8 @@ class Supervisor:
                 return
             self._read_zygote()  # of a zygote that is gone too: its last message, and its orphans
             worker = next((w for w, p in self._pids.items() if p == pid), None)
-            template = self._zygote
-            if worker is None and (template is None or template.pid != pid):
+            zygote = self._zygote
+            if worker is None and (zygote is None or zygote.pid != pid):
                 if self._under_way is not None:
                     self._unclaimed_exits[pid] = status
                 continue  # an orphan of the user's code, or the worker under way
@@ -317,8 +344,8 @@ class Supervisor:
                 os.killpg(pid, signal.SIGKILL)  # what the user's code started goes with its worker
             if worker is not None:
                 self._worker_ended(worker, status)
-            elif template is not None:
-                self._zygote_ended(template, status)
+            elif zygote is not None:
+                self._zygote_ended(zygote, status)
 
     def _tell(self, text: str, descriptors: list[int]) -> None:
         with contextlib.suppress(OSError):  # the engine is gone: the next read of commands ends this process

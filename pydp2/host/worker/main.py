@@ -34,7 +34,7 @@ from pydp2.transport.sockets import new_context
 
 _MODULES_BYTES = m.HEADER_LIMIT // 4  # for the fingerprints of modules in a message
 _ENTRY_BYTES = 24  # of one of them, beside its name
-IN_ZYGOTE = "template"
+IN_ZYGOTE = "zygote"
 """Value of the variable in the process that workers are forked from; in a worker it is the worker's number."""
 
 
