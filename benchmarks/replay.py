@@ -368,7 +368,7 @@ class _Service:
             self._workers = _HostWorkers(hub, case.workers, declared)
         given: Any = (engine, *self._hubs[:2])
         self._server = Server(spec, files, *given, self._control, self._wakeup, hosts)
-        self._server._apply(self._server._worker_pool.start())
+        self._server.workers.start()
         self._trainers: list[_Trainer] = []
         self._actions: list[Send] = []
         self._round()

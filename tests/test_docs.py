@@ -24,9 +24,9 @@ import pytest
 from pydp2_cli import main
 
 import pydp2
-from pydp2.host.agent.agent_state import AGENT_TRANSITIONS
+from pydp2.host.agent.agent import AGENT_TRANSITIONS
 from pydp2.host.engine import output
-from pydp2.host.watch_state import WATCH_TRANSITIONS
+from pydp2.host.watchdog import WATCH_TRANSITIONS
 from pydp2.host.worker import chunk_builder
 from pydp2.options.tables import ELSEWHERE, JOB_OPTIONS, SERVICE_OPTIONS, Option
 from pydp2.options.values import number_of_bytes
@@ -38,7 +38,7 @@ from pydp2.providers.decorator import provider
 from pydp2.server.dispatch.file_state import FILE_TRANSITIONS
 from pydp2.server.dispatch.ledger import MAX_DEATHS
 from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS
-from pydp2.server.workers.worker_state import WORK_TRANSITIONS
+from pydp2.server.workers.worker_pool import WORK_TRANSITIONS
 
 from .warm_starts import run_program
 

@@ -49,7 +49,7 @@ they measure processes, or are about how these start and end."""
 TEMPLATE = "warm-start"
 """The name of the process that is forked. It is no leftover of a test."""
 _SERVERS = ("pydp2.server.main", "pydp2.host.agent.main")  # a server, and the agent of a host: each by its main()
-_LATE = ("pydp2.server.serving", "pydp2.host.agent.running")  # what these import later than that
+_LATE = ("pydp2.server.serving", "pydp2.host.agent.agent")  # what these import later than that
 _MOST = 1 << 16  # bytes of a request
 _HIGH = 200  # descriptors from here on are nobody's while those of a request are put in their places
 _RLIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]

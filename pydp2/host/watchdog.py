@@ -1,39 +1,89 @@
-"""End workers that take too long for a sample, stand still, or have too much memory."""
+"""Watch over the processes of workers: end those that take too long for a sample, stand still, or have too much memory.
+
+A table says what may follow what, because reasons to end a process cross each other: messages that it had sent are
+still read while it is being ended, and one of them may break the protocol.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
-from pydp2.errors import OptionError
+from pydp2.errors import OptionError, ProtocolError, shorten
 from pydp2.host.engine import ZYGOTE, Engine
-from pydp2.host.watch_state import DUMPING, RUNNING, WATCH_TRANSITIONS, WatchEvent, WatchState
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import WorkerTerms
-from pydp2.protocol.link_states import Link, LinkState
+from pydp2.protocol.link_states import Link, LinkRole, LinkState, worker_link
 from pydp2.protocol.state_table import next_state
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.system.process_memory import private_bytes
 from pydp2.system.rates import RateCounter
 
 _TIMED_PARTS = 16  # samples are looked at after this part of the time that one may take, not in every round
+_SHOWN = 200  # characters of what was wrong with a message
+
+
+class WatchState(Enum):
+    """Watch over the process of a worker."""
+
+    RUNNING = "running"
+    DUMPING = "dumping"
+    KILLED = "killed"
+    OVER_MEMORY = "over memory"
+    BROKE_PROTOCOL = "broke protocol"
+
+
+class WatchEvent(Enum):
+    """Event that leads to the end of a worker's process."""
+
+    SAMPLE_TIMEOUT = "sample timeout"
+    """A sample takes too long: the process writes its stack, and is killed after it."""
+    STACK_DUMPED = "stack dumped"
+    """The time for writing the stack is over."""
+    FOUND_STOPPED = "found stopped"
+    """A signal had stopped the process for too long."""
+    EXCEED_MEMORY = "exceed memory"
+    """The process has more memory than it may."""
+    BREAK_PROTOCOL = "break protocol"
+    """A message of the worker could not be accepted."""
+
+
+# The loop compares with these in every round, and Python 3.11 looks a member of an Enum up by a call.
+RUNNING, DUMPING = WatchState.RUNNING, WatchState.DUMPING
+
+WATCH_TRANSITIONS: dict[tuple[WatchState, WatchEvent], WatchState] = {
+    (WatchState.RUNNING, WatchEvent.SAMPLE_TIMEOUT): WatchState.DUMPING,
+    (WatchState.RUNNING, WatchEvent.FOUND_STOPPED): WatchState.KILLED,
+    (WatchState.RUNNING, WatchEvent.EXCEED_MEMORY): WatchState.OVER_MEMORY,
+    (WatchState.DUMPING, WatchEvent.STACK_DUMPED): WatchState.KILLED,
+    # Messages of a worker may still be read while its process is being ended.
+    (WatchState.RUNNING, WatchEvent.BREAK_PROTOCOL): WatchState.BROKE_PROTOCOL,
+    (WatchState.BROKE_PROTOCOL, WatchEvent.BREAK_PROTOCOL): WatchState.BROKE_PROTOCOL,
+    (WatchState.DUMPING, WatchEvent.BREAK_PROTOCOL): WatchState.KILLED,
+    (WatchState.KILLED, WatchEvent.BREAK_PROTOCOL): WatchState.KILLED,
+    (WatchState.OVER_MEMORY, WatchEvent.BREAK_PROTOCOL): WatchState.OVER_MEMORY,
+}
+"""State of the watch and event to the state after it."""
 
 
 @dataclass(slots=True)
 class WorkerConnection:
     """Connection to a worker, and what is known of the process behind it."""
 
-    peer: bytes
-    link: Link
+    peer: bytes = b""  # until its process has said its first word
+    link: Link = field(default_factory=lambda: worker_link(LinkRole.SERVER))
     pid: int = 0
     host: int = 0
     """Host that it runs on, where a watchdog of its own looks after it; 0: this one."""
+    status_row: int = 0
+    """Row of the status page, of a worker of this host."""
     last_busy: int = 0
     idle: int = 0
     state: WatchState = RUNNING  # changed by move() alone
     kill_reason: str = ""  # why it is being killed
-    sample_timeout: float | None = None  # seconds that its sample exceeded
+    timed_out: bool = False  # a sample of it exceeded sample_timeout
     kill_at: float = 0.0  # when its stack has been written
     rates: RateCounter = field(default_factory=RateCounter)
 
@@ -45,6 +95,10 @@ class WorkerConnection:
         """Note that ``event`` ends the process; the worker is then said to be one that ``reason``."""
         self.move(event)
         self.kill_reason = reason
+
+    def break_protocol(self, error: ProtocolError) -> None:
+        """Note that a message, which raised ``error``, ends the process."""
+        self.begin_end(WatchEvent.BREAK_PROTOCOL, f"broke the protocol: {shorten(str(error), _SHOWN)}")
 
     @property
     def over_memory(self) -> bool:
@@ -66,16 +120,14 @@ class Watchdog:
         files: FileList,
         engine: Engine,
         connections: Mapping[int, WorkerConnection],
-        status_row_of: Callable[[int], int | None],
         log: Callable[[str, str], None],
     ) -> None:
         self._terms = terms
         self._files = files
         self._engine = engine
         self._connections = connections
-        self._status_row_of = status_row_of
         self._log = log
-        self._looked = self._weighed = self._timed = 0.0
+        self._looked = self._weighed = 0.0
         self._stopped: dict[int, float] = {}  # workers that a signal has stopped, and since when
 
     def check_first_worker(self, pid: int) -> None:
@@ -88,11 +140,21 @@ class Watchdog:
                 "bytes here (shared libraries included); raise it, or leave it out"
             )
 
+    @property
+    def interval(self) -> float:
+        """Seconds between two calls of :meth:`check`."""
+        timing, limit = self._terms.timing, self._terms.sample_timeout
+        due = [timing.tick]
+        if limit is not None:
+            due.append(limit / _TIMED_PARTS)
+        if self._terms.worker_memory is not None:
+            due.append(timing.memory_check)
+        return min(due)
+
     def check(self, now: float) -> None:
         """End the workers that break a limit."""
         limit = self._terms.sample_timeout
-        if limit is not None and now - self._timed >= min(limit / _TIMED_PARTS, self._terms.timing.tick):
-            self._timed = now
+        if limit is not None:
             self._watch_samples(limit, now)
         stopped = self._terms.timing.stopped_worker if limit is None else limit
         if now - self._looked >= stopped / 4:
@@ -102,22 +164,15 @@ class Watchdog:
             self._weighed = now
             self._check_memory(self._terms.worker_memory)
 
-    def _watched(self) -> list[tuple[int, WorkerConnection]]:
-        """Return the workers of this host."""
-        return [(worker, each) for worker, each in self._connections.items() if not each.host]
-
     def _watch_samples(self, limit: float, now: float) -> None:
         """Kill what takes longer than ``limit``: first its stack, then the process."""
-        for worker, connection in self._watched():
+        for worker, connection in self._connections.items():
             if connection.state is not RUNNING:
                 if connection.state is DUMPING and now >= connection.kill_at:
                     connection.move(WatchEvent.STACK_DUMPED)
                     self._engine.kill(worker)
                 continue
-            number = self._status_row_of(worker)
-            if number is None:
-                continue
-            status_row = WorkerStatus(self._engine.row(number))
+            status_row = WorkerStatus(self._engine.row(connection.status_row))
             running = status_row.running_sample
             if (
                 running is not None
@@ -128,7 +183,7 @@ class Watchdog:
                     WatchEvent.SAMPLE_TIMEOUT,
                     f"was killed because one sample took longer than sample_timeout={limit:g} s",
                 )
-                connection.sample_timeout = limit
+                connection.timed_out = True
                 connection.kill_at = now + self._terms.timing.stack_dump
                 file = self._files[running[0]]
                 self._log(f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:", "timeout")
@@ -136,7 +191,7 @@ class Watchdog:
 
     def _watch_stopped(self, limit: float, now: float) -> None:
         """Kill what a signal stopped for so long; between two samples, say, where none takes too long."""
-        watched = [*(worker for worker, connection in self._watched() if connection.state is RUNNING), ZYGOTE]
+        watched = [*(worker for worker, connection in self._connections.items() if connection.state is RUNNING), ZYGOTE]
         self._stopped = {each: self._stopped.get(each, now) for each in watched if self._engine.is_stopped(each)}
         for each, since in list(self._stopped.items()):
             if now - since <= limit:
@@ -151,7 +206,7 @@ class Watchdog:
 
     def _check_memory(self, limit: int) -> None:
         """Kill what is ready and has more memory than ``limit``: another reads its files on."""
-        for worker, connection in self._watched():
+        for worker, connection in self._connections.items():
             if connection.state is not RUNNING or connection.link.state is not LinkState.READY:
                 continue
             if (has := private_bytes(connection.pid)) > limit:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.dispatch.file_state import FileState
-from pydp2.server.workers.worker_pool import WorkerPool
-from pydp2.server.workers.worker_state import WorkState
+from pydp2.server.workers.worker_pool import WorkerPool, WorkState
 
 
 def check_file_states(dispatcher: FileDispatcher) -> None:

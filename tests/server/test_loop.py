@@ -19,7 +19,6 @@ from pydp2.host.engine.base import Exited
 from pydp2.host.watchdog import WorkerConnection
 from pydp2.options.file_list import FileList
 from pydp2.protocol import messages as m
-from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.server import loop
 from pydp2.server.loop import Server
 from pydp2.transport.in_process import InProcessHub, InProcessLine
@@ -49,7 +48,7 @@ def server(workers: SimulatedEngine, hub: InProcessHub, tmp_path: Path) -> Itera
             stack.callback(os.close, end)
         running = Server(simulated_spec(WORKERS, tmp_path), FileList.of(["a"]), engine, *hubs, ends[0], ends[2])
         stack.callback(running.close, "the test is over", None, asked=True)
-        running._apply(running._worker_pool.start())
+        running.workers.start()
         yield running
 
 
@@ -70,13 +69,13 @@ def test_the_first_message_of_a_worker_that_was_killed_as_it_began_may_come_behi
 ) -> None:
     rounds(server)
     first, *_ = workers.started
-    server._worker_pool.schema = {}  # another one is ready
+    server.pool.schema = {}  # another one is ready
     workers.tell(Exited(first, os.getpid(), signal.SIGKILL))
     rounds(server)
     hello_comes(server, hub, first)
     assert capfd.readouterr().err == ""
-    assert first not in server._connections
-    assert server._inbox._number == {}
+    assert first not in server.workers._local.connections
+    assert server.workers._local._number_of == {}
 
 
 def test_a_process_that_says_it_is_a_worker_that_nobody_started_breaks_the_protocol(
@@ -90,10 +89,16 @@ def test_a_process_that_says_it_is_a_worker_that_nobody_started_breaks_the_proto
 def test_a_declaration_of_a_host_that_is_none_is_refused_when_it_comes_not_when_the_service_has_its_own(
     server: Server,
 ) -> None:
-    connection = server._connections[9] = WorkerConnection(b"", worker_link(LinkRole.SERVER), host=1)
+    connection = WorkerConnection(host=1)
     with pytest.raises(RemoteProtocolError):
-        server._declared(9, connection, m.Declared({"no": "schema"}, "", []))
-    assert server._early == []
+        server.workers._declared(9, connection, m.Declared({"no": "schema"}, "", []))
+    assert server.workers._early == []
+
+
+def do_chores(server: Server) -> None:
+    """Do a round in which they are due."""
+    server._chores_at = 0.0
+    rounds(server)
 
 
 def busy(seconds: float) -> None:
@@ -109,11 +114,11 @@ def test_memory_that_is_free_goes_back_to_the_system_once_in_a_while(
     calls: list[float] = []
     monkeypatch.setattr(loop, "release_free_heap", lambda: calls.append(time.monotonic()))
     server._release_at = time.monotonic() + 600.0
-    rounds(server)
+    do_chores(server)
     assert calls == []
     server._release_at = 0.0
-    rounds(server)
-    rounds(server)
+    do_chores(server)
+    do_chores(server)
     assert len(calls) == 1
 
 
@@ -123,5 +128,5 @@ def test_where_it_takes_long_to_give_memory_back_the_server_does_so_less_often(
     for milliseconds, least in ((20, 15.0), (100, 55.0)):
         monkeypatch.setattr(loop, "release_free_heap", partial(busy, milliseconds / 1000))
         server._release_at = 0.0
-        rounds(server)
+        do_chores(server)
         assert least < server._release_at - time.monotonic() <= 60.0

@@ -13,18 +13,15 @@ import pytest
 import pydp2.host
 import pydp2.server
 from pydp2.errors import Error
-from pydp2.host.agent.agent_state import AGENT_TRANSITIONS, AgentEvent, AgentLife, AgentState
-from pydp2.host.watch_state import WATCH_TRANSITIONS, WatchEvent, WatchState
-from pydp2.host.watchdog import WorkerConnection
-from pydp2.protocol.link_states import LinkRole, worker_link
+from pydp2.host.agent.agent import AGENT_TRANSITIONS, AgentEvent, AgentLife, AgentState
+from pydp2.host.watchdog import WATCH_TRANSITIONS, WatchEvent, WatchState, WorkerConnection
 from pydp2.protocol.state_table import IllegalTransition, next_state
 from pydp2.server.dispatch.file_state import ENDED_STATES, FILE_TRANSITIONS, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS, TrainerEvent
 from pydp2.server.snapshots.job_snapshot import PassState
-from pydp2.server.workers.worker_pool import _PooledWorker
-from pydp2.server.workers.worker_state import WORK_TRANSITIONS, WorkEvent, WorkState
+from pydp2.server.workers.worker_pool import WORK_TRANSITIONS, WorkEvent, WorkState, _PooledWorker
 
 Machine = tuple[Mapping[tuple[Any, Any], Any], type[Enum], Enum, set[Enum]]
 
@@ -46,7 +43,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "trainer": lambda: Trainer(0),
     "work": lambda: _PooledWorker(0, 0),
     "agent": AgentLife,
-    "watch": lambda: WorkerConnection(b"", worker_link(LinkRole.SERVER)),
+    "watch": WorkerConnection,
 }
 each_machine = pytest.mark.parametrize("name", MACHINES)
 
@@ -101,7 +98,7 @@ def test_an_object_follows_the_table_and_refuses_everything_else(name: str) -> N
 
 
 def test_a_worker_killed_for_its_memory_is_said_to_be_that_whatever_it_sends_then() -> None:
-    connection = WorkerConnection(b"", worker_link(LinkRole.SERVER))
+    connection = WorkerConnection()
     assert not connection.over_memory
     connection.begin_end(WatchEvent.EXCEED_MEMORY, "was replaced")
     connection.begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")

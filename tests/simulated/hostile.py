@@ -211,7 +211,7 @@ class LyingHost:
     def _something(self) -> Message:
         """A message of a real host in the wrong place, or broken; what a worker says of one of its own."""
         kinds = self.recorded.of_hosts
-        mine = self.world.server._worker_pool.workers_of(self._host())
+        mine = self.world.server.pool.workers_of(self._host())
         of_workers = ("FromWorker", "FromWorker", "WorkerExited", "HostBeat")
         message = self._choose.choice(kinds[self._choose.choice(of_workers if mine else [*kinds])])
         name, *fields = msgpack.unpackb(message[0])

@@ -219,7 +219,7 @@ class Host:
         network = world.network
         network.here = number
         self.hub = Hub(network, "")
-        known = world.server._schema is not None and world.spec.workers  # else it says itself what the code is
+        known = world.server.workers.schema is not None and world.spec.workers  # else it says itself what the code is
         self.alien = bool(known) and world.random.random() < 0.2
         self.engine = Engine(world, number, self.hub, world.schema, "another" if self.alien else "the same")
         setup = AgentSetup(

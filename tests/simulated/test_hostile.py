@@ -52,7 +52,7 @@ def test_a_host_that_lies_in_any_state_changes_nothing(recorded: Recorded, tmp_p
     while sum(sent.values()) < SENT // 8:
         seed += 1
         with quiet_world(seed, tmp_path) as world:
-            lie_in(world, [], lambda world=world: world.server._worker_pool.active or world.is_over)
+            lie_in(world, [], lambda world=world: world.server.pool.active or world.is_over)
             liars = [LyingHost(world, number, recorded) for number in range(901, 905)]
             lie_in(world, liars, lambda world=world: world.is_over)
             compare(world.case, world.team.passes)

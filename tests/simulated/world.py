@@ -164,7 +164,7 @@ class World:
         self.digest = hosts._digest
         ends: Any = (self.engine, near, self.clients)
         self.server = Server(self.spec, self.files, *ends, -1, -2, hosts)
-        self.server._apply(self.server._worker_pool.start())
+        self.server.workers.start()
         self.turns = Turns(self, self._serve, TIMING.tick)
         self.clients.wake = self.far.wake = near.wake = self.engine.wake = self.turns.wake
 

@@ -3,50 +3,131 @@
 The workers are those of any service, and talk to the agent as they would to a server. The agent decides nothing about
 files: it watches its processes, keeps the order of what each worker sends, and ends all of them when the service is out
 of reach. Then it joins again, with a new session, and nothing of the old one is kept (docs/hosts.md).
+
+Theory of operation
+-------------------
+An agent has one session at a time, and a session is one meaning of worker numbers. Its states are in
+:data:`AGENT_TRANSITIONS`.
+
+* While the service is out of reach, it gives the files of this host to others: a worker that read on would read in
+  vain, and what it sends could reach a later session under a number that means another worker there. So the end of a
+  session is the end of all its workers, and the agent *rests* until the last of their exits was seen. To join at once
+  and end the old ones meanwhile is the simple way that fails.
+* A service and a host may each take the other for lost without telling: a cable says nothing. So both send beats, and
+  each end decides alone after ``host_timeout``. Every session has an id that was never used before, so nothing that
+  is still under way of an old one is taken for a part of the next.
+* A host that is told to *leave* ends nothing: its workers begin no more files, finish those that they read, and the
+  service closes the session once it has all of them. Files that were on their way when it asked are sent back by the
+  worker. A service that goes away meanwhile does not change what the user wanted, so the agent ends then.
+* The end of a worker is queued behind all that it sent (:mod:`pydp2.host.local_workers` gives it in that order, and
+  the queue keeps it): the service commits what arrived before it gives the rest to another worker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import platform
+import socket
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire, shorten
-from pydp2.host.agent.agent_state import AgentEvent, AgentLife, AgentState
-from pydp2.host.agent.row_server import RowServer
+from pydp2.errors import (
+    Error,
+    ProtocolError,
+    RemoteProtocolError,
+    ServiceLost,
+    ServiceUnreachable,
+    from_wire,
+    shorten,
+    to_wire,
+)
+from pydp2.host.agent.row_server import RowServer, start_row_server
 from pydp2.host.agent.service_link import ServiceLink
 from pydp2.host.agent.setup import AgentSetup
-from pydp2.host.engine import Engine, EngineLost, EngineNote, Exited, Started
+from pydp2.host.engine import Engine
+from pydp2.host.engine.local import LocalEngine
+from pydp2.host.engine.output import OutputPump
 from pydp2.host.list_entries import opened_entries
+from pydp2.host.local_workers import LocalWorkers
 from pydp2.host.own_files import REMEDY, OwnFiles
-from pydp2.host.watchdog import Watchdog, WorkerConnection
-from pydp2.host.worker_inbox import WorkerInbox
+from pydp2.host.watchdog import WorkerConnection
 from pydp2.options.file_list import FileList
-from pydp2.options.service_spec import WorkerTerms, status_rows
+from pydp2.options.service_spec import WorkerTerms, send_plain, status_rows
 from pydp2.protocol import messages as m
 from pydp2.protocol.figures import clip
-from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
-from pydp2.protocol.worker_status import WorkerStatus
-from pydp2.system.log_writer import write_stderr
+from pydp2.protocol.link_states import LinkState
+from pydp2.protocol.state_table import next_state
+from pydp2.system.log_writer import unfailing_stderr, write_stderr
 from pydp2.system.process_memory import resident_bytes
 from pydp2.system.release import RELEASE
-from pydp2.transport import Hub, PeerGone, Poller
+from pydp2.transport import Hub, Poller
+from pydp2.transport.descriptors import raise_descriptor_limit
 from pydp2.transport.keys import KeyPair
 from pydp2.transport.service_address import ipc_path, without_token
+from pydp2.transport.sockets import new_context, prepare_zero_copy
 
 _MAX_MESSAGES = 256  # of workers taken in one round
 _MAX_COMPRESSED = 16  # the same, where it takes up to 15 ms to compress one: the service is to hear in between
 _REST_SECONDS = 0.2  # between two attempts to join: whoever waits longer is late behind a mended network
 _LAST_WORDS_MS = 500  # for the last message to the service
+
+
+class AgentState(Enum):
+    """State of an agent."""
+
+    RESTING = "resting"
+    """It has no session; it waits until its old workers are gone and it is time to join again."""
+    JOINING = "joining"
+    WORKING = "working"
+    LEAVING = "leaving"
+    """It has asked to leave; its workers end their files."""
+    ENDED = "ended"
+
+
+class AgentEvent(Enum):
+    """Event that changes the state of an agent."""
+
+    CONNECT = "connect"
+    ACCEPTED = "accepted"
+    """The service sent its spec, and it is the one that this agent was started for."""
+    SESSION_OVER = "session over"
+    """The service is out of reach, or it has ended the session."""
+    LEAVE = "leave"
+    END = "end"
+
+
+_S, _E = AgentState, AgentEvent
+
+AGENT_TRANSITIONS: dict[tuple[AgentState, AgentEvent], AgentState] = {
+    (_S.RESTING, _E.CONNECT): _S.JOINING,
+    (_S.JOINING, _E.ACCEPTED): _S.WORKING,
+    (_S.JOINING, _E.SESSION_OVER): _S.RESTING,
+    (_S.WORKING, _E.SESSION_OVER): _S.RESTING,
+    (_S.WORKING, _E.LEAVE): _S.LEAVING,
+    **{(state, _E.END): _S.ENDED for state in _S},
+}
+"""State and event to the state after it."""
+
+
+class AgentLife:
+    """State of one agent."""
+
+    def __init__(self) -> None:
+        self.state: AgentState = AgentState.RESTING  # changed by move() alone
+
+    def move(self, event: AgentEvent) -> None:
+        """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
+        self.state = next_state(AGENT_TRANSITIONS, self.state, event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +153,17 @@ class Agent:
         wakeup: int,
         rows: RowServer | None = None,
     ) -> None:
-        self._setup, self._terms, self._timing, self._files = setup, terms, terms.timing, files
-        self._engine, self._hub, self._rows = engine, hub, rows
-        self._control, self._wakeup = control, wakeup
+        self._setup, self._timing, self._files, self._rows = setup, terms.timing, files, rows
+        self._hub, self._control, self._wakeup = hub, control, wakeup
         self._name = without_token(setup.address)
         self._life = AgentLife()
         self._link: ServiceLink | None = None
         self._end: AgentEnd | None = None
-        self._status_rows: dict[int, int] = {}
-        self._connections: dict[int, WorkerConnection] = {}
-        self._inbox = WorkerInbox(hub, engine, self._connections, self._from_worker, self._may_begin, self._log)
-        self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
-        self._watchdog = Watchdog(terms, files, engine, self._connections, self._status_rows.get, self._log)
         self._poll = Poller()
+        self._workers = LocalWorkers(terms, files, engine, hub, self._poll, self._log)
+        self._listeners = {*hub.listeners}
         hub.on_refusal = self._log
-        for handle in (hub.handle, control, wakeup, engine.fileno(), *hub.listeners):
+        for handle in (control, wakeup, *hub.listeners):
             self._poll.add(handle)
         if rows is not None:
             for handle in (rows.hub.handle, *rows.hub.listeners):
@@ -94,10 +171,9 @@ class Agent:
             rows.hub.on_refusal = self._log
         path = ipc_path(setup.worker_address)
         self._own_files = OwnFiles(self._timing.file_check, "" if path is None else str(Path(path).parent))
-        self._starved = False
         self._rest_until = 0.0
         self._heard_at = self._out_of_reach_since = time.monotonic()
-        self._beat_at = self._accepted_at = 0.0
+        self._beat_at = self._chores_at = 0.0
         self._beat_ns = 0
         self._opens_since = inf  # while it joins: when it began to open a connection for data
         self._round_trip = 0.0
@@ -118,37 +194,30 @@ class Agent:
             return
         if self._wakeup in ready:
             self._signalled(os.read(self._wakeup, 64))
-        if self._engine.fileno() in ready or self._starved:
-            self._engine_events(now)
-        if not ready.isdisjoint(self._hub.listeners) or now - self._accepted_at > self._timing.descriptor_check:
-            self._accepted_at = now
+        if not self._listeners.isdisjoint(ready):
             self._hub.accept(now)
-        self._inbox.receive(now, _MAX_COMPRESSED if self._setup.compress else _MAX_MESSAGES)
+        self._workers.receive(self, ready, now, _MAX_COMPRESSED if self._setup.compress else _MAX_MESSAGES)
         if self._rows is not None:
             self._rows.serve(now)
-        self._watchdog.check(now)
-        self._look_at_files(now)
-        for worker in [worker for worker, until in self._unheard.items() if now > until]:
-            del self._unheard[worker]
-            self._exited(worker, 0)
+        if now >= self._chores_at:
+            self._do_chores(now)
         if self._link is None:
             self._connect_if_due(now)
         else:
             self._serve_link(self._link, now)
 
-    def _look_at_files(self, now: float) -> None:
-        """Look whether the sockets are still where new workers find them."""
+    def _do_chores(self, now: float) -> None:
+        """Look whether workers keep within their limits, how many descriptors are left, and whether the sockets are
+        still where new workers find them."""
+        self._chores_at = now + min(self._timing.descriptor_check, self._workers.patience)
+        self._workers.watch(self, now)
+        self._hub.accept(now)
         if self._own_files.is_look_due(now) and (text := self._own_files.look(now)) is not None:
             self._log(f"this host goes on, but {text}; its workers stay, and no other one can start here: {REMEDY}")
 
     def _patience(self) -> float:
-        limit = self._terms.sample_timeout
-        tick = min(self._timing.tick, self._timing.host_beat / 2)
-        if self._terms.worker_memory is not None:
-            tick = min(tick, self._timing.memory_check)
-        if self._life.state is AgentState.RESTING:
-            tick = min(tick, _REST_SECONDS / 2)
-        return tick if limit is None else min(tick, limit / 4)
+        seconds = min(self._workers.patience, self._timing.host_beat / 2)
+        return min(seconds, _REST_SECONDS / 2) if self._life.state is AgentState.RESTING else seconds
 
     def _finish(self, kind: str, text: str) -> None:
         self._life.move(AgentEvent.END)
@@ -161,7 +230,7 @@ class Agent:
                 self._log("leaving: the workers end the files that they read; a second signal ends them at once")
                 self._link.send(m.Drain())
                 self._life.move(AgentEvent.LEAVE)
-                for connection in self._connections.values():
+                for connection in self._workers.connections.values():
                     self._retire_worker(connection)
             elif self._end is None:
                 self._finish("left", "it was told to leave")
@@ -169,7 +238,7 @@ class Agent:
     # -- the service -----------------------------------------------------------------------------------------------
     def _connect_if_due(self, now: float) -> None:
         """Join when the old workers are gone and it is time."""
-        if self._life.state is AgentState.ENDED or self._connections or now < self._rest_until:
+        if self._life.state is AgentState.ENDED or self._workers.connections or now < self._rest_until:
             return
         pair = KeyPair(self._setup.public_key, self._setup.secret_key)
         self._link = ServiceLink(self._setup.address, pair, compresses=bool(self._setup.compress))
@@ -229,8 +298,8 @@ class Agent:
             raise ServiceLost(f"no service was at {self._name} for {self._setup.patience:g} s")
         self._life.move(AgentEvent.SESSION_OVER)
         self._close_link()
-        for worker in self._connections:
-            self._engine.kill(worker)
+        for worker in self._workers.connections:
+            self._workers.kill(worker)
         self._rest_until = now + _REST_SECONDS
 
     def _close_link(self) -> None:
@@ -248,7 +317,7 @@ class Agent:
             case m.StartWorker(worker, status_row):
                 self._start(link, worker, status_row)
             case m.KillWorker(worker):
-                self._engine.kill(worker)
+                self._workers.kill(worker)
             case m.ToWorker(worker):
                 self._to_worker(link, worker, body)
             case m.RowReaders() | m.ReleaseRows() | m.SendRows() if self._rows is not None:
@@ -284,13 +353,11 @@ class Agent:
 
     def _start(self, link: ServiceLink, worker: int, status_row: int) -> None:
         """Start a worker. Raises RemoteProtocolError if it was started already, or its status row is not free."""
-        rows = status_rows(self._setup.worker_slots)
-        if worker in self._connections or status_row >= rows or status_row in self._status_rows.values():
+        rows, workers = status_rows(self._setup.worker_slots), self._workers.connections
+        if worker in workers or status_row >= rows or status_row in {each.status_row for each in workers.values()}:
             raise RemoteProtocolError(f"StartWorker: worker {worker} on status row {status_row} of {rows}")
-        self._status_rows[worker] = status_row
-        self._connections[worker] = WorkerConnection(b"", worker_link(LinkRole.SERVER))
         link.begin_worker(worker, status_row)
-        self._engine.start(worker, status_row)
+        self._workers.start(worker, status_row)
 
     def _taken(self, link: ServiceLink, total: int, sent_ns: int, now: float) -> None:
         """Note how much the service has taken, and fit the window to rate and round trip."""
@@ -304,14 +371,12 @@ class Agent:
 
     def _send_beat(self, link: ServiceLink, now: float) -> None:
         self._beat_at, self._beat_ns = now, clip(time.monotonic_ns())
-        running = []
-        for worker, row in self._status_rows.items():
-            sample = WorkerStatus(self._engine.row(row)).running_sample
-            if sample is not None and worker in self._connections:
-                running.append([worker, *sample])
+        workers = self._workers.connections
+        samples = ((worker, self._workers.running_sample(each)) for worker, each in workers.items())
+        running = [[worker, *sample] for worker, sample in samples if sample is not None]
         figures = {
             "pid": os.getpid(),
-            "memory": sum(resident_bytes(each.pid) for each in self._connections.values() if each.pid),
+            "memory": sum(resident_bytes(each.pid) for each in workers.values() if each.pid),
             "waiting_bytes": link.queue.waiting_bytes,
             "window_bytes": link.queue.window,
             "round_trip_ms": round(self._round_trip * 1e3, 3),
@@ -319,91 +384,48 @@ class Agent:
         link.send(m.HostBeat(self._beat_ns, running, figures))
 
     def _to_worker(self, link: ServiceLink, worker: int, body: Sequence[Any]) -> None:
-        connection = self._connections.get(worker)
+        connection = self._workers.connections.get(worker)
         if connection is None or not connection.peer:
             return
         if not body:
             raise RemoteProtocolError("ToWorker: no message in it")
         message, _ = m.decode(body)
-        connection.link.check_sending(message)
         if self._rows is not None:
             self._rows.note_sent_to_worker(message)
         if isinstance(message, m.Want):
             link.queue.prefer(worker)
-        with contextlib.suppress(PeerGone):  # its exit is on the way
-            self._hub.send(connection.peer, body)
+        self._workers.send(connection, message, body)
 
     # -- workers ---------------------------------------------------------------------------------------------------
     def _retire_worker(self, connection: WorkerConnection) -> None:
         """Have a worker begin no more files."""
         if connection.link.state is LinkState.READY:
-            connection.link.check_sending(retire := m.Retire())
-            with contextlib.suppress(PeerGone):  # its exit is on the way
-                self._hub.send(connection.peer, [m.encode(retire)])
+            self._workers.send(connection, m.Retire(), [m.encode(m.Retire())])
 
-    def _engine_events(self, now: float) -> None:
-        try:
-            events = self._engine.events()
-        except EngineLost as lost:
-            raise ServiceLost(str(lost)) from None
-        for event in events:
-            match event:
-                case Started(worker, pid):
-                    if worker in self._connections:
-                        self._connections[worker].pid = pid
-                        if self._link is not None:
-                            self._link.queue_event(worker, m.WorkerStarted(worker, pid))
-                        self._inbox.started(worker, pid, now)
-                case Exited(worker, _, status):
-                    self._inbox.receive(now)  # all that it had sent comes before the news of its end
-                    connection = self._connections.get(worker)
-                    if (
-                        status == 0
-                        and connection is not None
-                        and connection.link.state in (LinkState.NEW, LinkState.STARTING)
-                    ):
-                        self._unheard[worker] = now + self._timing.worker_last_words
-                    else:
-                        self._exited(worker, status)
-                case EngineNote(text, kind):
-                    self._log(text, kind)
-        self._starved = self._engine.out_of_descriptors
-
-    def _exited(self, worker: int, status: int) -> None:
-        connection = self._connections.pop(worker, None)
-        row = self._status_rows.pop(worker, None)
-        if connection is None or row is None:
-            return
-        self._inbox.forget(connection)
+    def worker_started(self, worker: int, pid: int) -> None:
+        """Pass on that ``worker`` is process ``pid``."""
         if self._link is not None:
-            running = WorkerStatus(self._engine.row(row)).running_sample
-            self._link.queue_event(
-                worker,
-                m.WorkerExited(
-                    worker, status, [] if running is None else [*running], connection.kill_reason,
-                    connection.over_memory, connection.sample_timeout is not None,
-                ),
-            )  # fmt: skip
+            self._link.queue_event(worker, m.WorkerStarted(worker, pid))
 
-    def _may_begin(self, worker: int) -> bool:
-        if worker not in self._connections:
-            raise RemoteProtocolError(f"Hello from worker {worker}, which was not started")
-        return True
-
-    def _from_worker(self, worker: int, connection: WorkerConnection, frames: list[memoryview], now: float) -> None:
-        """Pass on what ``worker`` says; until it is ready, look at it too."""
+    def worker_sent(self, worker: int, connection: WorkerConnection, frames: list[memoryview], now: float) -> None:
+        """Pass on what ``worker`` says; until it is ready, look at it too. Raises ProtocolError."""
         if connection.link.state is not LinkState.READY:
             message, _ = m.decode(frames)
             connection.link.check_received(message)
             if isinstance(message, m.Declared):
-                self._watchdog.check_first_worker(connection.pid)
+                self._workers.watchdog.check_first_worker(connection.pid)
                 if self._rows is not None:
                     self._rows.note_provider(message.schema)
                 if self._life.state is AgentState.LEAVING:  # files for it may be under way
                     self._retire_worker(connection)
-        kept = None if self._rows is None else self._rows.keep(frames)
+        without_rows = None if self._rows is None else self._rows.keep(frames)
         if self._link is not None:
-            self._link.queue_message(worker, frames if kept is None else kept)
+            self._link.queue_message(worker, frames if without_rows is None else without_rows)
+
+    def worker_exited(self, exited: m.WorkerExited, connection: WorkerConnection) -> None:
+        """Pass on that a worker has ended."""
+        if self._link is not None:
+            self._link.queue_event(exited.worker, exited)
 
     # -- the end ---------------------------------------------------------------------------------------------------
     def _log(self, text: str, kind: str = "") -> None:
@@ -412,3 +434,51 @@ class Agent:
     def close(self) -> None:
         """Close the connections to the service."""
         self._close_link()
+
+
+def run_agent(
+    setup: AgentSetup,
+    terms: WorkerTerms,
+    files: FileList,
+    engine: LocalEngine,
+    pump: OutputPump,
+    channel: socket.socket,
+    wakeup: int,
+) -> int:
+    """Run workers from the fork of the supervisor on, until the service ends, or until told to stop; return the exit
+    status. ``channel`` leads to the program that started this process, ``wakeup`` is readable when a signal has
+    come."""
+    zmq = new_context()
+    hub: Hub | None = None
+    rows: RowServer | None = None
+    agent: Agent | None = None
+    outcome: dict[str, object] = {"end": "failed"}
+    with contextlib.ExitStack() as log:
+        try:
+            log.enter_context(unfailing_stderr())
+            raise_descriptor_limit()
+            prepare_zero_copy()
+            hub = Hub(zmq, setup.worker_address, -1, reserve=3)
+            rows = start_row_server(zmq, setup.row_server) if setup.row_server else None
+            agent = Agent(setup, terms, files, engine, hub, channel.fileno(), wakeup, rows)
+            gc.freeze()
+            end = agent.run()
+            outcome = {"end": end.kind, "text": end.text}
+        except Error as error:
+            outcome = {"end": "refused", "error": to_wire(error)}
+        except Exception:
+            sys.excepthook(*sys.exc_info())  # here: the process ends even if its log is not read
+        finally:
+            if agent is not None:
+                agent.close()
+            engine.close()
+            if hub is not None:
+                hub.close()
+            if rows is not None:
+                rows.hub.close()
+            zmq.term()
+            pump.close()
+            with contextlib.suppress(OSError):  # the program is gone
+                send_plain(channel, outcome)
+            channel.close()
+    return 0 if outcome["end"] in ("closed", "left", "again") else 1

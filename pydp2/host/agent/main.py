@@ -30,7 +30,7 @@ def main(descriptor: int) -> int:
     )
     engine, pump = start_engine(terms, files, spec, setup.worker_slots)
     wakeup = watch_signals()
-    from pydp2.host.agent.running import run_agent  # while the zygote prepares the user's code
+    from pydp2.host.agent.agent import run_agent  # while the zygote prepares the user's code
 
     return run_agent(setup, terms, files, engine, pump, channel, wakeup)
 

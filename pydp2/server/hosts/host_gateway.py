@@ -74,11 +74,10 @@ class RemoteMessage:
 
 @dataclass(frozen=True, slots=True)
 class RemoteExited:
-    """Worker of ``host`` whose process has ended, while it asked for the sample ``running``."""
+    """Worker of ``host`` whose process has ended."""
 
     host: int
     exited: m.WorkerExited
-    running: tuple[int, int, int] | None
 
 
 _MAX_ASKED = 4096  # peers that are remembered to have got the spec
@@ -278,12 +277,10 @@ class HostGateway:
                 if message.status >= _MAX_STATUS:
                     raise RemoteProtocolError(f"WorkerExited: status {message.status}")
                 session.ends_at.pop(message.worker, None)
-                running = None
                 if message.running:
-                    file, attempt, index = check_ints("WorkerExited", message.running, 3)
-                    running = file, attempt, index
+                    check_ints("WorkerExited", message.running, 3)
                 exited = replace(message, kill_reason=shown(message.kill_reason, _REASON_LENGTH))
-                self._events.append(RemoteExited(session.host, exited, running))
+                self._events.append(RemoteExited(session.host, exited))
 
     def _inflate(self, session: HostSession, body: Sequence[memoryview], raw_sizes: Sequence[Any]) -> list[memoryview]:
         """Return the message ``body`` with the frames behind its header as they were before they were compressed.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from pydp2.errors import Error, ProviderError, ServiceLost, provider_error
@@ -32,7 +33,6 @@ from pydp2.server.actions import (
 )
 from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
-from pydp2.server.workers.worker_state import ACTIVE, STARTING, WORK_TRANSITIONS, WorkEvent, WorkState
 
 _MAX_START_DEATHS = 5
 """So many workers lost in a row before their provider was ready, and the service gives up."""
@@ -48,6 +48,40 @@ _FRUITLESS_KILLS = (
     "{} workers in a row were killed, without a sample between them (the last one {}); find out what kills them: the "
     "kernel for lack of memory (`dmesg` shows it), or another program"
 )
+
+
+class WorkState(Enum):
+    """Work of a worker in the pool. The watch over its process (:mod:`pydp2.host.watchdog`) is independent of it: the
+    watchdog may end any worker, and the pool takes its work away once the process has ended."""
+
+    STARTING = "starting"
+    STANDBY = "standby"
+    ACTIVE = "active"
+    GONE = "gone"
+
+
+class WorkEvent(Enum):
+    """Event that changes the work of a worker."""
+
+    READY = "ready"
+    """Its provider is ready."""
+    PROMOTE = "promote"
+    """It is given files from now on."""
+    EXIT = "exit"
+    """Its process has ended."""
+
+
+# The loop compares with these in every round, and Python 3.11 looks a member of an Enum up by a call.
+STARTING, STANDBY, ACTIVE = WorkState.STARTING, WorkState.STANDBY, WorkState.ACTIVE
+
+_W, _E = WorkState, WorkEvent
+
+WORK_TRANSITIONS: dict[tuple[WorkState, WorkEvent], WorkState] = {
+    (_W.STARTING, _E.READY): _W.STANDBY,
+    (_W.STANDBY, _E.PROMOTE): _W.ACTIVE,
+    **{(state, _E.EXIT): _W.GONE for state in (_W.STARTING, _W.STANDBY, _W.ACTIVE)},
+}
+"""Work and event to the work after it."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,384 @@
+"""Talk to the workers of a service, on this machine and on other hosts: they get what the pool decides, and what they
+send goes to the dispatchers.
+
+A worker of another host is a worker like any other. Its messages come by its host, in the same order as if it were
+here, and its end comes behind them; only who starts it, kills it and watches it is the agent there.
+
+The first worker that is ready says what the provider declares, and the service begins with that. Where the service has
+workers of its own, the first is one of them: whoever started it waits for it, and a host whose provider differs is
+compared with the service, not the service with a host. What hosts declare before that waits.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Container, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from pydp2.data.schema.provider_schema import Schema
+from pydp2.errors import HostRefused, ProtocolError, RemoteProtocolError, from_wire
+from pydp2.host.local_workers import LocalWorkers
+from pydp2.host.watchdog import WorkerConnection
+from pydp2.options.service_spec import ServiceSpec
+from pydp2.protocol import messages as m
+from pydp2.protocol.file_ranges import check_ints
+from pydp2.protocol.link_states import LinkState
+from pydp2.server.actions import (
+    THIS_HOST,
+    Action,
+    Fatal,
+    Log,
+    Loss,
+    Send,
+    SendRowsOf,
+    Spawn,
+    TurnAway,
+    WorkerBroken,
+    WorkerGone,
+    WorkerReady,
+)
+from pydp2.server.hosts.host_gateway import (
+    HostEvent,
+    HostGateway,
+    HostGone,
+    HostLeaves,
+    HostReady,
+    RemoteExited,
+    RemoteMessage,
+    RemoteStarted,
+)
+from pydp2.server.hosts.host_sessions import check_state_directory
+from pydp2.server.quarantine import Quarantine
+from pydp2.server.sessions.gateway import ClientGateway
+from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
+from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
+from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.system.process_memory import resident_bytes
+
+_MAX_MESSAGES = 256  # taken in one round, so that trainers are served in between
+
+
+class ServiceSide(Protocol):
+    """Part of a server that is not about workers."""
+
+    def log(self, text: str, kind: str) -> None:
+        """Tell the user."""
+        ...
+
+    def provider_ready(self, schema: Schema, source: str, cell_grants: CellGrants | None) -> None:
+        """Begin with the provider that the first worker declared."""
+        ...
+
+    def provider_differences(self, schema: Schema, source: str) -> list[str]:
+        """Return in words how that provider differs from the one with which the state directory was written."""
+        ...
+
+    def look_at_files(self) -> None:
+        """Look whether the sockets are still there: a worker may have ended because it found none."""
+        ...
+
+
+class WorkerGateway:
+    """Workers of a service: ``local`` ones, and those of ``hosts`` (None: there are no other hosts).
+
+    ``pool`` decides about them, and ``clients`` have what they read.
+    """
+
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        pool: WorkerPool,
+        local: LocalWorkers,
+        hosts: HostGateway | None,
+        clients: ClientGateway,
+        service: ServiceSide,
+    ) -> None:
+        self._spec, self._pool, self._local, self._hosts = spec, pool, local, hosts
+        self._clients, self._service = clients, service
+        self._quarantine = Quarantine(spec.quarantine, service.log)
+        self._remote: dict[int, WorkerConnection] = {}
+        self.schema: Schema | None = None
+        """What the provider declares; None until the first worker is ready."""
+        self._early: list[tuple[int, WorkerConnection, m.Declared]] = []  # of hosts, before that
+        self._cell_grants: CellGrants | None = None
+        self.read_samples = 0
+        """Number of samples that came from workers."""
+        self.busy_us = self.idle_us = 0
+        """Microseconds that all workers together were busy with samples, and that they waited."""
+
+    # -- rounds ----------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Start the workers of this machine, if there are to be some."""
+        self.apply(self._pool.start())
+
+    def receive(self, ready: Container[Any], now: float) -> bool:
+        """Take what workers did and sent. ``ready``: the handles that can be read. Return True if there may be more."""
+        more = self._local.receive(self, ready, now, _MAX_MESSAGES)
+        if self._hosts is not None:
+            more = self._receive_from_hosts(self._hosts, now) or more
+        return more
+
+    def dispatch(self) -> None:
+        """Carry out what followed from what trainers said, and give out files and credit."""
+        actions, self._clients.outbox = self._clients.outbox, []
+        self.apply(actions)
+        self.apply(self._pool.dispatch())
+
+    def watch(self, now: float) -> None:
+        """Look at what no message announces."""
+        self._local.watch(self, now)
+
+    # -- what the pool decides -------------------------------------------------------------------------------------
+    def apply(self, actions: Sequence[Action]) -> None:
+        """Carry out ``actions``. Raises the error of a Fatal one."""
+        for action in actions:
+            match action:
+                case Send(worker, message, frames):
+                    self._send(worker, message, frames)
+                case Spawn(worker, status_row, host):
+                    self._spawn(worker, status_row, host)
+                case TurnAway(host, error) if self._hosts is not None:
+                    self._hosts.turn_away(host, error)
+                case SendRowsOf(host) if self._hosts is not None:
+                    self._hosts.send_rows(host)
+                case Log(text, kind):
+                    self._service.log(text, kind)
+                case Loss():
+                    self._quarantine.write(action)
+                case Fatal(error):
+                    raise error
+
+    def _spawn(self, worker: int, status_row: int, host: int) -> None:
+        if host == THIS_HOST:
+            self._local.start(worker, status_row)
+        elif self._hosts is not None:
+            self._hosts.start(host, worker, status_row)
+
+    def _send(self, worker: int, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        connection = self._local.connections.get(worker) or self._remote.get(worker)
+        if connection is None or connection.link.state is not LinkState.READY:
+            return
+        if isinstance(message, m.Assign):
+            self._grant_cells(worker)
+        if connection.host and self._hosts is not None:
+            connection.link.check_sending(message)
+            self._hosts.send(connection.host, worker, [m.encode(message), *frames])
+        else:
+            self._local.send(connection, message, [m.encode(message), *frames])
+
+    def _grant_cells(self, worker: int) -> None:
+        """Grant ``worker`` cells for what it sends next, if it sees their memory."""
+        if self._cell_grants is None or worker in self._remote:
+            return
+        if (cells := self._cell_grants.next_grant(worker)) is not None:
+            self._send(worker, m.GrantCells(), [cells])
+
+    # -- what workers do -------------------------------------------------------------------------------------------
+    def worker_started(self, worker: int, pid: int) -> None:
+        """Do nothing: the pool has known the worker since it asked for it."""
+
+    def worker_sent(self, worker: int, connection: WorkerConnection, frames: list[memoryview], now: float) -> None:
+        """Take a message of a worker, its header first. Raises ProtocolError."""
+        message, body = m.decode(frames)
+        connection.link.check_received(message)
+        match message:
+            case m.Declared():
+                self._declared(worker, connection, message)
+            case m.Broken(error):
+                self.apply(self._pool.handle(WorkerBroken(worker, from_wire(error))))
+            case m.Chunk():
+                self._chunk(worker, connection, message, body, now)
+            case m.ReturnFiles(attempts):
+                self._pool.return_files(worker, set(check_ints("ReturnFiles", attempts, len(attempts))))
+
+    def worker_exited(self, exited: m.WorkerExited, connection: WorkerConnection) -> None:
+        """Have others read the files of a worker that has ended."""
+        if not connection.host:
+            if self._cell_grants is not None:
+                self._cell_grants.worker_gone(exited.worker)
+            self._service.look_at_files()
+        running = None
+        if exited.running:
+            file, attempt, sample_index = exited.running
+            running = file, attempt, sample_index
+        reason = connection.kill_reason or exited.kill_reason
+        gone = WorkerGone(
+            exited.worker,
+            running,
+            reason or _describe_exit(exited.status),
+            voluntary=bool(reason) or not _is_sigkill(exited.status),
+            over_memory=exited.over_memory,
+            sample_timeout=self._spec.sample_timeout if exited.timed_out else None,
+            broke_protocol=connection.broke_protocol,
+        )
+        self.apply(self._pool.handle(gone))
+
+    def _chunk(
+        self, worker: int, connection: WorkerConnection, chunk: m.Chunk, body: Sequence[memoryview], now: float
+    ) -> None:
+        self.read_samples += chunk.rows
+        self.busy_us += max(0, chunk.busy_us - connection.last_busy)
+        self.idle_us += max(0, chunk.idle_us - connection.idle)
+        connection.last_busy, connection.idle = chunk.busy_us, chunk.idle_us
+        if self.schema is None:
+            return
+        pool = self._pool
+        keep, grants = self._clients.caching, self._cell_grants
+        taken = None if grants is None or connection.host else partial(grants.claim, worker)
+        servers = None if self._hosts is None else self._hosts.row_servers
+        on_host = None
+        if servers is not None and connection.host in servers:
+            on_host = partial(servers.accept, connection.host)
+        decoded = decode_chunk(chunk, body, self.schema, pool.wanted_samples, keep=keep, taken=taken, on_host=on_host)
+        commit_chunk(decoded, partial(pool.commit, worker))
+        self._grant_cells(worker)
+        connection.rates.add(now, chunk.rows)
+        for item in chunk.blocked:
+            if not (isinstance(item, list) and len(item) == 4 and all(type(v) is int and v >= 0 for v in item)):
+                raise RemoteProtocolError("Chunk: malformed blocked entry")
+            pool.worker_blocked(worker, *item)
+
+    # -- the provider ----------------------------------------------------------------------------------------------
+    def _declared(self, worker: int, connection: WorkerConnection, message: m.Declared) -> None:
+        """Compare what the provider declares in ``worker`` with what others had, and let the worker read."""
+        declared = Schema.from_wire(message.schema)
+        if self.schema is None and connection.host and self._spec.workers:
+            self._early.append((worker, connection, message))
+            return
+        try:
+            if not self._is_accepted(connection.host, declared, message):
+                return
+        except HostRefused as error:
+            self.apply(self._pool.handle(WorkerBroken(worker, error)))
+            return
+        if self.schema is None:
+            self._begin(connection, declared, message)
+        self.apply(self._pool.handle(WorkerReady(worker, message.schema)))
+        early, self._early = self._early, []
+        for declaration in early:
+            if self._remote.get(declaration[0]) is declaration[1]:  # the worker was not lost meanwhile
+                self._declared(*declaration)
+
+    def _is_accepted(self, host: int, declared: Schema, message: m.Declared) -> bool:
+        """Return False if ``host``, which has a worker with this provider, was turned away meanwhile. Raises
+        HostRefused if its code differs, or if it is the first one and the state directory was written with another
+        provider."""
+        if self._hosts is None:
+            return True
+        source = message.source_fingerprint
+        if host:
+            session = self._hosts.sessions.get(host)
+            if session is None:
+                return False
+            if self.schema is None:
+                check_state_directory(session.name, self._service.provider_differences(declared, source))
+        self._hosts.check_source(host, source, message.modules)
+        return True
+
+    def _begin(self, connection: WorkerConnection, declared: Schema, message: m.Declared) -> None:
+        """Begin with what the first worker declares."""
+        for note in message.warnings:
+            self._service.log(str(note), "")
+        if not connection.host:
+            self._local.watchdog.check_first_worker(connection.pid)
+        self.schema = declared
+        self._cell_grants = create_cell_grants(declared, self._spec.memory_limit, self._spec.workers)
+        if self._cell_grants is not None:
+            self._local.hub.fd_offer.offered = self._cell_grants.for_workers
+        self._service.provider_ready(declared, message.source_fingerprint, self._cell_grants)
+
+    # -- other hosts -----------------------------------------------------------------------------------------------
+    def _receive_from_hosts(self, hosts: HostGateway, now: float) -> bool:
+        """Take what came from other hosts. Return True if there may be more."""
+        events, more = hosts.receive(now, _MAX_MESSAGES)
+        for event in [*events, *hosts.watch(now)]:
+            self._host_event(hosts, event, now)
+        for session in hosts.draining():
+            is_empty = self._pool.is_drained(session.host) and not hosts.row_servers.row_count(session.host)
+            if is_empty or now > session.drain_until:
+                hosts.release(session.host)
+                more = True
+        hosts.release_rows()
+        hosts.allow_readers(self._clients.trainer_keys)
+        return more
+
+    def _host_event(self, hosts: HostGateway, event: HostEvent, now: float) -> None:
+        match event:
+            case HostReady(host, worker_slots):
+                self.apply(self._pool.add_host(host, worker_slots))
+                self._clients.fit_budget()
+            case HostLeaves(host):
+                self._pool.drain_host(host)
+                hosts.send_rows(host)
+            case HostGone():
+                self._host_gone(event)
+            case RemoteStarted(host, worker, pid):
+                if self._pool.host_of(worker) == host:
+                    self._remote_connection(host, worker).pid = pid
+            case RemoteMessage(host, worker, frames):
+                if self._pool.host_of(worker) == host:
+                    self._remote_sent(hosts, host, worker, frames, now)
+            case RemoteExited(host, exited):
+                if self._pool.host_of(exited.worker) == host:
+                    connection = self._remote_connection(host, exited.worker)
+                    del self._remote[exited.worker]
+                    self.worker_exited(exited, connection)
+
+    def _host_gone(self, gone: HostGone) -> None:
+        for worker in self._pool.workers_of(gone.host):
+            self._remote.pop(worker, None)
+        self._pool.remove_host(gone.host, gone.running, gone.how)
+        self._clients.fit_budget()
+        if gone.rows_lost:
+            self._clients.rows_lost()
+
+    def _remote_connection(self, host: int, worker: int) -> WorkerConnection:
+        return self._remote.setdefault(worker, WorkerConnection(host=host))
+
+    def _remote_sent(self, hosts: HostGateway, host: int, worker: int, frames: list[memoryview], now: float) -> None:
+        connection = self._remote_connection(host, worker)
+        try:
+            self.worker_sent(worker, connection, frames, now)
+        except ProtocolError as error:
+            self._service.log(f"worker {worker} broke the protocol: {error}", "protocol")
+            connection.break_protocol(error)
+            hosts.kill(host, worker, now)
+
+    # -- statistics, the end ---------------------------------------------------------------------------------------
+    def stats(self, now: float) -> list[dict[str, Any]]:
+        """Return statistics of each worker as plain data."""
+        running = {worker: each for worker, each in self._local.connections.items() if each.pid} | self._remote
+        return [
+            {
+                "worker": number,
+                "pid": connection.pid,
+                "active": self._pool.is_active(number),
+                "files": self._pool.files_of(number),
+                "samples_per_second": connection.rates.per_second(now),
+                "busy_seconds": connection.last_busy / 1e6,
+                "idle_seconds": connection.idle / 1e6,
+                "memory": 0 if connection.host else resident_bytes(connection.pid),
+                "host": connection.host,
+            }
+            for number, connection in sorted(running.items())
+        ]
+
+    def close(self) -> None:
+        """Close the file of losses, and the memory of cells."""
+        self._quarantine.close()
+        if self._cell_grants is not None:
+            self._cell_grants.close()
+
+
+def _is_sigkill(status: int) -> bool:
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+def _describe_exit(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        known = number in {int(each) for each in signal.Signals}  # real-time signals have no names
+        return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
+    return f"ended with exit code {os.WEXITSTATUS(status)}"
