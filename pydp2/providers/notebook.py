@@ -1,9 +1,20 @@
 """Write a provider of a notebook into a module file that workers can import. See docs/notebooks.md.
 
-A cell runs in ``__main__`` of the kernel, which is another module in each process. IPython keeps the source of a cell
-in :mod:`linecache`. The module file has the statements that define the provider and the functions and classes that it
-uses, imports for what modules hold, and assignments of plain values. Everything in it can be read; nothing is pickled.
-The file is imported here once, to see that it gives what the notebook has.
+Theory of operation. A cell runs in ``__main__`` of the kernel, which is another module in each process, so workers
+import a file instead. Nothing is pickled, and everything in the file can be read. It has three kinds of statements:
+
+* *definitions*: the statements of cells that define the provider, and the functions and classes that it uses. IPython
+  keeps the source of each cell in :mod:`linecache`;
+* *imports* of what modules hold;
+* *assignments* of the present values of the other names, as far as these are plain (:mod:`.plain_text`).
+
+A definition runs again in each worker, and must give there what the notebook has now. Its source alone does not say
+so: a default value may have been made of a name that has changed since, a method may have been replaced, a decorator
+edited without the functions below it. Therefore the file is imported here once, under a name of its own, and what the
+two definitions hold is compared part by part (:class:`_Contents`): functions by their source, values by the text that
+gives a plain one, what modules hold by its name. A part that has no such text cannot be compared, and is refused with
+the remedy: write the provider to a file. To compare arbitrary objects instead has no end. They have caches, counters
+and locks, and code whose instructions depend on what stood beside it.
 """
 
 from __future__ import annotations
@@ -18,13 +29,17 @@ import symtable
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from contextlib import suppress
+from enum import Enum, EnumMeta
+from functools import cache, cached_property, singledispatchmethod
+from importlib.machinery import SourceFileLoader
+from inspect import isdatadescriptor
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from pydp2.errors import AddressError
-from pydp2.providers.notebook_comparison import differences
+from pydp2.providers.decorator import Provider
 from pydp2.providers.plain_text import ALIAS, VALUE_BYTES, plain_text
 from pydp2.system.stdlib import hashlib
 from pydp2.system.user_folders import cache_home
@@ -35,6 +50,7 @@ _UNUSED_SECONDS = 90 * 86400.0  # after which a module file is removed
 _AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # scopes inside a statement that run with it
 _OF_VALUES = ("builtins", "ml_dtypes", "numpy", "pathlib", "pydp2", "re")
 _SHARED_NAMES = ("<string>", "<stdin>")  # of more than one source, so linecache may have another one
+_COMPARED = "_pydp2_compared_"  # begins the name under which a module file is imported here
 
 
 def module_file(name: str, function: FunctionType) -> Path:
@@ -46,39 +62,35 @@ def module_file(name: str, function: FunctionType) -> Path:
         AddressError: there is no source, as at some prompts; the provider uses values that cannot be written down; the
             cells do not give what the notebook has now; or the file cannot be written.
     """
-    file = function.__code__.co_filename
-    if file in _SHARED_NAMES or _cell(file) is None:
+    if _cell(function.__code__.co_filename) is None:
         raise AddressError(
             f"{name} was defined at a prompt or in a notebook, where workers cannot find it, and its source is not "
             f"known here; {_to_a_file(name)}"
         )
     cells = _CellNames(function)
     cells.add(name.partition(".")[0])
-    if cells.refused:
+    definitions = cells.in_order()
+    present = _Contents(function.__globals__, definitions)
+    if refused := cells.refused + present.refused:
         raise AddressError(
-            f"{name} uses what workers cannot be given: {', '.join(cells.refused)}; make it in the init_hook, pass "
+            f"{name} uses what workers cannot be given: {', '.join(refused)}; make it in the init_hook, pass "
             f"plain data with args=…, or {_to_a_file(name)}"
         )
     path = _write(name, cells.text())
-    _check_same(name, cells.in_order(), function.__globals__, path)
-    return path
-
-
-def _check_same(name: str, defined: Iterable[str], namespace: Mapping[str, Any], path: Path) -> None:
     try:
-        odd = differences(defined, namespace, path)
+        made = _contents_of_file(path, definitions)
     except Exception as error:
         raise AddressError(
             f"the cells that define {name} and what it uses cannot run by themselves, as they must in the workers: "
             f"{type(error).__name__}: {error}, in {path}; {_to_a_file(name)}"
         ) from error
-    if odd:
-        names = [re.split(r"\W", each)[0] for each in odd]
+    if changed := present.differences(made):
         raise AddressError(
             f"workers run the cells that define {name} and what it uses, and these do not give what the notebook has "
-            f"now: {', '.join(odd)}, which was changed later, or what it was made of; run the cells that define "
-            f"{', '.join(names)} again, or {_to_a_file(name)}"
+            f"now: {', '.join(changed.values())}, which was changed later, or what it was made of; run the cells that "
+            f"define {', '.join(changed)} again, or {_to_a_file(name)}"
         )
+    return path
 
 
 def _to_a_file(name: str) -> str:
@@ -89,11 +101,13 @@ def _to_a_file(name: str) -> str:
 
 
 class _Definition(NamedTuple):
-    """A statement that defines a function or class; the names that it uses when it runs, or ever."""
+    """A statement that defines a function or class; the names that it uses when it runs, or ever; the attributes that
+    it gives its class."""
 
     source: str
     now: set[str]
     ever: set[str]
+    attributes: set[str]
 
 
 class _CellNames:
@@ -127,14 +141,14 @@ class _CellNames:
         parts = ["# Written by pydp2 from the cells of a notebook: a provider, and what it uses.\n", *future]
         parts += ["\n".join(self._imports) + "\n"] if self._imports else []
         parts += ["\n".join(self._values) + "\n"] if self._values else []
-        return "\n".join(parts) + "".join(f"\n\n{self._definitions[name].source}\n" for name in self.in_order())
+        return "\n".join(parts) + "".join(f"\n\n{each.source}\n" for each in self.in_order().values())
 
-    def in_order(self) -> list[str]:
-        """Return the names of functions and classes in the order in which the module defines them."""
+    def in_order(self) -> dict[str, _Definition]:
+        """Return the functions and classes in the order in which the module defines them."""
         placed: dict[str, None] = {}
         for name in self._definitions:
             self._place(name, placed, set())
-        return list(placed)
+        return {name: self._definitions[name] for name in placed}
 
     def _place(self, name: str, placed: dict[str, None], waiting: set[str]) -> None:
         """Put ``name`` into ``placed``, behind the definitions that its statement needs, and behind what it may call.
@@ -169,20 +183,12 @@ class _CellNames:
 
     def _add_import(self, name: str, value: Any) -> bool:
         """Add an import of ``value`` from where a module has it. Return False if it is not known where."""
-        module, attribute = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-        if isinstance(module, str) and isinstance(attribute, str):
-            for place in (module.partition(".")[0], module):  # the package offers it, or the module
-                if place != "__main__" and vars(sys.modules.get(place, builtins)).get(attribute, _ABSENT) is value:
-                    self._add_from(place, attribute, name)
-                    return True
-        for place, attribute in _from_imports(name):
-            if vars(sys.modules.get(place, builtins)).get(attribute, _ABSENT) is value:
-                self._add_from(place, attribute, name)
+        places = [found] if (found := _import_of(value)) else _from_imports(name)
+        for module, attribute in places:
+            if vars(sys.modules.get(module, builtins)).get(attribute, _ABSENT) is value:
+                self._imports[f"from {module} import {attribute}" + ("" if attribute == name else f" as {name}")] = None
                 return True
         return False
-
-    def _add_from(self, module: str, attribute: str, name: str) -> None:
-        self._imports[f"from {module} import {attribute}" + ("" if attribute == name else f" as {name}")] = None
 
     def _add_definition(self, name: str, value: Any) -> bool:
         """Add the statement of a cell that defines the function or class ``value``, and what that uses. Return False if
@@ -199,7 +205,9 @@ class _CellNames:
             return True
         (source,) = sources
         names = _used_names(source)
-        self._definitions[name] = _Definition(source, _needed_names(self._future + source), {*names})
+        self._definitions[name] = _Definition(
+            source, _needed_names(self._future + source), {*names}, _class_attributes(source)
+        )
         for used, attributes in names.items():
             self.add(used, attributes)
         return True
@@ -241,6 +249,21 @@ def _is_given(name: str, value: Any) -> bool:
     return builtin is not _ABSENT and builtin is value
 
 
+def _import_of(value: Any) -> tuple[str, str] | None:
+    """Return module and attribute of what a module has under its own name; None if there is no such module."""
+    module, attribute = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(module, str) and isinstance(attribute, str) and not _is_of_cells(module):
+        for place in (module.partition(".")[0], module):  # the package offers it, or the module
+            if vars(sys.modules.get(place, builtins)).get(attribute, _ABSENT) is value:
+                return place, attribute
+    return None
+
+
+def _is_of_cells(module: object) -> bool:
+    """Return True for the name of the module in which cells run, here or in a module file."""
+    return str(module).startswith(("__main__", _COMPARED))
+
+
 # -- the sources of cells ----------------------------------------------------------------------------------------------
 @cache
 def _parsed(source: str) -> ast.Module | None:
@@ -252,16 +275,17 @@ def _parsed(source: str) -> ast.Module | None:
 
 def _cell(file: str) -> tuple[str, ast.Module] | None:
     """Return source and syntax tree of a cell, None if they are not known."""
-    source = "".join(linecache.getlines(file))
-    tree = _parsed(source) if source else None
+    entry = linecache.cache.get(file, ())
+    if file in _SHARED_NAMES or len(entry) != 4 or entry[1] is not None:  # a file on disk has a time there
+        return None
+    source = "".join(entry[2])
+    tree = _parsed(source)
     return None if tree is None else (source, tree)
 
 
 def _cells() -> Iterator[tuple[str, ast.Module]]:
     """Yield source and syntax tree of each cell that was run."""
-    for file, entry in [*linecache.cache.items()]:
-        if len(entry) == 4 and entry[1] is None and (cell := _cell(file)):  # None: it is no file on disk
-            yield cell
+    yield from filter(None, map(_cell, [*linecache.cache]))
 
 
 def _from_imports(name: str) -> Iterator[tuple[str, str]]:
@@ -287,7 +311,7 @@ def _function_sources(name: str, functions: Mapping[int, FunctionType]) -> set[s
     many wrappers, such as one that was wrapped or renamed later."""
     for layers, function in functions.items():
         code = function.__code__
-        if code.co_filename in _SHARED_NAMES or (cell := _cell(code.co_filename)) is None:
+        if (cell := _cell(code.co_filename)) is None:
             continue
         for node in cell[1].body:
             match node:
@@ -306,7 +330,7 @@ def _class_sources(name: str, value: type) -> set[str]:
     """Return the statements of cells that may define a class: that of the cell that has its methods, or all."""
     methods = [method for each in vars(value).values() for method in _functions(each).values()]
     files = {method.__code__.co_filename for method in methods}
-    own = [cell for file in files if file not in _SHARED_NAMES and (cell := _cell(file))]
+    own = [*filter(None, map(_cell, files))]
     for cells in (own, _cells()):
         found = {
             _segment(source, node)
@@ -360,12 +384,169 @@ def _needed_names(source: str) -> set[str]:
     return names
 
 
+def _class_attributes(source: str) -> set[str]:
+    """Return the names that the bodies of classes in a statement assign."""
+    names: set[str] = set()
+    tables = [symtable.symtable(source, "<cell>", "exec")]
+    for table in tables:  # it grows
+        tables += [child for child in table.get_children() if child.get_type() == "class"]
+        names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()}
+    return names
+
+
 def _dotted(node: ast.expr) -> str:
     """Return ``a.b.c`` for an attribute of a name, else ''."""
     if isinstance(node, ast.Name):
         return node.id
     inner = _dotted(node.value) if isinstance(node, ast.Attribute) else ""
     return f"{inner}.{node.attr}" if inner and isinstance(node, ast.Attribute) else ""
+
+
+# -- the comparison ----------------------------------------------------------------------------------------------------
+_OF_PYTHON = {  # attributes of a class that it keeps for itself, or that say where the class was defined
+    "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__", "__annotations__",
+    "__slotnames__", "__annotations_cache__", "__annotate__", "__annotate_func__", "_value2member_map_",
+}  # fmt: skip
+
+
+class _Contents:
+    """What the definitions of ``namespace`` consist of. ``texts``: each part with a text, which tells functions, plain
+    values and imported objects from others of their kind. ``refused``: parts that have none, with the reason."""
+
+    def __init__(self, namespace: Mapping[str, Any], definitions: Mapping[str, _Definition]) -> None:
+        self.texts: dict[str, dict[str, str]] = {}
+        self.refused: list[str] = []
+        self._namespace = namespace
+        for name, definition in definitions.items():
+            self._attributes = definition.attributes
+            self._texts = self.texts[name] = {}
+            self._seen: dict[int, Any] = {}  # by id; it keeps the objects, whose ids no others may get
+            self._add(name, namespace[name])
+
+    def differences(self, made: _Contents) -> dict[str, str]:
+        """Return the names whose definitions differ from those of ``made``, each with the first part that does."""
+        found: dict[str, str] = {}
+        for name, texts in self.texts.items():
+            others = made.texts[name]
+            odd = [part for part in {**texts, **others} if texts.get(part) != others.get(part)]
+            if odd:
+                found[name] = odd[0]
+        return found
+
+    def _add(self, label: str, value: Any, needed: bool = True) -> None:
+        """Add ``value``, the part ``label``, and its own parts. Not ``needed``: no statement names it, as with what a
+        dataclass keeps; its type is enough where it has no text."""
+        try:
+            self._texts[label] = plain_text(value).replace(self._namespace["__name__"], "__main__")
+            return
+        except ValueError as error:
+            reason = str(error)
+        if id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        text, parts = self._look_into(label, value)
+        if not text and needed:
+            self.refused.append(f"{label} ({reason})")
+        self._texts[label] = text or type(value).__qualname__
+        for inner, part in parts.items():
+            bound = not isinstance(value, type) or inner.rpartition(".")[2] in self._attributes
+            self._add(inner, part, needed and bound)
+
+    def _look_into(self, label: str, value: Any) -> tuple[str, dict[str, Any]]:
+        """Return a text for an object that is no plain value, '' if there is none, and the parts to compare besides."""
+        kind = type(value)
+        is_own = _is_of_cells(kind.__module__)
+        if isinstance(value, type) and _is_of_cells(value.__module__):
+            return self._look_into_class(label, value)
+        if isinstance(value, Enum):
+            own = {"value": value.value} | {name: part for name, part in vars(value).items() if name[0] != "_"}
+            return f"{kind.__qualname__}.{value.name}", _labelled(label, own if is_own else {})
+        if kind is FunctionType and (text := _function_text(value.__code__)):
+            return text, _function_parts(label, value)
+        if functions := _wrapped(value):
+            parts: dict[str, Any] = {}
+            for function in functions:
+                parts |= _function_parts(label, function)
+            if kind is Provider:
+                parts |= _labelled(label, vars(value.options))
+            elif is_own:
+                parts |= _labelled(label, vars(value))
+            elif isinstance(implementations := getattr(value, "registry", None), Mapping):  # of a singledispatch
+                parts |= {f"{label}.register({key.__qualname__})": part for key, part in implementations.items()}
+            texts = [_function_text(function.__code__) for function in functions]
+            return "\n".join([kind.__qualname__, *texts]), parts
+        if imported := _import_of(value):
+            return ".".join(imported), {}
+        return (kind.__qualname__ if isdatadescriptor(value) and not is_own else ""), {}
+
+    def _look_into_class(self, label: str, value: type) -> tuple[str, dict[str, Any]]:
+        known: Any = self._namespace.get(value.__qualname__.partition(".")[0])
+        for name in value.__qualname__.split(".")[1:]:
+            known = getattr(known, name, None)
+        text = value.__qualname__ if known is value else f"another {value.__qualname__}"
+        if label not in (value.__qualname__, *self.texts):  # it has a definition of its own
+            return text, {}
+        members: Mapping[str, Any] = value.__members__ if isinstance(value, EnumMeta) else {}
+        attributes = {**members, **vars(value), **members}
+        bases = {f"{label}.__bases__[{i}]": base for i, base in enumerate(value.__bases__)}
+        return text, bases | _labelled(label, attributes)
+
+
+def _labelled(label: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{label}.{name}": part for name, part in parts.items() if name not in _OF_PYTHON}
+
+
+def _function_parts(label: str, function: FunctionType) -> dict[str, Any]:
+    """Return the values that a function holds: defaults, attributes, variables of its closure."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    arguments = dict(zip(names, defaults, strict=True)) | (function.__kwdefaults__ or {})
+    parts = {f"{label}({name}=…)": part for name, part in arguments.items()}
+    parts |= _labelled(label, {"__doc__": function.__doc__} | vars(function))
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it is empty
+            parts[f"{name} of {label}"] = cell.cell_contents
+    return parts
+
+
+def _wrapped(value: Any) -> list[FunctionType]:
+    """Return the functions of cells that a decorator or a property was given: of several layers, the outermost."""
+    inner = [value]
+    if isinstance(value, property):
+        inner = [value.fget, value.fset, value.fdel]
+    elif isinstance(value, cached_property | singledispatchmethod):
+        inner = [value.func]
+    layers = [[layer for layer in _functions(each).values() if _function_text(layer.__code__)] for each in inner]
+    return [known[0] for known in layers if known]
+
+
+def _function_text(code: CodeType) -> str:
+    """Return the source of a function of a cell, without its layout; '' if it is not known."""
+    cell = _cell(code.co_filename)
+    for node in ast.walk(cell[1]) if cell else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_it = code.co_name == node.name and code.co_firstlineno == _first_line(node)
+        elif is_it := isinstance(node, ast.Lambda) and code.co_name == "<lambda>":  # maybe one of several on its line
+            begins = (node.body.lineno, node.body.col_offset)
+            is_it = begins in {(line, column) for line, _, column, _ in code.co_positions()}
+        if is_it:
+            return ast.unparse(node)
+    return ""
+
+
+def _contents_of_file(path: Path, definitions: Mapping[str, _Definition]) -> _Contents:
+    """Import a module file, and return what it defines. What it raises is passed on."""
+    file, text = str(path), path.read_text("utf-8", "surrogateescape")
+    loader = SourceFileLoader(f"{_COMPARED}{path.stem}", file)
+    module = ModuleType(loader.name)
+    module.__file__ = file
+    sys.modules[loader.name] = module  # dataclasses look there
+    linecache.cache[file] = (len(text), None, [text], file)  # like a cell
+    try:
+        loader.exec_module(module)
+        return _Contents(vars(module), definitions)
+    finally:
+        del sys.modules[loader.name], linecache.cache[file]
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -379,9 +560,9 @@ def _write(name: str, text: str) -> Path:
         if file.is_file() and file.read_bytes() == content:
             os.utime(file)
         else:
-            young = folder / f".{os.urandom(4).hex()}.new"
-            young.write_bytes(content)
-            young.replace(file)
+            temporary = folder / f".{os.urandom(4).hex()}.new"
+            temporary.write_bytes(content)
+            temporary.replace(file)
         for old in folder.glob("*.py"):
             if old.stat().st_mtime < time.time() - _UNUSED_SECONDS:
                 old.unlink(missing_ok=True)
