@@ -292,6 +292,17 @@ def from_user(what: str, exc: BaseException, skip: int = 0) -> ProviderError:
     return provider_error(f"{what}\n\n{shorten(user_traceback(exc, skip))}", builtin_name(exc))
 
 
+def bad_value(slot: str, expected: str, got: str, *, where: str = "", remedy: str = "") -> BadSample:
+    """Return the error for a value that does not fit ``slot``; ``where`` begins its text, ``remedy`` ends it."""
+    text = f"{where}{slot}: expected {expected}, got {got}{remedy}"
+    return BadSample(text, slot=slot, expected=expected, got=got)
+
+
+def bad_sample_at(where: str, error: BadSample, remedy: str = "") -> BadSample:
+    """Return ``error`` with ``where``, the place of its sample, in front of its text, and ``remedy`` at the end."""
+    return BadSample(f"{where}{error}{remedy}", slot=error.slot, expected=error.expected, got=error.got)
+
+
 def at_sample(filename: str, sample_index: int, slot: str, what: str) -> str:
     """Return the text for sample ``sample_index`` of ``filename``: "file F, sample y, slot S: what". ``slot``: as in
     BadSample, a name, "slot 0", "all slots", or nothing."""

@@ -11,7 +11,6 @@ it, so a chain of readers cannot deadlock.
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -21,23 +20,11 @@ from typing import Any, Self
 
 from pydp2.errors import ClientUseError, EOFException, OptionError, OptionTypeError
 from pydp2.fluid.tensors import Instance, instance_of
-from pydp2.system.prefetch import begun_before_fork
+from pydp2.system import single_pass
 
 END = "There is no next data"
 STOP_SECONDS = 60.0
 """Seconds for which ``reinit()`` and ``close()`` wait for a thread that is inside a read."""
-_forks = 0
-"""Number of forks that lie between the process that imported this module and the present one. It tells whether a reader
-was used in a parent, and costs less than asking for the process id at each read."""
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count_fork)
 
 
 class Reader(ABC):
@@ -207,12 +194,12 @@ class Reader(ABC):
         self._check_open()
         if self._failed is not None:
             raise self._failed.with_traceback(None)  # or the traceback would grow with each call
-        if self._begun_in not in (None, _forks):
-            raise begun_before_fork()
+        if self._begun_in not in (None, single_pass.forks):
+            raise single_pass.begun_before_fork()
         if not self._begun:
             self._touched = self._dirty()
             self._begun = True
-            self._begun_in = _forks
+            self._begun_in = single_pass.forks
 
     def _pass_number(self) -> int:
         """Return the number of the present pass."""
@@ -225,7 +212,7 @@ class Reader(ABC):
     @property
     def _lock(self) -> threading.RLock:
         """The lock of this process. A thread that does not exist in a fork may have held that of the parent."""
-        return self._locks.get(_forks) or self._locks.setdefault(_forks, threading.RLock())
+        return self._locks.get(single_pass.forks) or self._locks.setdefault(single_pass.forks, threading.RLock())
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
@@ -278,10 +265,7 @@ class _Pass(Iterator[Instance]):
                     reader._skip(self._planned - reader._pass_number())
                 self._number = reader._pass_number()
             elif self._number != reader._pass_number():
-                raise ClientUseError(
-                    "this pass was left when a newer one of the same reader was begun: a reader has one place in its "
-                    "data; read one pass after the other, or make a second reader"
-                )
+                raise single_pass.taken_over("reader")
             try:
                 return reader.read_next()
             except EOFException:
@@ -334,7 +318,7 @@ class GeneratedReader(Reader):
     def _read(self) -> Instance:
         if self._pass is None:
             self._pass = self._instances()
-            self._pass_begun_in = _forks
+            self._pass_begun_in = single_pass.forks
         try:
             return next(self._pass)
         except StopIteration:
@@ -350,7 +334,7 @@ class GeneratedReader(Reader):
 
     def _drop(self) -> None:
         generator, self._pass = self._pass, None
-        if generator is not None and self._pass_begun_in != _forks:
+        if generator is not None and self._pass_begun_in != single_pass.forks:
             _of_parents.append(generator)
             return
         close = getattr(generator, "close", None)

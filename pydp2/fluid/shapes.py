@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample, count_text
+from pydp2.errors import OptionError, OptionTypeError, bad_value, count_text
 from pydp2.fluid.tensors import Instance
 from pydp2.options.values import integer_from
 
@@ -47,44 +47,30 @@ class SlotShapes:
     def check(self, instance: Instance, filename: str, sample_index: int) -> Instance:
         """Return ``instance``, number ``sample_index`` of the file, if it matches the declaration. Otherwise raise
         BadSample that names the slot and the values."""
-        if len(instance) != len(self.shapes):
-            raise _bad(filename, sample_index, "all slots", count_text(len(self.shapes), "slot"), str(len(instance)))
-        for slot, (tensor, shape) in enumerate(zip(instance, self.shapes, strict=True)):
-            have = tensor.shape
-            if len(have) != len(shape):
-                raise _bad(
-                    filename,
-                    sample_index,
-                    f"slot {slot}",
-                    f"{count_text(len(shape), 'dimension')} {_shape_text(shape)}",
-                    _shape_text(have),
-                )
-            if any(need not in (-1, dim) for need, dim in zip(shape, have, strict=True)):
-                raise _bad(filename, sample_index, f"slot {slot}", f"shape {_shape_text(shape)}", _shape_text(have))
-            if self.dtypes is not None and tensor.dtype != self.dtypes[slot]:
-                raise _bad(filename, sample_index, f"slot {slot}", str(self.dtypes[slot]), str(tensor.dtype))
-            if self.lod_levels is not None and len(tensor.lod) != self.lod_levels[slot]:
-                raise _bad(
-                    filename,
-                    sample_index,
-                    f"slot {slot}",
-                    f"{count_text(self.lod_levels[slot], 'level')} of LoD",
-                    str(len(tensor.lod)),
-                )
+        mismatch = self._mismatch(instance)
+        if mismatch is not None:
+            raise bad_value(*mismatch, where=f"file {filename}, sample {sample_index}, ")
         return instance
+
+    def _mismatch(self, instance: Instance) -> tuple[str, str, str] | None:
+        """Return slot, expected and actual value of the first mismatch."""
+        if len(instance) != len(self.shapes):
+            return "all slots", count_text(len(self.shapes), "slot"), str(len(instance))
+        for i, (tensor, shape) in enumerate(zip(instance, self.shapes, strict=True)):
+            slot, have = f"slot {i}", tensor.shape
+            if len(have) != len(shape):
+                return slot, f"{count_text(len(shape), 'dimension')} {_shape_text(shape)}", _shape_text(have)
+            if any(need not in (-1, dim) for need, dim in zip(shape, have, strict=True)):
+                return slot, f"shape {_shape_text(shape)}", _shape_text(have)
+            if self.dtypes is not None and tensor.dtype != self.dtypes[i]:
+                return slot, str(self.dtypes[i]), str(tensor.dtype)
+            if self.lod_levels is not None and len(tensor.lod) != self.lod_levels[i]:
+                return slot, f"{count_text(self.lod_levels[i], 'level')} of LoD", str(len(tensor.lod))
+        return None
 
 
 def _shape_text(shape: Shape) -> str:
     return str(list(shape))
-
-
-def _bad(filename: str, sample_index: int, slot: str, expected: str, got: str) -> BadSample:
-    return BadSample(
-        at_sample(filename, sample_index, slot, f"expected {expected}, got {got}"),
-        slot=slot,
-        expected=expected,
-        got=got,
-    )
 
 
 def slot_shapes(

@@ -14,26 +14,26 @@ class ThreadedReader(DecoratedReader):
 
     def __init__(self, underlying: Source) -> None:
         super().__init__(underlying)
-        self._kept: dict[threading.Thread, Instance] = {}
+        self._peeked: dict[threading.Thread, Instance] = {}
 
     def _read(self) -> Instance:
-        kept = self._kept.pop(threading.current_thread(), None)
-        return self._new() if kept is None else kept
+        peeked = self._peeked.pop(threading.current_thread(), None)
+        return self._new() if peeked is None else peeked
 
     def _new(self) -> Instance:
         try:
             return self.underlying.read_next()
         except EOFException:
-            for thread in self._kept:
+            for thread in self._peeked:
                 if not thread.is_alive():  # it called has_next(), and ended without reading
-                    return self._kept.pop(thread)
+                    return self._peeked.pop(thread)
             raise
 
     def _peek(self) -> bool:
         me = threading.current_thread()
-        if me not in self._kept:
+        if me not in self._peeked:
             try:
-                self._kept[me] = self._new()
+                self._peeked[me] = self._new()
             except EOFException:
                 return False
             except Exception:
@@ -41,7 +41,7 @@ class ThreadedReader(DecoratedReader):
         return True
 
     def _restart(self) -> None:
-        self._kept.clear()
+        self._peeked.clear()
         super()._restart()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.data.columns.array_likes import as_array, tensor_hint
+from pydp2.data.columns.array_likes import NotReadable, read_array, tensor_hint
 from pydp2.data.columns.batch import Batch, Csr, Ragged
 from pydp2.data.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
@@ -112,19 +112,12 @@ def _tensor(value: Any, slot: int, whose: str) -> LoDTensor:
         return value
     if isinstance(value, Ragged):
         return from_ragged(value)
-    if has_mask(value):
-        raise OptionTypeError(f"{whose} must give numbers for slot {slot}{UNMASK_HINT}, got {masked_text(value)}")
-    array = as_array(value)
-    if array is None:
-        try:
-            array = np.asarray(value)
-        except (TypeError, ValueError, RuntimeError):  # rows of different lengths, or a tensor that cannot be read
-            array = np.empty(0, object)
-    if array.dtype.kind not in "biufc":
-        raise OptionTypeError(
-            f"{whose} must give numbers for slot {slot}{tensor_hint(value, 'numpy')}, got {value!r:.80} "
-            f"({type(value).__name__})"
-        )
+    try:
+        array = read_array(value)
+        if array.dtype.kind not in "biufc":
+            raise NotReadable(tensor_hint(value, "numpy"), f"{value!r:.80} ({type(value).__name__})")
+    except NotReadable as error:
+        raise OptionTypeError(f"{whose} must give numbers for slot {slot}{error.hint}, got {error.got}") from None
     return LoDTensor(array)
 
 

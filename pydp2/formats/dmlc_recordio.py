@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from pydp2.data.schema.input_types import integer_value
-from pydp2.errors import BadSample, FormatError, OptionError
+from pydp2.errors import BadSample, FormatError, OptionError, bad_value
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.irheader import unpack
-from pydp2.formats.serving import BYTES, IDS, LabelSlot, as_steps, bad_record, bad_value, flag
+from pydp2.formats.serving import BYTES, IDS, LabelSlot, as_steps, bad_record, flag
 from pydp2.formats.source import ByteSource, Closable, PathOrFile, as_bytes, create_file, open_source
 from pydp2.providers import provider
 
@@ -63,7 +63,7 @@ class Reader(Closable):
                 yield offset, record
 
     def records_or_errors(self) -> Generator[tuple[int, bytes | FormatError]]:
-        """Yield what :meth:`with_offsets` does, and in place of a damaged record its error. The next record is the
+        """Yield records as :meth:`with_offsets` does, and an error in place of a damaged one. The next record is the
         first whose header is behind the damage."""
         at, last = self.bounds()
         source = self._source
@@ -201,7 +201,7 @@ class Writer(Closable):
     """
 
     def __init__(self, path: PathOrFile, *, append: bool = False) -> None:
-        self._file, self._ours = create_file(path, append=append)
+        self._file, self._owned = create_file(path, append=append)
 
     def write(self, record: bytes | bytearray | memoryview) -> int:
         """Append ``record`` and return the offset of its header.
@@ -226,7 +226,7 @@ class Writer(Closable):
 
     def close(self) -> None:
         """Close the file."""
-        if self._ours:
+        if self._owned:
             self._file.close()
 
 
@@ -264,8 +264,8 @@ def _hook(
     settings.header, settings.slot = flag("header", header), LabelSlot(classes, label_width)
     if not header and (classes is not None or label_width != 1):
         raise OptionError("with header=false records have no labels: leave classes and label_width out")
-    told = {"label": settings.slot.type, "id": integer_value(IDS)}
-    settings.input_types = {"data": BYTES} | (told if header else {})
+    header_types = {"label": settings.slot.type, "id": integer_value(IDS)}
+    settings.input_types = {"data": BYTES} | (header_types if header else {})
 
 
 @provider(init_hook=_hook)

@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 from pydp2.data.columns.batch import Csr
 from pydp2.data.packers.many_samples import ManySamples, rows
 from pydp2.data.schema.input_types import sparse_binary_vector, sparse_float_vector
-from pydp2.errors import BadSample, FormatError, OptionError
+from pydp2.errors import BadSample, FormatError, OptionError, bad_value
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
-from pydp2.formats.serving import LabelSlot, bad_record, bad_value, flag, in_pieces, whole
+from pydp2.formats.serving import LabelSlot, bad_record, flag, in_pieces, whole
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.providers import provider
 
@@ -56,7 +56,7 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, base: int = 0) -> Ite
 
 
 def read_or_errors(path: PathOrFile, *, part: FilePart = WHOLE_FILE, base: int = 0) -> Generator[Row | FormatError]:
-    """Yield what :func:`read` does, and in place of a row that is wrong its error. The rows after it follow."""
+    """Yield rows as :func:`read` does, and an error in place of each wrong row. The rows after it follow."""
     _check_base(base)
     for reader, offset, line in lines(path, part):
         text = line.partition(b"#")[0].rstrip()
@@ -79,7 +79,7 @@ def write(path: PathOrFile, rows: Iterable[Row], *, base: int = 0) -> None:
             ``base`` is neither 0 nor 1; no file is changed then.
     """
     _check_base(base)
-    file, ours = create_file(path, gzipped=True)
+    file, owned = create_file(path, gzipped=True)
     try:
         for number, (label, given, numbers) in enumerate(rows):
             indices, values = np.asarray(given), as_float32(numbers, number)
@@ -95,7 +95,7 @@ def write(path: PathOrFile, rows: Iterable[Row], *, base: int = 0) -> None:
             entries = zip(indices.tolist(), values.astype(str), strict=True)
             file.write(" ".join([_shortest(label), *(f"{i + base}:{_plain(v)}" for i, v in entries)]).encode() + b"\n")
     finally:
-        if ours:
+        if owned:
             file.close()
 
 
@@ -225,7 +225,7 @@ def _are_ones(some: Sequence[Row]) -> bool:
 
 
 def _error_of(row: Row | FormatError, settings: Any) -> BadSample | None:
-    """Return what is wrong with the entries of a row, or with its line; None if they are right."""
+    """Return the error of a row with wrong entries, or of its line; None if they are right."""
     if isinstance(row, FormatError):
         return bad_record(row)
     dim = settings.dim

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pydp2.data.schema.input_types import integer_value
-from pydp2.errors import BadSample, FormatError, OptionError, count_text
+from pydp2.errors import BadSample, FormatError, OptionError, bad_value, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
-from pydp2.formats.serving import BYTES, IDS, LabelSlot, as_steps, bad_record, bad_value, text
+from pydp2.formats.serving import BYTES, IDS, LabelSlot, as_steps, bad_record, text
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.providers import provider
 
@@ -44,7 +44,7 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Iterator[Entry]:
 
 
 def read_or_errors(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Generator[Entry | FormatError]:
-    """Yield what :func:`read` does, and in place of a line that is wrong its error. The entries after it follow."""
+    """Yield entries as :func:`read` does, and an error in place of each wrong line. The entries after it follow."""
     for reader, offset, line in lines(path, part):
         try:
             entry: Entry | FormatError = _entry(line)
@@ -84,12 +84,12 @@ def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
             is empty, is not UTF-8, or has a tab, a line break or a blank around it. The entries before it are in the
             file.
     """
-    file, ours = create_file(path, gzipped=True)
+    file, owned = create_file(path, gzipped=True)
     try:
         for number, labels, name in entries:
             file.write(_line(number, labels, name))
     finally:
-        if ours:
+        if owned:
             file.close()
 
 

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from pydp2.data.packers.many_samples import ManySamples
 from pydp2.data.schema.input_types import InputType, dense_vector, dense_vector_sequence, integer_value
-from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, count_text
+from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, bad_value, count_text
 
 BYTES = dense_vector_sequence(1, dtype=np.uint8)
 """The slot of a record: a sequence of bytes."""
@@ -125,11 +125,6 @@ def _listed(classes: Any) -> NDArray[np.int64]:
     if not classes or len(set(classes)) < len(classes) or max(map(abs, classes)) > _LARGEST:
         raise OptionError(f"classes must list each label once, got {classes!r:.80}")
     return np.array(classes, np.int64)
-
-
-def bad_value(slot: str, expected: str, got: str) -> BadSample:
-    """Return the error of a sample whose value of ``slot`` is wrong, for a provider to yield in its place."""
-    return BadSample(f"{slot}: expected {expected}, got {got}", slot=slot, expected=expected, got=got)
 
 
 def bad_record(error: FormatError) -> BadSample:

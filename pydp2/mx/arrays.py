@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pydp2.data.columns.array_likes import as_array, tensor_hint
-from pydp2.data.columns.masks import UNMASK_HINT, has_mask, masked_text
+from pydp2.data.columns.array_likes import NotReadable, as_array, read_array, tensor_hint
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.mx.epochs import EpochProvider
 from pydp2.mx.interface import Array, DataBatch, Description
@@ -216,20 +215,15 @@ def _padding(name: str, value: float) -> float:
 
 
 def _copied(name: str, array: Any) -> Array:
-    if hint := tensor_hint(array, "numpy"):
-        raise OptionTypeError(f"{name!r} must be an array{hint}, got {type(array).__name__}")
-    exported = as_array(array)
-    array = array if exported is None else exported
-    if has_mask(array):
-        raise OptionTypeError(f"{name!r} must be an array{UNMASK_HINT}, got {masked_text(array)}")
     try:
-        given = np.asarray(array)
+        given = read_array(array)
+    except NotReadable as error:
+        raise OptionTypeError(f"{name!r} must be an array{error.hint}, got {error.got}") from None
+    try:
         with np.errstate(over="raise"):
             copied = given.astype(np.float32) if given.dtype.kind in _NUMBERS else None
     except FloatingPointError as exc:
         raise OptionError(f"{name!r} must hold numbers of float32, got some beyond {_LARGEST:.2g}") from exc
-    except (TypeError, ValueError) as exc:
-        raise OptionTypeError(f"{name!r} must be an array of numbers: {exc}") from exc
     if copied is None:
         raise OptionTypeError(f"{name!r} must be an array of real numbers, got {given.dtype}")
     if copied.ndim == 0:

@@ -16,11 +16,12 @@ from typing import TypeVar
 
 from pydp2.errors import ClientUseError
 from pydp2.mx.interface import DataBatch, DataProvider
-from pydp2.system.prefetch import PrefetchQueue, PrefetchThreads, produce
+from pydp2.system.prefetch import PrefetchQueue, prefetched
+from pydp2.system.single_pass import check_process
 
 T = TypeVar("T")
 
-_JOIN_SECONDS = 60.0  # for which a thread may still prepare its last item
+_JOIN_SECONDS = 60.0  # for which a thread may still prepare its last item, from files that the next epoch reads
 
 
 class Epoch(Iterator[DataBatch]):
@@ -40,7 +41,7 @@ class Epoch(Iterator[DataBatch]):
     def __next__(self) -> DataBatch:
         """Return the next batch. Raises ClientUseError in the child of a fork, and the errors of the batches."""
         try:
-            _same_process(self._owner)  # before the lock: after a fork, a thread that does not exist here may hold it
+            check_process(self._owner)  # before the lock: after a fork, a thread that does not exist here may hold it
             with self._lock:
                 return next(self._batches)
         except BaseException:
@@ -83,13 +84,6 @@ class EpochProvider(DataProvider):
         return epoch
 
 
-def _same_process(owner: int) -> None:
-    if os.getpid() != owner:
-        raise ClientUseError(
-            "the epoch was begun before a fork, which its threads do not follow: begin one in the process that reads it"
-        )
-
-
 def prefetch(items: Callable[[], Iterator[T]], depth: int) -> Generator[T, None, None]:
     """Yield the items of ``items()`` in their order. A thread prepares up to ``depth`` of them while the caller
     computes.
@@ -101,15 +95,7 @@ def prefetch(items: Callable[[], Iterator[T]], depth: int) -> Generator[T, None,
         ClientUseError: the caller is in the child of a fork, which does not have the thread (a RuntimeError).
         TimeoutError: the thread did not end in time.
     """
-    queue = PrefetchQueue[T](depth)
-    threads = PrefetchThreads(queue)
-    threads.start("pydp2-mx-prefetch", produce, queue, partial(_put_all, items))
-    try:
-        while queue.wait_for_item():
-            yield queue.get()
-    finally:
-        threads.close()
-        threads.join(_JOIN_SECONDS)  # its last item still uses the files that the next epoch reads
+    return prefetched(partial(_put_all, items), depth, "pydp2-mx-prefetch", join_seconds=_JOIN_SECONDS)
 
 
 def _put_all(items: Callable[[], Iterator[T]], queue: PrefetchQueue[T]) -> None:

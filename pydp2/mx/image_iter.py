@@ -99,7 +99,7 @@ class ImageRecordIter(FileProvider):
         label_name: str | None = "softmax_label",
         decode: str | Decode = "auto",
     ) -> None:
-        told = flag("verbose", verbose)
+        is_verbose = flag("verbose", verbose)
         given = dict(locals())
         given["data_shape"] = _three(data_shape)
         width = integer_from(1)("label_width", label_width)
@@ -119,7 +119,7 @@ class ImageRecordIter(FileProvider):
         if mean_img != "":
             self._pictures.mean = mean_picture(file_path("mean_img", mean_img), self._data_shape, self._sums)
         self._look()
-        if told:
+        if is_verbose:
             _log.info(
                 "ImageRecordIter: %s, part %d of %d, batches of %s, %d threads",
                 ", ".join(paths), part.index, part.count, self.provide_data[0][1], self._threads,

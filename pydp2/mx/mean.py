@@ -38,7 +38,7 @@ def mean_picture(
     if file.exists():
         return _read(file, shape)
     with contextlib.ExitStack() as stack:
-        with _told(file):
+        with _naming_file(file):
             beside = stack.enter_context(written_whole(file))
         count, total = 0, np.zeros(shape)
         for some, of in sums():
@@ -46,7 +46,7 @@ def mean_picture(
         if not count:
             raise OptionError(f"mean_img={path!r} does not exist, and there are no pictures to compute it from")
         mean: Floats = (total / count).astype(np.float32)
-        with _told(file):
+        with _naming_file(file):
             with open(beside, "wb") as out:
                 np.save(out, mean)
             stack.close()
@@ -54,7 +54,7 @@ def mean_picture(
 
 
 @contextlib.contextmanager
-def _told(file: Path) -> Iterator[None]:
+def _naming_file(file: Path) -> Iterator[None]:
     """Say that it is ``file`` that cannot be written."""
     try:
         yield

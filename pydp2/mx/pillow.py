@@ -96,7 +96,7 @@ def decode(data: bytes, channels: int) -> Picture:
 
 
 def _first(data: bytes) -> str:
-    """Return what ``data`` look like, or their first bytes."""
+    """Describe ``data`` by their format, or by their first bytes."""
     known = looks_like(data[:COUNT])
     return f"{data[:8]!r}; it looks like {known}" if known and "picture" not in known else repr(data[:8])
 

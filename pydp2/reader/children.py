@@ -33,7 +33,8 @@ from typing import Any
 
 from pydp2.errors import ReaderError, from_user, from_wire, to_wire
 from pydp2.reader.messages import ITEM, RAISED, ReaderMessage
-from pydp2.system.prefetch import PrefetchQueue, QueueClosed, check_process
+from pydp2.system.prefetch import PrefetchQueue, QueueClosed
+from pydp2.system.single_pass import check_process
 
 _GRACE = 0.5  # seconds that a child has to end by itself once its samples are not needed: its reader may clean up
 _GENTLE = 0.1  # seconds of these before it is interrupted: a child that gives its next entry meanwhile ends by that
@@ -73,13 +74,13 @@ def may_fork() -> bool:
     return True
 
 
-def forked_or_warned(what: str, told: list[str]) -> bool:
-    """Return :func:`may_fork`, and warn if it is False. Each reader has a list ``told``, so it warns only once."""
+def forked_or_warned(what: str, warned: list[str]) -> bool:
+    """Return :func:`may_fork`, and warn if it is False. Each reader has a list ``warned``, so it warns only once."""
     if may_fork():
         return True
-    if told:
+    if warned:
         return False
-    told.append(what)
+    warned.append(what)
     why = (
         "this process has other threads already, and a fork would copy one of them only. Begin the pass before "
         "anything starts a thread (buffered() around it does, for one)"
@@ -103,13 +104,15 @@ class ForkedChild:
     def __init__(self, name: str, work: Work) -> None:
         self._name = name
         context: ForkContext = multiprocessing.get_context("fork")
-        ours, theirs = context.Pipe(duplex=True)
+        parent_end, child_end = context.Pipe(duplex=True)
         others = list(_parents_ends)
-        _parents_ends.add(ours)
-        self._process = context.Process(target=_main, args=(work, theirs, [ours, *others]), name=name, daemon=True)
+        _parents_ends.add(parent_end)
+        self._process = context.Process(
+            target=_main, args=(work, child_end, [parent_end, *others]), name=name, daemon=True
+        )
         self._process.start()
-        theirs.close()
-        self._connection = ours
+        child_end.close()
+        self._connection = parent_end
         self._left = False
         self._parent = os.getpid()
         self.pid = self._process.pid

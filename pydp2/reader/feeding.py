@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.data.columns.array_likes import as_array, tensor_hint
+from pydp2.data.columns.array_likes import NotReadable, read_array
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.columns import Columns
-from pydp2.data.columns.masks import UNMASK_HINT, has_mask, masked_text
 from pydp2.data.packers.normalise import describe, shape_words
 from pydp2.data.packers.packer import Packer
 from pydp2.data.schema.input_types import DataType, InputType, SequenceType, Slots, is_float
-from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
+from pydp2.errors import BadSample, OptionError, OptionTypeError, bad_sample_at, bad_value, count_text
 
 Types = Mapping[str, InputType] | Sequence[InputType] | Sequence[tuple[str, InputType]]
 FeedMapping = Mapping[str, int] | Sequence[str] | None
@@ -79,10 +78,10 @@ class DataFeeder:
                     packer = Packer(self._fitted(shapes), strict=False)
                 packer.add(values)
             except BadSample as error:
-                raise _place(error, number) from None
+                raise bad_sample_at(f"entry {number} of the mini-batch, ", error) from None
         columns, _, bad = packer.finish()
         if bad:
-            raise _place(bad[0][1], bad[0][0])
+            raise bad_sample_at(f"entry {bad[0][0]} of the mini-batch, ", bad[0][1])
         frames = {self._key(slot): (shape[-2], shape[-1]) for slot, shape in shapes.items() if len(shape) > 1}
         return FedBatch(columns, pass_id=pass_id, index=index, frames=frames)
 
@@ -100,7 +99,7 @@ class DataFeeder:
     def _values(self, entry: Any, shapes: dict[int, tuple[int, ...]]) -> list[Any]:
         columns = entry if isinstance(entry, tuple | list) else (entry,)
         if self._all_columns and len(columns) > len(self._columns):
-            raise _bad(
+            raise bad_value(
                 "all slots",
                 f"{count_text(len(self._columns), 'column')}, one for each slot",
                 f"an entry with {count_text(len(columns), 'column')}; a mapping says which columns the slots take",
@@ -109,7 +108,7 @@ class DataFeeder:
         for slot, (declared, column) in enumerate(zip(self.slots.types, self._columns, strict=True)):
             if column >= len(columns):
                 label = self.slots.label(slot)
-                raise _bad(
+                raise bad_value(
                     label, f"column {column} of the entry", f"an entry with {count_text(len(columns), 'column')}"
                 )
             value = columns[column]
@@ -124,40 +123,27 @@ def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[i
     """Return a dense value without its nesting. Its shape must equal the one in ``shapes``, and is noted there."""
     if value is None or isinstance(value, np.ma.MaskedArray):
         return value  # the packer raises the error
-    if has_mask(value):
-        raise _bad(label, f"a vector, or lists of equal lengths,{UNMASK_HINT}", masked_text(value))
-    array = _as_array(label, value)
+    try:
+        array = read_array(value)
+    except NotReadable as error:
+        raise bad_value(label, f"a vector, or lists of equal lengths{error.hint}", error.got) from None
     if not array.ndim:
-        raise _bad(label, "a vector", f"{value!r:.80} ({type(value).__name__})")
+        raise bad_value(label, "a vector", f"{value!r:.80} ({type(value).__name__})")
     fits = array.size == declared.dim and declared.fits_shape(array.shape)
     if array.size == declared.dim and not fits:
-        raise _bad(label, shape_words(declared, array, value), describe(array))
+        raise bad_value(label, shape_words(declared, array, value), describe(array))
     if array.ndim > _MOST_DIMENSIONS and (declared.shape is None or not fits):
-        raise _bad(label, f"at most {_MOST_DIMENSIONS} dimensions", f"{array.ndim}, of shape {array.shape}")
+        raise bad_value(label, f"at most {_MOST_DIMENSIONS} dimensions", f"{array.ndim}, of shape {array.shape}")
     if array.ndim == 1 and len(array) != declared.dim:
-        raise _bad(label, count_text(declared.dim, "number"), f"{len(array)}")
+        raise bad_value(label, count_text(declared.dim, "number"), f"{len(array)}")
     if not array.size:
-        raise _bad(label, "a frame with numbers in it", f"an empty one, of shape {array.shape}")
+        raise bad_value(label, "a frame with numbers in it", f"an empty one, of shape {array.shape}")
     shape = shapes.setdefault(slot, array.shape)
     if shape != array.shape:
-        raise _bad(label, f"the shape {shape}, as before it in this batch", f"{array.shape}")
+        raise bad_value(label, f"the shape {shape}, as before it in this batch", f"{array.shape}")
     if array.ndim > 1:
         return _flattened(declared, value, array)
     return value if isinstance(value, np.ndarray | Sequence) else array
-
-
-def _as_array(label: str, value: Any) -> np.ndarray[Any, Any]:
-    array = as_array(value)
-    if array is not None:
-        return array
-    try:
-        return np.asarray(value)
-    except MemoryError:
-        raise
-    except Exception:  # its parts differ in length, or it is a tensor that numpy cannot read: elsewhere, with gradients
-        hints = (tensor_hint(part, "tolist") or tensor_hint(part, "numpy") for part in _parts(value, _MOST_DIMENSIONS))
-        hint = next(filter(None, hints), "")
-        raise _bad(label, f"a vector, or lists of equal lengths{hint}", describe(value)) from None
 
 
 def _flattened(declared: InputType, value: Any, array: np.ndarray[Any, Any]) -> Any:
@@ -172,21 +158,12 @@ def _flattened(declared: InputType, value: Any, array: np.ndarray[Any, Any]) -> 
 
 
 def _parts(value: Any, levels: int) -> Iterator[Any]:
-    """Yield what lists and tuples that are nested up to ``levels`` deep hold."""
+    """Yield the items of lists and tuples that are nested up to ``levels`` deep."""
     if levels and isinstance(value, list | tuple):
         for part in value:
             yield from _parts(part, levels - 1)
     else:
         yield value
-
-
-def _bad(label: str, expected: str, got: str) -> BadSample:
-    return BadSample(f"{label}: expected {expected}, got {got}", slot=label, expected=expected, got=got)
-
-
-def _place(error: BadSample, number: int) -> BadSample:
-    text = f"entry {number} of the mini-batch, {error}"
-    return BadSample(text, slot=error.slot, expected=error.expected, got=error.got)
 
 
 def _slots(input_types: Types) -> Slots:

@@ -54,7 +54,7 @@ def xmap_readers(
     check_reader("reader", reader)
     number = check_size("process_num", process_num, 1)
     room = check_size("buffer_size", buffer_size)
-    told: list[str] = []
+    warned: list[str] = []
 
     def mapped(source: Reader) -> Iterator[Any]:
         mappings: list[_Mapping] = []
@@ -62,7 +62,7 @@ def xmap_readers(
         tokens, todo, done = _Queue(room + number if room else 0), _Queue(), _Queue()
         threads = PrefetchThreads(tokens, todo, done)
         try:
-            forked = processes and forked_or_warned("xmap_readers()", told)
+            forked = processes and forked_or_warned("xmap_readers()", warned)
             for i in range(number):  # fork before the first thread starts
                 if forked:
                     mappings.append(child := _MapperInProcess(i, mapper))
@@ -123,12 +123,12 @@ class _MapperInProcess(ForkedChild):
 
     def __init__(self, number: int, mapper: Mapper) -> None:
         def work(inbox: _Queue, send: Callable[[ReaderMessage], None]) -> None:
-            here = _MapperInThread(mapper)
+            local_mapper = _MapperInThread(mapper)
             while True:
                 message = inbox.get()
                 if message[0] == ITEM:
-                    here.submit(message[1])
-                    message = here.result()
+                    local_mapper.submit(message[1])
+                    message = local_mapper.result()
                 try:
                     send(message)
                 except QueueClosed:

@@ -33,14 +33,14 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
         raise OptionError("readers must hold at least one reader, got an empty list")
     checked = [check_reader(f"reader {i}", reader) for i, reader in enumerate(readers)]
     room = check_size("queue_size", queue_size, 1)
-    told: list[str] = []
+    warned: list[str] = []
 
     def merged(*of_pass: Reader) -> Iterator[Any]:
         sources: list[_MergedReader] = []
         queue = PrefetchQueue[ReaderMessage](room)
         threads = PrefetchThreads(queue)
         try:
-            forked = forked_or_warned("multiprocess_reader()", told)
+            forked = forked_or_warned("multiprocess_reader()", warned)
             for i, reader in enumerate(of_pass):
                 source: _MergedReader = _ReaderInProcess(i, begun(reader)) if forked else _ReaderInThread(i)
                 sources.append(source)
@@ -111,9 +111,9 @@ def _named_reader_error(number: int, message: ReaderMessage) -> ReaderMessage:
     kind, error = message
     if kind != RAISED:
         return message
-    told = "\n\n".join([f"reader {number} of multiprocess_reader raised {type(error).__name__}: {error}",
+    text = "\n\n".join([f"reader {number} of multiprocess_reader raised {type(error).__name__}: {error}",
                         *getattr(error, "__notes__", ())])  # fmt: skip
-    wrapped = ReaderError(told)
+    wrapped = ReaderError(text)
     wrapped.__cause__ = error
     return RAISED, wrapped
 

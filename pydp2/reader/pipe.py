@@ -122,7 +122,7 @@ class PipeReader:
 
 
 def _before_damage(packed: bytes, inflate: Any) -> bytes:
-    """Return what ``packed`` has before its damage: zlib drops all that one call has decompressed when it fails."""
+    """Return the bytes of ``packed`` before its damage: zlib drops all that one call has decompressed when it fails."""
     plain = []
     with contextlib.suppress(zlib.error):
         for i in range(len(packed)):

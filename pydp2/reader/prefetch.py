@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, SupportsIndex
 
 from pydp2.reader.contract import Reader, batch_size_of, check_reader, check_size, decorated, iterating
-from pydp2.system.prefetch import PrefetchQueue, PrefetchThreads, QueueEnd, produce
+from pydp2.system.prefetch import PrefetchQueue, prefetched
 
 
 def buffered(reader: Reader, size: SupportsIndex) -> Reader:
@@ -22,21 +22,10 @@ def buffered(reader: Reader, size: SupportsIndex) -> Reader:
     check_reader("reader", reader)
     room = check_size("size", size)
 
-    def prefetched(source: Reader) -> Iterator[Any]:
-        queue = PrefetchQueue[Any](room)
-        threads = PrefetchThreads(queue)
-        try:
-            threads.start("pydp2 buffered", produce, queue, partial(_put_entries, source))
-            while True:
-                try:
-                    entry = queue.get()
-                except QueueEnd:
-                    return
-                yield entry
-        finally:
-            threads.close()
+    def read_ahead(source: Reader) -> Iterator[Any]:
+        return prefetched(partial(_put_entries, source), room, "pydp2 buffered")
 
-    return decorated(prefetched, reader, batch_size=batch_size_of(reader))
+    return decorated(read_ahead, reader, batch_size=batch_size_of(reader))
 
 
 def _put_entries(reader: Reader, queue: PrefetchQueue[Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError
+from pydp2.errors import BadSample, OptionError, OptionTypeError, bad_sample_at
 from pydp2.reader.contract import Reader, check_reader, check_size, iterating
 from pydp2.reader.decorators import batch
 from pydp2.reader.feeding import DataFeeder, FedBatch, FeedMapping, Types
@@ -90,33 +90,33 @@ def train(
     batches = _batches(check_reader("reader", reader), batch_size)
     number = check_size("passes", passes)
     feeder = DataFeeder(input_types, mapping)
-    tell = event_handler if event_handler is not None else _nobody
-    for name, function in (("step", step), ("update", update or _nobody), ("event_handler", tell)):
+    handle = event_handler if event_handler is not None else _nobody
+    for name, function in (("step", step), ("update", update or _nobody), ("event_handler", handle)):
         if not callable(function):
             raise OptionTypeError(f"{name} must be a function, got {function!r:.80}")
     for pass_id in range(number):
-        tell(BeginPass(pass_id))
+        handle(BeginPass(pass_id))
         with iterating(batches) as (lists,):
             for batch_id, entries in enumerate(lists):
-                tell(BeginIteration(pass_id, batch_id))
+                handle(BeginIteration(pass_id, batch_id))
                 cost = step(_fed(feeder, entries, pass_id, batch_id))
-                tell(EndForwardBackward(pass_id, batch_id))
+                handle(EndForwardBackward(pass_id, batch_id))
                 if update is not None:
                     update()
-                tell(EndIteration(pass_id, batch_id, cost))
-        tell(EndPass(pass_id))
+                handle(EndIteration(pass_id, batch_id, cost))
+        handle(EndPass(pass_id))
 
 
 def _fed(feeder: DataFeeder, entries: list[Any], pass_id: int, batch_id: int) -> FedBatch:
     try:
         return feeder(entries, pass_id=pass_id, index=batch_id)
     except BadSample as error:
-        text = f"pass {pass_id}, mini-batch {batch_id}: {error}"
+        remedy = ""
         first = next(iter(entries), None)
         if isinstance(first, list) and first:
             tuples = " of tuples" if isinstance(first[0], tuple) else ""
-            text += f"; its entry is a list{tuples}: of a reader of mini-batches train with batch_size=None"
-        raise BadSample(text, slot=error.slot, expected=error.expected, got=error.got) from None
+            remedy = f"; its entry is a list{tuples}: of a reader of mini-batches train with batch_size=None"
+        raise bad_sample_at(f"pass {pass_id}, mini-batch {batch_id}: ", error, remedy) from None
 
 
 def _nobody(*_: object) -> None:

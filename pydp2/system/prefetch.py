@@ -14,28 +14,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from pydp2.errors import ClientUseError
+from pydp2.system.single_pass import check_process
 
 T = TypeVar("T")
-
-
-def check_process(process: int) -> None:
-    """Raise :func:`begun_before_fork` if this is not ``process``, which began the pass."""
-    if os.getpid() != process:
-        raise begun_before_fork()
-
-
-def begun_before_fork() -> ClientUseError:
-    """Return the error for reading a pass of the parent. A fork lacks what works for that pass, or would take entries
-    that the parent waits for."""
-    return ClientUseError(
-        "the pass was begun before a fork, and only the process that began it can read it: begin one in the process "
-        "that reads it"
-    )
 
 
 class QueueClosed(Exception):
@@ -162,6 +147,28 @@ def produce(into: PrefetchQueue[T], put_items: Callable[[PrefetchQueue[T]], None
         into.put_error(error)
     finally:
         into.producer_done()
+
+
+def prefetched(
+    put_items: Callable[[PrefetchQueue[T]], None], size: int, name: str, *, join_seconds: float = 0.0
+) -> Generator[T, None, None]:
+    """Yield the items that ``put_items`` puts into a queue of ``size`` items (0: any number), in a thread ``name``.
+
+    The thread starts with the first item that is asked for, and ends with the generator: at its end, when it is closed
+    or nothing refers to it any more, or with the program. ``join_seconds``: wait so long for that, and raise
+    TimeoutError if it is too short. Raises what ``put_items`` raises, in its place, and ClientUseError in a fork.
+    """
+    queue = PrefetchQueue[T](size)
+    threads = PrefetchThreads(queue)
+    try:
+        threads.start(name, produce, queue, put_items)
+        with contextlib.suppress(QueueEnd):
+            while True:
+                yield queue.get()  # in no variable, which would keep it while the consumer works with the next
+    finally:
+        threads.close()
+        if join_seconds:
+            threads.join(join_seconds)
 
 
 class PrefetchHelper(Protocol):

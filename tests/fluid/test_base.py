@@ -79,7 +79,7 @@ def test_a_pass_is_left_when_a_newer_one_is_begun(made: fluid.Reader) -> None:
     newer = iter(made)
     assert len(flat([next(older)])) == 1  # it has not begun
     next(newer)
-    with pytest.raises(ClientUseError, match="a reader has one place in its data"):
+    with pytest.raises(ClientUseError, match="a newer loop over this reader"):
         next(older)
     assert len(flat(newer)) == len(ALL) - 1
     assert list(newer) == []

@@ -88,12 +88,12 @@ def test_an_iterator_of_a_holder_is_left_when_the_held_reader_begins_anew() -> N
     older = iter(one)
     assert flat([next(older)]) == [0]
     held.reinit()
-    with pytest.raises(ClientUseError, match="left when a newer one of the same reader was begun"):
+    with pytest.raises(ClientUseError, match="a newer loop over this reader has taken over its pass"):
         next(older)
     older = iter(one)
     assert flat([next(older), next(older)]) == [0, 1]
     newer = iter(other)
     assert flat([next(newer)]) == [0]
-    with pytest.raises(ClientUseError, match="left when a newer one"):
+    with pytest.raises(ClientUseError, match="a newer loop over this reader"):
         next(older)
     assert flat(newer) == [1, 2]

@@ -9,10 +9,13 @@ memoryview or a mapped file belongs to a slot of bytes. What cannot be read, as 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pydp2.data.columns.masks import UNMASK_HINT, has_mask, masked_text
 
 _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
 _NO_ARRAYS = (list, tuple, str, bytes, bytearray, memoryview, mmap.mmap, np.generic, type)
@@ -36,6 +39,42 @@ def as_array(value: object) -> NDArray[Any] | None:
         raise
     except Exception:  # a tensor that has gradients, or lies on a device
         return None
+
+
+class NotReadable(Exception):
+    """Raised by :func:`read_array`. ``hint``: what to write for the value, in brackets, or ''; ``got``: what it is."""
+
+    def __init__(self, hint: str, got: str) -> None:
+        super().__init__(f"not readable as an array{hint}: {got}")
+        self.hint, self.got = hint, got
+
+
+def read_array(value: object) -> NDArray[Any]:
+    """Return ``value``, also numbers and nested lists of them, as an array, without a copy where that is possible.
+
+    Raises NotReadable: it has a mask, it is or holds a tensor that numpy cannot read, its parts differ in length.
+    """
+    array = as_array(value)
+    if has_mask(value if array is None else array):
+        raise NotReadable(UNMASK_HINT, masked_text(value if array is None else array))
+    if array is not None:
+        return array
+    try:
+        return np.asarray(value)
+    except MemoryError:
+        raise
+    except Exception:
+        hints = (tensor_hint(part, "numpy") or tensor_hint(part, "tolist") for part in _parts(value))
+        raise NotReadable(next(filter(None, hints), ""), f"{value!r:.80} ({type(value).__name__})") from None
+
+
+def _parts(value: object) -> Iterator[object]:
+    """Yield the items of nested lists and tuples."""
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _parts(part)
+    else:
+        yield value
 
 
 def tensor_hint(value: object, *methods: str) -> str:

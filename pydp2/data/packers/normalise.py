@@ -39,7 +39,7 @@ from pydp2.data.schema.input_types import (
     is_bfloat16,
     is_float,
 )
-from pydp2.errors import BadSample, count_text
+from pydp2.errors import BadSample, bad_value, count_text
 
 ValuePath = tuple[int, ...]
 
@@ -83,8 +83,7 @@ def bad_sample(label: str, expected: str, value: object, path: ValuePath = ()) -
     got = describe(value)
     if path:
         got += f" at {''.join(f'[{i}]' for i in path)}"
-    remedy = MISSING_HINT if is_missing(value) else ""
-    return BadSample(f"{label}: expected {expected}, got {got}{remedy}", slot=label, expected=expected, got=got)
+    return bad_value(label, expected, got, remedy=MISSING_HINT if is_missing(value) else "")
 
 
 def expected_id(dim: int) -> str:
@@ -268,7 +267,7 @@ class _Normaliser:
         return index
 
     def usual_pairs(self, pairs: Sequence[Any]) -> Any:
-        """Return what :meth:`pair` would make of pairs of the usual numbers, or None."""
+        """Return pairs of the usual numbers as :meth:`pair` would, or None for any others."""
         if not set(map(type, pairs)) <= {tuple, list} or not set(map(len, pairs)) <= {2}:
             return None
         if not {type(i) for i, _ in pairs} <= _INT_TYPES:

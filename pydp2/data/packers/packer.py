@@ -18,7 +18,7 @@ from pydp2.data.packers.sample_loop import SampleLoop, SampleMarker, sample_loop
 from pydp2.data.packers.slot_writers import SlotWriter, slot_writers
 from pydp2.data.packers.vector_checks import check_values
 from pydp2.data.schema.input_types import Slots
-from pydp2.errors import BadSample, count_text
+from pydp2.errors import BadSample, bad_value, count_text
 
 _CHUNK_BYTES = 1 << 20
 
@@ -100,8 +100,7 @@ class Packer:
         """
         writers = self._writers
         if len(values) != len(writers):
-            expected, got = count_text(len(writers), "value"), f"{len(values)}"
-            raise BadSample(f"all slots: expected {expected}, got {got}", slot="all slots", expected=expected, got=got)
+            raise bad_value("all slots", count_text(len(writers), "value"), f"{len(values)}")
         size = slot = 0
         for value in values:  # counting by hand, because zip and enumerate cost as much as packing a label
             try:

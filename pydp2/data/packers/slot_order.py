@@ -10,7 +10,7 @@ from typing import Any
 
 from pydp2.data.packers.normalise import describe
 from pydp2.data.schema.input_types import Slots
-from pydp2.errors import BadSample, count_text, provider_error
+from pydp2.errors import BadSample, bad_value, count_text, provider_error
 
 
 class SlotOrder:
@@ -75,7 +75,7 @@ class SlotOrder:
             absent = [self._names[0]]
         expected = f"a value for {', '.join(map(repr, absent))}"
         got = f"a dict with {', '.join(map(repr, list(sample)[:10])) or 'nothing'}"
-        raise BadSample(f"{absent[0]}: expected {expected}, got {got}", slot=absent[0], expected=expected, got=got)
+        raise bad_value(absent[0], expected, got)
 
     def report_unknown(self, keys: Iterable[Any]) -> None:
         """Report, once, which of the ``keys`` of a sample were not declared."""
@@ -93,4 +93,4 @@ class SlotOrder:
         return "a dict, list or tuple" if self._names is not None else "a list or tuple"
 
     def _bad_sample(self, expected: str, got: str) -> BadSample:
-        return BadSample(f"all slots: expected {expected}, got {got}", slot="all slots", expected=expected, got=got)
+        return bad_value("all slots", expected, got)
