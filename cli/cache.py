@@ -106,8 +106,8 @@ def clear(ctx: click.Context, cache_dir: str | None, older_than: float | None) -
     removed = [entry for entry in entries if folder.remove(entry)]
     leftovers, leftover_bytes = folder.remove_leftovers()
     what = _entries_text(len(removed)) + (f" and {count_text(leftovers, 'unfinished file')}" if leftovers else "")
-    gone = size_text(leftover_bytes + sum(entry.size for entry in removed))
-    click.echo(f"{folder.path}: {what} removed, {gone}", err=True)
+    removed_size = size_text(leftover_bytes + sum(entry.size for entry in removed))
+    click.echo(f"{folder.path}: {what} removed, {removed_size}", err=True)
     if len(removed) < len(entries):
         click.echo(f"Error: {_entries_text(len(entries) - len(removed))} could not be removed", err=True)
         ctx.exit(1)

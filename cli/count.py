@@ -77,7 +77,7 @@ def command(ctx: click.Context, source_args: SourceArguments, again: bool, world
 
 @contextlib.contextmanager
 def _progress_bar(console: Console) -> Iterator[Callable[[int, int, int], None]]:
-    """Return what shows the progress inside the context, on a terminal that can redraw lines."""
+    """Show the progress inside the context, on a terminal that can redraw lines."""
     if not can_redraw(console):
         yield lambda counted, files, samples: None
         return

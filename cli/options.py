@@ -246,13 +246,13 @@ class SourceCommand(click.Command):
     def _explain_misplaced(self, ctx: click.Context, name: str) -> None:
         from pydp2.options import tables
 
-        here = {param.name for param in self.params if param.name}
+        own_names = {param.name for param in self.params if param.name}
         homes = dict.fromkeys(tables.PROVIDER_OPTIONS, "@provider(...), beside process")
         homes |= dict.fromkeys(tables.JOB_OPTIONS, "connect() or load()")
         homes |= dict.fromkeys(tables.SERVICE_OPTIONS, "pydp2 serve, launch() or load()")
-        if name in homes and name not in here:
+        if name in homes and name not in own_names:
             raise click.UsageError(f"--{name} is not an option here: it belongs to {homes[name]}", ctx)
-        if hint := tables.elsewhere(name, here, homes):
+        if hint := tables.elsewhere(name, own_names, homes):
             raise click.UsageError(f"there is no option --{name}{hint}", ctx)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -52,7 +52,7 @@ def standard_streams() -> Iterator[None]:
 
 
 def stdout_failure(error: Exception) -> OSError | None:
-    """Return what keeps stdout from being written, if ``error`` comes from that, else None."""
+    """Return the reason why stdout cannot be written, if ``error`` comes from that, else None."""
     if not isinstance(error, OSError):
         return None
     try:

@@ -166,7 +166,7 @@ class Look:
 
     @classmethod
     def of(cls, seconds: float, found: Mapping[str, Any]) -> Look:
-        """Return what is needed of the statistics ``found``."""
+        """Return the plotted numbers of the statistics ``found``."""
         jobs = {}
         for name, job in found["jobs"].items():
             trainer = job["trainer"]
@@ -215,12 +215,12 @@ def draw_stats(file: Path, looks: Sequence[Look]) -> None:
     _save(figure, file)
 
 
-def _rates(told: Sequence[tuple[float, float]]) -> list[float]:
-    """Return the second numbers of ``told`` by the first ones, over some looks each. It is nan where there was nothing,
+def _rates(sums: Sequence[tuple[float, float]]) -> list[float]:
+    """Return the second numbers of ``sums`` by the first ones, over some looks each. It is nan where there was nothing,
     or counting began again."""
     found = [math.nan]
-    for number in range(1, len(told)):
-        (before, less), (now, more) = told[max(0, number - _WINDOW)], told[number]
+    for number in range(1, len(sums)):
+        (before, less), (now, more) = sums[max(0, number - _WINDOW)], sums[number]
         found.append((more - less) / (now - before) if more >= less and now > before else math.nan)
     return found
 

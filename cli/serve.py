@@ -76,8 +76,8 @@ def command(
         stack.callback(service.close)
 
         def announce() -> None:
-            said = {"address": service.address, "host_address": service.host_address, "pid": service.pid}
-            _print_address(json.dumps(said) if as_json else service.address)
+            addresses = {"address": service.address, "host_address": service.host_address, "pid": service.pid}
+            _print_address(json.dumps(addresses) if as_json else service.address)
             file = source_args.service.get("connection")
             where = file or ("" if "?token=" in service.address else service.address)  # which is a secret
             display.print(_example_code(str(where), source_args.job), style="dim")

@@ -62,7 +62,7 @@ class CacheFolder:
         return sorted((one for one in found if one is not None), key=lambda entry: entry.path.parent)
 
     def counts(self) -> list[CacheEntry]:
-        """Return what is remembered of numbers of samples, one entry for each provider; see docs/caching.md,
+        """Return the remembered numbers of samples, one entry for each provider; see docs/caching.md,
         "Counts"."""
         found = [_described(each, _counts_of) for each in sorted(count_files(self.path))]
         return [one for one in found if one is not None]
@@ -79,7 +79,7 @@ class CacheFolder:
 
 
 def _described(found: EntryFile, describe: Callable[[EntryFile], CacheEntry]) -> CacheEntry | None:
-    """Return what ``describe`` makes of ``found``, or why it is damaged; None: a service removed it just now."""
+    """Return ``describe(found)``, or why it is damaged; None: a service removed it just now."""
     try:
         return describe(found)
     except FileNotFoundError:

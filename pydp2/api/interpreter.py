@@ -46,17 +46,17 @@ def start_interpreter(
     beside ours. Hashes of texts are the same in all of these processes, unless the program has a ``PYTHONHASHSEED``.
     """
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    ours, theirs = (socket.socket(fileno=move_above_standard_streams(end.detach())) for end in pair)
+    own_end, child_end = (socket.socket(fileno=move_above_standard_streams(end.detach())) for end in pair)
     package = str(Path(__file__).resolve().parents[2])
     code = (  # what is imported stays: no collection need look for garbage in it, here or in what is forked from here
         f"import gc, sys; gc.disable(); p = {package!r}; p in sys.path or sys.path.insert(0, p); "
-        f"from {module} import {function}; gc.freeze(); gc.enable(); sys.exit({function}({theirs.fileno()}))"
+        f"from {module} import {function}; gc.freeze(); gc.enable(); sys.exit({function}({child_end.fileno()}))"
     )
     stderr = 2 if is_open(2) else subprocess.DEVNULL
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", *_flags(), "-c", code],
-            pass_fds=[theirs.fileno(), *passed],
+            pass_fds=[child_end.fileno(), *passed],
             stdin=subprocess.DEVNULL,
             stdout=stderr if prints else subprocess.DEVNULL,
             stderr=stderr,
@@ -64,11 +64,11 @@ def start_interpreter(
             env=_HASHES | os.environ | _ONE_THREAD | dict(environment or {}),
         )
     except BaseException:
-        ours.close()
+        own_end.close()
         raise
     finally:
-        theirs.close()
-    return process, ours
+        child_end.close()
+    return process, own_end
 
 
 def await_readable(channel: socket.socket, doing: str) -> None:

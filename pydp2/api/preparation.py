@@ -79,8 +79,8 @@ class Preparation:
             self.spec = replace(spec, supervisor=self.passed[0])
             return
         pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel, theirs = (socket.socket(fileno=move_above_standard_streams(end.detach())) for end in pair)
-        self.passed = [theirs.detach()]
+        self._channel, prepared_end = (socket.socket(fileno=move_above_standard_streams(end.detach())) for end in pair)
+        self.passed = [prepared_end.detach()]
         self.spec = replace(spec, prepared=self.passed[0])
 
     def hand_over(self) -> None:
@@ -120,20 +120,26 @@ def begin_import(provider: str, root: str, path: tuple[str, ...], program: bytes
     with _one_at_a_time:
         if _is_open(key):
             return
-        ours, theirs = (
+        own_end, prepared_end = (
             socket.socket(fileno=move_above_standard_streams(end.detach()))
             for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         )
-        with theirs, contextlib.ExitStack() as unless_started:
-            unless_started.callback(ours.close)
+        with prepared_end, contextlib.ExitStack() as unless_started:
+            unless_started.callback(own_end.close)
             process, progress = start_interpreter(
-                "pydp2.host.import_ahead", "main", passed=[theirs.fileno()], prints=True
+                "pydp2.host.import_ahead", "main", passed=[prepared_end.fileno()], prints=True
             )
             unless_started.pop_all()
             process.returncode = 0  # the object is not needed: _end_import waits for the process
-            _keep(key, ours)
+            _keep(key, own_end)
             _imports[key] = process.pid, progress
-            given = {"provider": provider, "root": root, "path": path, "program": program, "channel": theirs.fileno()}
+            given = {
+                "provider": provider,
+                "root": root,
+                "path": path,
+                "program": program,
+                "channel": prepared_end.fileno(),
+            }
             with contextlib.suppress(OSError):  # it has been killed
                 send_blocks(progress, packed(given))
 
@@ -220,15 +226,15 @@ def _fork_supervisor(key: Key) -> socket.socket | None:
         channel = _channels.pop(key, None)
         if channel is None:
             return None
-        ours, theirs = (
+        own_end, prepared_end = (
             socket.socket(fileno=move_above_standard_streams(end.detach())) for end in socket.socketpair(socket.AF_UNIX)
         )
-        with theirs, contextlib.suppress(OSError):
-            socket.send_fds(channel, [b"fork"], [theirs.fileno()])
+        with prepared_end, contextlib.suppress(OSError):
+            socket.send_fds(channel, [b"fork"], [prepared_end.fileno()])
             if channel.recv(_PACKET):
                 _channels[key] = channel
-                return ours
-        ours.close()
+                return own_end
+        own_end.close()
         channel.close()
         return None
 

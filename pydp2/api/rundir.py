@@ -66,19 +66,19 @@ class RunDir:
         remove_stale()
         self._named = of is not None
         name = os.urandom(4).hex() if of is None else f"s{blake2b(os.fsencode(of), digest_size=6).hexdigest()}"
-        young = run_directories() / f".{os.urandom(4).hex()}"  # a sweep must not see it before its lock is held
-        young.mkdir(mode=0o700)
-        (young / _LOCK).touch(0o600)
-        self.lock = _lock_new(young)
+        temporary = run_directories() / f".{os.urandom(4).hex()}"  # a sweep must not see it before its lock is held
+        temporary.mkdir(mode=0o700)
+        (temporary / _LOCK).touch(0o600)
+        self.lock = _lock_new(temporary)
         path = run_directories() / name
         deadline = time.monotonic() + RELEASE_SECONDS
         while True:  # what a service that was killed left there, or one that is just ending, or another sweep's
             with contextlib.suppress(OSError):
                 if _remove_if_free(path):
-                    self.path = young.rename(path)
+                    self.path = temporary.rename(path)
                     return
             if time.monotonic() > deadline:
-                shutil.rmtree(young, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
                 os.close(self.lock)
                 raise ServiceUnreachable(f"{path} is in use by a service that is running; stop it first")
             time.sleep(RETRY_SECONDS)
@@ -177,14 +177,14 @@ def keep_token(state_dir: Path) -> str:
         with contextlib.suppress(FileNotFoundError):
             return split_token(f"tcp://?token={_content(path)}")[1]
         token = new_token()
-        young = state_dir / f"{_TOKEN}.new"
-        young.unlink(missing_ok=True)
-        file = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        temporary = state_dir / f"{_TOKEN}.new"
+        temporary.unlink(missing_ok=True)
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(file, "w", encoding="ascii") as text:
             text.write(token)
             text.flush()
             os.fsync(file)
-        young.rename(path)
+        temporary.rename(path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it holds no token"
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):

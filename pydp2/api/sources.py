@@ -79,7 +79,7 @@ def resolve_root(root: str | os.PathLike[str] | None) -> Path:
 
 
 def _service_of(files: str, has_provider: bool) -> str:
-    """Return what to write in place of ``files`` where it names a service that runs and no list; else ''."""
+    """Return the remedy where ``files`` names a service that runs and no list; else ''."""
     shown = without_token(files) if "://" in files else files
     call = f"a list of files is needed; pydp2.connect({shown!r}, …) gives its stream, for a loop and for mix()"
     if "://" in files and not has_provider:

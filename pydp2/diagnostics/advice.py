@@ -149,7 +149,7 @@ def most_workers(measured: Measured) -> int:
 
 
 def advise(measured: Measured) -> Advice:
-    """Return what limits the stream, and what to change."""
+    """Say which part limits the stream, and which option to change."""
     if measured.pooled <= 0:
         return _filling(measured)
     if (why := contradiction(measured)) is not None:

@@ -68,7 +68,7 @@ def read_or_errors(
     header: bool = False,
     separator: str = ",",
 ) -> Generator[Array | FormatError]:
-    """Yield what :func:`read` does, and in place of a row that is wrong its error. The rows after it follow."""
+    """Yield rows as :func:`read` does, and an error in place of each wrong row. The rows after it follow."""
     kind = _checked(np.dtype(dtype), separator)
     names = _first_line(path) if header else None
     with TextReader(path, part) as text:
@@ -101,7 +101,7 @@ def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator:
         OSError: the file cannot be written.
     """
     _check_separator(separator)
-    file, ours = create_file(path, gzipped=True)
+    file, owned = create_file(path, gzipped=True)
     try:
         for each in rows if isinstance(rows, Iterator) else (rows,):
             array = np.asarray(each)
@@ -117,7 +117,7 @@ def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator:
             for at in range(0, len(array) if array.size else 0, step):  # text needs many times the memory
                 file.writelines(separator.join(row).encode() + b"\n" for row in array[at : at + step].astype(str))
     finally:
-        if ours:
+        if owned:
             file.close()
 
 
@@ -212,7 +212,7 @@ class _Table:
         return None
 
     def _hint(self, offset: int, line: bytes, field: bytes) -> str:
-        """Return what may help where ``field`` of ``line`` is not a number."""
+        """Return a hint where ``field`` of ``line`` is not a number."""
         if not field.strip():
             return "; write nan for a number that is missing"
         if field.strip()[:1] in (b'"', b"'"):

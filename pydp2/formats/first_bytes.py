@@ -64,7 +64,7 @@ _SHOWN = 40
 
 
 def looks_like(head: bytes) -> str:
-    """Return what a file is by its first :data:`COUNT` bytes, with a remedy; '' if it is not known."""
+    """Return the kind of a file by its first :data:`COUNT` bytes, with a remedy; '' if it is not known."""
     if not head:
         return f"an empty file{CUT_SHORT}"
     for signature, meaning in _SIGNATURES:
@@ -88,7 +88,7 @@ def is_no_table(head: bytes) -> bool:
 
 
 def described(head: bytes, count: int) -> str:
-    """Return what stands in an error behind "got": :func:`looks_like`, the text, or ``count`` bytes in hexadecimal."""
+    """Describe bytes for an error, behind "got": :func:`looks_like`, the text, or ``count`` bytes in hexadecimal."""
     if known := looks_like(head):
         return known
     if _INDEX.match(head):
@@ -115,7 +115,7 @@ def _zip(head: bytes) -> str:
 
 
 def _marked(head: bytes) -> str:
-    """Return what a file of bytes is whose mark is not only a text at its beginning."""
+    """Return the kind of a binary file whose mark is not only a text at its beginning."""
     if head[_TAR_MARK:].startswith(b"ustar"):
         return "a tar archive; unpack it first"
     if _IDX.match(head):

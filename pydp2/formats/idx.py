@@ -161,7 +161,7 @@ class Writer(Closable):
                 "an idx file that is written piece by piece cannot be gzip: use a name that does not end in .gz, "
                 "or idx.write for the whole array"
             )
-        self._file, self._ours = create_file(path)
+        self._file, self._owned = create_file(path)
         if not self._file.seekable():
             self._close_file()
             raise OptionError("an idx file that is written piece by piece must be sought: write it to a file on a disk")
@@ -188,7 +188,7 @@ class Writer(Closable):
         self._close_file()
 
     def _close_file(self) -> None:
-        if self._ours:
+        if self._owned:
             self._file.close()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -207,7 +207,7 @@ def write(path: PathOrFile, array: ArrayLike) -> None:
     values = np.asarray(array)
     disk = _disk_dtype(values.dtype)
     header = _header(disk, values.shape)
-    file, ours = create_file(path, gzipped=True)
+    file, owned = create_file(path, gzipped=True)
     try:
         file.write(header)
         flat = values.reshape(-1)
@@ -215,7 +215,7 @@ def write(path: PathOrFile, array: ArrayLike) -> None:
         for first in range(0, len(flat), step):
             file.write(flat[first : first + step].astype(disk).tobytes())
     finally:
-        if ours:
+        if owned:
             file.close()
 
 

@@ -79,7 +79,7 @@ class Reader(Closable):
     def __init__(self, path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -> None:
         self._source = open_source(path)
         self._part, self._limit = part, limit
-        self._kept: tuple[int, bytes] | None = None  # offset and payload of the chunk that shows the layout
+        self._first_chunk: tuple[int, bytes] | None = None  # offset and payload of the chunk that shows the layout
         try:
             self.layout = self._found_layout()
         except BaseException:
@@ -138,9 +138,9 @@ class Reader(Closable):
 
     def _stored(self, chunk: Chunk) -> bytes | None:
         """Return the payload as it is stored; None if the sum does not match."""
-        kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == chunk.offset:
-            return kept[1]
+        first_chunk, self._first_chunk = self._first_chunk, None
+        if first_chunk is not None and first_chunk[0] == chunk.offset:
+            return first_chunk[1]
         with self._source.at(chunk.offset + _HEAD.size) as source:
             stored = source.read(chunk.size, "a chunk")
         return stored if crc32(stored) == chunk.crc else None
@@ -169,7 +169,7 @@ class Reader(Closable):
                     if chunk.packing >= len(PACKINGS) or chunk.end > source.size:
                         continue
                     if (stored := self._stored(chunk)) is not None:
-                        self._kept = chunk.offset, stored
+                        self._first_chunk = chunk.offset, stored
                         return layout
                 raise source.error(
                     f"the file ends within the chunk, or its checksum does not match, in either layout{CUT_SHORT}", at
@@ -262,7 +262,7 @@ class Writer(Closable):
         self._pieces: list[bytes] = []
         self._records = self._bytes = 0
         self._closed = False
-        self._file, self._ours = create_file(path)
+        self._file, self._owned = create_file(path)
 
     def write(self, record: bytes | bytearray | memoryview) -> None:
         """Append ``record``.
@@ -308,7 +308,7 @@ class Writer(Closable):
         try:
             self.flush()
         finally:
-            if self._ours:
+            if self._owned:
                 self._file.close()
 
 

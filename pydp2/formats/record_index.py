@@ -81,7 +81,7 @@ def write(path: PathOrFile, entries: Iterable[tuple[int, int]]) -> None:
         OptionError: a key occurs twice, or has more than 18 digits; an offset is not a whole number from 0 of at most
             18 digits. The pairs before it are in the file.
     """
-    file, ours = create_file(path, gzipped=True)
+    file, owned = create_file(path, gzipped=True)
     keys: set[int] = set()
     try:
         for key, offset in entries:
@@ -89,7 +89,7 @@ def write(path: PathOrFile, entries: Iterable[tuple[int, int]]) -> None:
             file.write(_line(number, offset))
             keys.add(number)
     finally:
-        if ours:
+        if owned:
             file.close()
 
 
@@ -165,7 +165,7 @@ class IndexedWriter(Closable):
         self._keys: set[int] = set()
         self._writer = dmlc_recordio.Writer(path)
         try:
-            self._index, self._ours = create_file(index, gzipped=True)
+            self._index, self._owned = create_file(index, gzipped=True)
         except BaseException:
             self._writer.close()
             raise
@@ -186,5 +186,5 @@ class IndexedWriter(Closable):
         try:
             self._writer.close()
         finally:
-            if self._ours:
+            if self._owned:
                 self._index.close()

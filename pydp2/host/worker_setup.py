@@ -139,7 +139,7 @@ def run_supervisor(imported: Imported, commands: socket.socket) -> None:
 
 
 def new_pump() -> OutputPump:
-    """Return what shows the output of workers on stderr. It is a thread."""
+    """Return a thread that writes the output of workers to stderr."""
     return OutputPump(partial(write_stderr, end=""))
 
 

@@ -242,7 +242,7 @@ def _read_list(source: str) -> bytes:
 
 
 def _name_hint(name: str) -> str:
-    """Return what a shell understands in ``name``, and pydp2 does not."""
+    """Return the part of ``name`` that a shell would expand and pydp2 does not."""
     if re.search(r"(^|/)~[^/]*/", name):
         return "; ~ stands for no folder here, os.path.expanduser(…) replaces it"
     if any("," in braces or ".." in braces for braces in re.findall(r"\{[^{}]*\}", name)):
@@ -393,7 +393,7 @@ def _matching_files(pattern: bytes, root: bytes, place: str) -> list[bytes]:
 
 
 def _folders_hint(pattern: str, root: bytes) -> str:
-    """Return what to write where ``pattern``, which matches no file, matches folders; '' if it matches nothing."""
+    """Return the remedy where ``pattern``, which matches no file, matches folders; '' if it matches nothing."""
     if next(glob.iglob(pattern, root_dir=os.fsdecode(root), recursive=True), None) is None:  # noqa: PTH207
         return ""
     return f", only folders: write {str(Path(pattern, '*'))!r} to have the files in them"

@@ -126,11 +126,11 @@ class Merge:
             if self.block_left == 0:
                 self._advance_cycle()
             cycle_file = self.cycle[self.cycle_index]
-            front = self._source.next_run(cycle_file.file)
-            if front is not END:
-                if isinstance(front, SampleRun) and front.hi - front.lo > self.block_left:
-                    front.hi = front.lo + self.block_left
-                return front
+            run = self._source.next_run(cycle_file.file)
+            if run is not END:
+                if isinstance(run, SampleRun) and run.hi - run.lo > self.block_left:
+                    run.hi = run.lo + self.block_left
+                return run
             self._source.close_file(cycle_file.file)
             if self.next_file < len(self.file_order):
                 self.cycle[self.cycle_index] = opened = self._open_next()  # and the same turn goes on
@@ -162,8 +162,8 @@ class RelaxedMerge(Merge):
         """Return samples of any file of the cycle; a failure; WAIT when no file of the cycle has any; or END."""
         for _ in range(len(self.cycle)):
             self.block_left = 1 << 62
-            front = super().next_run()
-            if front is not WAIT:
-                return front
+            run = super().next_run()
+            if run is not WAIT:
+                return run
             self.cycle_index = (self.cycle_index + 1) % len(self.cycle)
         return WAIT if self.cycle else END

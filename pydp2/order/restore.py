@@ -72,18 +72,18 @@ class PoolRestore:
         file = self._files[0]
         if self._consumed == len(self._rereads[file].sample_indices):
             return self._source.compare(file)
-        front = self._source.next_run(file)
-        if front is END:
+        run = self._source.next_run(file)
+        if run is END:
             return FileFailure(
                 NotRepeatable(
                     f"file {self._source.label(file)}: process() yields fewer samples than when the state was saved; "
                     "it must give the same samples whenever it is run"
                 )
             )
-        if isinstance(front, SampleRun):
+        if isinstance(run, SampleRun):
             left = len(self._rereads[file].sample_indices) - self._consumed
-            front.hi = min(front.hi, front.lo + left)
-        return front
+            run.hi = min(run.hi, run.lo + left)
+        return run
 
     def consume(self, count: int) -> None:
         """Note that ``count`` of them are back in the pool."""

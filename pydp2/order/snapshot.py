@@ -104,14 +104,14 @@ class SnapshotPoint:
     def from_wire(cls, wire: Any, pool: bytes, files: int) -> SnapshotPoint:
         """Return the point that :meth:`to_wire` wrote, for a list of ``files`` files. Raises
         OptionError for invalid values."""
-        saved = cls.fields_from_wire(wire, pool, files)
+        point = cls.fields_from_wire(wire, pool, files)
         numbers, sample_indices = decode_samples(pool)
         if len(numbers) and int(numbers[-1]) >= files:
             raise OptionError("the state names a file that the list does not have: it is damaged")
-        if saved.tail_consumed > len(numbers):
+        if point.tail_consumed > len(numbers):
             raise OptionError("the state is further in its tail than the tail is long: it is damaged")
-        saved._check_ends(numbers, sample_indices)
-        return saved
+        point._check_ends(numbers, sample_indices)
+        return point
 
     @classmethod
     def fields_from_wire(cls, wire: Any, pool: bytes, files: int) -> SnapshotPoint:

@@ -33,7 +33,7 @@ def can_follow(head: BatchHead, first: BatchHead) -> bool:
 
 
 def bucket_of_pass(head: BatchHead) -> dict[str, Any]:
-    """Return what ``head`` says of the buckets of its pass; {} without buckets."""
+    """Return the fields of ``head`` about the buckets of its pass; {} without buckets."""
     return {key: value for key, value in head.bucket.items() if key not in BUCKET_OF_BATCH}
 
 

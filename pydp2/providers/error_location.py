@@ -65,7 +65,7 @@ def user_error(error: BaseException, filename: str, sample_index: int, file_list
 
 
 def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "") -> str:
-    """Return what may help against ``error`` of the user's code, to append to a message; else ''.
+    """Return a remedy for ``error`` of the user's code, to append to a message; '' if none is known.
 
     The text says how to take an entry apart that names a part of a file; where relative paths start, if a file is not
     found under one; how to list a file of data, if ``entry``, or the first one of ``file_list``, the file list, looks
@@ -132,7 +132,7 @@ def count_own_frames(error: BaseException) -> int:
 
 
 def mismatch_text(error: BadSample) -> str:
-    """Return what is wrong with the value, and the remedy where the message has one, without the name of the slot."""
+    """Return the message without the name of the slot: the mismatch, and the remedy if there is one."""
     if not error.expected:
         return str(error)
     mismatch = f"expected {error.expected}, got {error.got}"

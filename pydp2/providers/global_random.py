@@ -186,7 +186,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the other finders find, if it is one of these modules; else None."""
+        """Return the spec that the other finders find, if it is one of these modules; else None."""
         if name not in _SEED:
             return None
         finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))

@@ -31,9 +31,9 @@ def wrong_arguments(signature: inspect.Signature, given: Iterable[str], name: st
     names = [each.name for each in taken if each.kind in _KEYWORD]
     args = [each for each in given if each not in GIVEN_BY_PYDP2]
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken)
-    theirs = [each for each in names if each not in GIVEN_BY_PYDP2]
+    user_names = [each for each in names if each not in GIVEN_BY_PYDP2]
     unknown = [] if takes_any else [each for each in args if each not in names]
-    needed = [each.name for each in taken if each.name in theirs and each.default is inspect.Parameter.empty]
+    needed = [each.name for each in taken if each.name in user_names and each.default is inspect.Parameter.empty]
     absent = [each for each in needed if each not in args]
     if not takes_any and not set(GIVEN_BY_PYDP2) <= set(names):
         return (
@@ -41,15 +41,15 @@ def wrong_arguments(signature: inspect.Signature, given: Iterable[str], name: st
             f"and args ({', '.join(sorted(args)) or 'none'}): accept the arguments that it does not need with **kwargs"
         )
     if unknown:
-        return f"{name} has no argument {unknown[0]!r}{_near(unknown[0], theirs)}; {_known(theirs)}"
+        return f"{name} has no argument {unknown[0]!r}{_near(unknown[0], user_names)}; {_known(user_names)}"
     if absent:
         others = [each for each in args if each not in names]
         have = f", args have {', '.join(map(repr, others))}" if others else ""
         return (
             f"{name} needs the argument {absent[0]!r}{have}: write args={{{absent[0]!r}: …}}, or --args {absent[0]}=… "
-            f"on the command line; {_known(theirs)}"
+            f"on the command line; {_known(user_names)}"
         )
-    return f"the init_hook of {name} cannot be called: {reason}; {_known(theirs)}"
+    return f"the init_hook of {name} cannot be called: {reason}; {_known(user_names)}"
 
 
 def _near(name: str, known: list[str]) -> str:

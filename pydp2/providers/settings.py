@@ -65,7 +65,7 @@ def show_context(settings: Settings, context: GeneratorContext) -> None:
 
 
 def shown_context(settings: Settings) -> GeneratorContext | None:
-    """Return what ``settings`` show to this thread; None before the first generator."""
+    """Return the attributes of ``settings`` that this thread sees; None before the first generator."""
     shown = _this_thread.shown
     return shown[1] if shown is not None and shown[0]() is settings else settings._context
 

@@ -40,7 +40,7 @@ def machine_memory() -> AvailableMemory:
 
 
 def available_memory() -> AvailableMemory:
-    """Return what a server may use, this process or one that it starts."""
+    """Return the bytes that a server may use, this process or one that it starts."""
     found = [machine_memory()]
     if (group := cgroups.tightest_memory_limit()) is not None:
         where = f"left in control group {group.path} (its limit is {group.limit}, {group.used} are in use)"
@@ -53,7 +53,7 @@ def available_memory() -> AvailableMemory:
 
 
 def describe_exhaustion(error: BaseException) -> OutOfMemory | None:
-    """Return what is to be told where ``error`` says that memory, or what takes some, is not to be had; else None."""
+    """Return the error to raise where ``error`` comes from a lack of memory, also for a thread; else None."""
     lacks = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if not lacks and not (isinstance(error, RuntimeError) and "start new thread" in str(error)):
         return None

@@ -131,8 +131,8 @@ class LogWriter(io.RawIOBase):
 
     def _report_dropped(self) -> None:
         if self._dropped_bytes:
-            told = f"… {self._dropped_bytes} bytes that could not be written are left out here …\n"
-            self._enqueue(told.encode(), self._dropped_bytes)
+            line = f"… {self._dropped_bytes} bytes that could not be written are left out here …\n"
+            self._enqueue(line.encode(), self._dropped_bytes)
             self._dropped_bytes = 0
 
     def _run(self) -> None:

@@ -68,8 +68,8 @@ class FrameInflater:
 
     def _inflated(self, frame: memoryview, size: int) -> memoryview:
         try:
-            if (said := self._content_size(frame)) != size:
-                raise RemoteProtocolError(f"a frame of {size} bytes that zstd takes for one of {said}")
+            if (declared := self._content_size(frame)) != size:
+                raise RemoteProtocolError(f"a frame of {size} bytes that zstd takes for one of {declared}")
             content = bytearray(size)  # not the bytes that the library would make: rows are kept in writable memory
             reader = self._open(frame)
             if reader.readinto(content) != size or reader.read(1):

@@ -71,7 +71,7 @@ def unix_listener(path: str, kind: int) -> socket.socket:
 
 
 def file_identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
-    """Return what tells the file at ``path`` from any other one, also from one that is put there later; None: there is
+    """Return an identity of the file at ``path``, which no other file has, not even a later one there; None: there is
     none. A symbolic link is a file of its own."""
     try:
         known = os.lstat(path)

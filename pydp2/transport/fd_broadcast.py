@@ -48,13 +48,13 @@ class FdOffer:
         channel = self._channels.get(peer)
         if channel is not None:
             try:
-                said = channel.recv(1)
+                received = channel.recv(1)
             except BlockingIOError:
                 return False
             except OSError:
-                said = b""
+                received = b""
             self.forget_peer(peer)
-            if said:
+            if received:
                 self._users.add(peer)
         return peer in self._users
 
@@ -83,16 +83,16 @@ class FdRequest:
             return
         try:
             pair = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # that of socket makes those of its module
-            mine, theirs = (socket.socket(fileno=end.detach()) for end in pair)
+            own_end, peer_end = (socket.socket(fileno=end.detach()) for end in pair)
         except OSError:
             return
-        with theirs:
-            self._sent = send_fd(address, theirs.fileno())
+        with peer_end:
+            self._sent = send_fd(address, peer_end.fileno())
         if self._sent is None:
-            mine.close()
+            own_end.close()
             return
-        mine.setblocking(False)
-        self.token, self._channel = self._sent.token, mine
+        own_end.setblocking(False)
+        self.token, self._channel = self._sent.token, own_end
 
     @property
     def is_open(self) -> bool:

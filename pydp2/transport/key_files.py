@@ -37,17 +37,17 @@ _SECRET, _PUBLIC, _ALLOWED, _SUFFIX = "secret.key", "public.key", "allow", ".key
 # -- files -------------------------------------------------------------------------------------------------------------
 def _write_private(path: Path, text: str) -> None:
     """Write ``text`` to ``path``, a file that only this user can read: whole, or not at all. Raises OSError."""
-    young = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    file = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with open(file, "w", encoding="ascii") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(file)
-        young.replace(path)
+        temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            young.unlink()
+            temporary.unlink()
         raise
 
 

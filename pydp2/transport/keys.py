@@ -77,7 +77,7 @@ class _Peer(NamedTuple):
 
 
 def _ends_of(connection: socket.socket) -> tuple[Any, Any]:
-    """Return what tells ``connection`` from others: both addresses, or on this machine the process at the other end."""
+    """Return an identity of ``connection``: both addresses, or on this machine the process at the other end."""
     if connection.family == socket.AF_UNIX:
         return connection.getsockname(), peer_credentials(connection)
     return connection.getsockname(), connection.getpeername()
@@ -165,8 +165,8 @@ class PeerKeys:
     def _refresh(self, now: float) -> None:
         self._refreshed_at = now
         self._access.refresh()
-        gone = [peer for peer, known in self._peers.items() if not self._keeps_role(known)]
-        for peer in gone:
+        removed = [peer for peer, known in self._peers.items() if not self._keeps_role(known)]
+        for peer in removed:
             if peer not in self._ending:
                 self._dropped.append(peer)
                 self.end(peer)

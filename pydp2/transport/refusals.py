@@ -26,7 +26,7 @@ class _Entry:
     last: float = 0.0
     recent: int = 0
     since: float = 0.0
-    told: float = float("-inf")
+    logged_at: float = float("-inf")
 
 
 class Refusals:
@@ -45,9 +45,9 @@ class Refusals:
         entry.count, entry.recent, entry.last = entry.count + 1, entry.recent + 1, now
         if now - self._lines_since > _MINUTE:
             self._lines, self._lines_since = 0, now
-        if now - entry.told <= _MINUTE or self._lines >= _MAX_LINES:
+        if now - entry.logged_at <= _MINUTE or self._lines >= _MAX_LINES:
             return 0
-        entry.told, self._lines = now, self._lines + 1
+        entry.logged_at, self._lines = now, self._lines + 1
         return entry.count
 
     def _entry(self, address: str, reason: str) -> _Entry:

@@ -55,7 +55,7 @@ def set_options(socket: zmq.Socket[bytes], address: str) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """Return what ``error`` says: that of the system without its number."""
+    """Return the text of ``error``, without the number of a system error."""
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 

@@ -78,8 +78,8 @@ class ZapHandler:
             user = None if rule is None else rule(credentials, address)
             if user is None:
                 self.refused.append(address)
-            said = [b"400", b"not known here", b""] if user is None else [b"200", b"", user]
-            self._socket.send_multipart([asker, empty, _VERSION, request, *said, b""], zmq.NOBLOCK)
+            answer = [b"400", b"not known here", b""] if user is None else [b"200", b"", user]
+            self._socket.send_multipart([asker, empty, _VERSION, request, *answer, b""], zmq.NOBLOCK)
 
     def close(self) -> None:
         """Close; no request is answered any more."""

@@ -84,7 +84,7 @@ class ChecksumLog:
         self._values.extend((file, 2 * known.sample_index + known.is_end, known.checksum))
 
     def view(self) -> LoggedChecksums:
-        """Return what is noted now."""
+        """Return the checksums noted so far."""
         return LoggedChecksums(self._values, len(self._values))
 
 

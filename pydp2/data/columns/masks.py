@@ -9,7 +9,7 @@ _NUMBERS = {int, float, bool}
 
 
 def masked_text(value: object) -> str:
-    """Return what messages say of ``value``, in which :func:`has_mask` has found a mask."""
+    """Describe ``value``, in which :func:`has_mask` has found a mask, for a message."""
     if isinstance(value, np.ma.MaskedArray):
         return f"a masked numpy array of shape {value.shape} and dtype {value.dtype}"
     return f"a {type(value).__name__} with a masked numpy array in it"

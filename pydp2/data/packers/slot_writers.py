@@ -72,12 +72,12 @@ class TypedBuffer:
     def truncate(self, count: int) -> None:
         """Keep the first ``count`` values."""
         for i, (key, buf) in enumerate(self._closed_segments):
-            here = len(buf) // key.itemsize
-            if count < here:
+            length = len(buf) // key.itemsize
+            if count < length:
                 del self._closed_segments[i:]
                 self.dtype, self.open_bytes = key, buf
                 break
-            count -= here
+            count -= length
         del self.open_bytes[count * self.dtype.itemsize :]
 
     def finish(self) -> list[NDArray[Any]]:
@@ -136,28 +136,28 @@ class IdWriter:
         self.entries_per_value = 1
 
     def write_one(self, value: Any) -> int:
-        runs = self.buffer
-        if runs.dtype is not self._id_dtype:
-            runs.switch_dtype(self._id_dtype)
-        runs.open_bytes += self._pack_one(value)
+        buffer = self.buffer
+        if buffer.dtype is not self._id_dtype:
+            buffer.switch_dtype(self._id_dtype)
+        buffer.open_bytes += self._pack_one(value)
         return self.value_bytes
 
     def write_many(self, values: Any) -> int:
-        runs = self.buffer
+        buffer = self.buffer
         kind = type(values)
         if kind is list or kind is tuple:
             count = len(values)
-            if runs.dtype is not self._id_dtype:
-                runs.switch_dtype(self._id_dtype)
-            runs.open_bytes += self._packs[count](*values)
+            if buffer.dtype is not self._id_dtype:
+                buffer.switch_dtype(self._id_dtype)
+            buffer.open_bytes += self._packs[count](*values)
             return count
         if kind is not _ndarray or values.ndim != 1:
             raise NotCertain
-        if values.dtype is not runs.dtype:
+        if values.dtype is not buffer.dtype:
             if values.dtype.kind not in "iub":
                 raise NotCertain
-            runs.switch_dtype(values.dtype)
-        runs.open_bytes.extend(values)
+            buffer.switch_dtype(values.dtype)
+        buffer.open_bytes.extend(values)
         return len(values)
 
 
@@ -175,7 +175,7 @@ class PairWriter:
         raise NotCertain  # a pair is always in a list
 
     def write_many(self, values: Any) -> int:
-        runs = self.buffer
+        buffer = self.buffer
         kind = type(values)
         if kind is list or kind is tuple:
             count = len(values)
@@ -188,15 +188,15 @@ class PairWriter:
                 or data[15::19] != b"g" * count  # … and a float
             ):
                 raise NotCertain
-            if runs.dtype is not MARSHALLED_PAIRS:
-                runs.switch_dtype(MARSHALLED_PAIRS)
-            runs.open_bytes += data[_MARSHAL_HEAD:]
+            if buffer.dtype is not MARSHALLED_PAIRS:
+                buffer.switch_dtype(MARSHALLED_PAIRS)
+            buffer.open_bytes += data[_MARSHAL_HEAD:]
             return count
         if kind is not _ndarray or values.ndim != 1 or values.dtype != normalise.PAIR_DTYPE:
             raise NotCertain
-        if runs.dtype is not normalise.PAIR_DTYPE:
-            runs.switch_dtype(normalise.PAIR_DTYPE)
-        runs.open_bytes.extend(values)
+        if buffer.dtype is not normalise.PAIR_DTYPE:
+            buffer.switch_dtype(normalise.PAIR_DTYPE)
+        buffer.open_bytes.extend(values)
         return len(values)
 
 
@@ -225,7 +225,7 @@ class DenseWriter:
         self._accepts_ints = dtype.kind in "iub" or (not strict and dtype.itemsize >= 4)
 
     def write_one(self, value: Any) -> int:
-        runs = self.buffer
+        buffer = self.buffer
         kind = type(value)
         if kind is list or kind is tuple:
             data = _dumps(value, _MARSHAL_VERSION)
@@ -238,9 +238,9 @@ class DenseWriter:
                 key = MARSHALLED_INTS
             else:
                 raise NotCertain
-            if runs.dtype is not key:
-                runs.switch_dtype(key)
-            runs.open_bytes += data[_MARSHAL_HEAD:]
+            if buffer.dtype is not key:
+                buffer.switch_dtype(key)
+            buffer.open_bytes += data[_MARSHAL_HEAD:]
         elif kind is _ndarray and value.size == self.entries_per_value:
             self._extend(value)
         else:
@@ -262,12 +262,12 @@ class DenseWriter:
         return len(values)
 
     def _extend(self, values: NDArray[Any]) -> None:
-        runs, dtype = self.buffer, values.dtype
-        if dtype is not runs.dtype:
+        buffer, dtype = self.buffer, values.dtype
+        if dtype is not buffer.dtype:
             if dtype.kind not in normalise.REAL_KINDS and (self._bfloat16 is None or dtype != self._bfloat16):
                 raise NotCertain
-            runs.switch_dtype(dtype)
-        runs.open_bytes.extend(values if self._bfloat16 is None or dtype.kind != "V" else values.view(_UINT16))
+            buffer.switch_dtype(dtype)
+        buffer.open_bytes.extend(values if self._bfloat16 is None or dtype.kind != "V" else values.view(_UINT16))
 
 
 class ShapedWriter(DenseWriter):
@@ -346,10 +346,10 @@ class ScalarWriter(DenseWriter):
         return count
 
     def _append(self, dtype: np.dtype[Any], data: bytes) -> None:
-        runs = self.buffer
-        if runs.dtype is not dtype:
-            runs.switch_dtype(dtype)
-        runs.open_bytes += data
+        buffer = self.buffer
+        if buffer.dtype is not dtype:
+            buffer.switch_dtype(dtype)
+        buffer.open_bytes += data
 
 
 class StringWriter:
@@ -412,11 +412,11 @@ class PythonSlotWriter:
 
     def rollback(self, rows: int) -> None:
         """Forget all but the first ``rows`` values since the last :meth:`finish`."""
-        kept = rows
+        length = rows
         for counts in self._counts:
-            del counts[kept:]
-            kept = sum(counts)
-        self._leaf_writer.buffer.truncate(kept * self._leaf_writer.entries_per_value)
+            del counts[length:]
+            length = sum(counts)
+        self._leaf_writer.buffer.truncate(length * self._leaf_writer.entries_per_value)
 
     def finish(self) -> tuple[list[NDArray[np.int32]], list[NDArray[Any]], bool]:
         """Return the counts and the runs of all values added since the last call; False: they
@@ -427,11 +427,11 @@ class PythonSlotWriter:
 
     def append_packed(self, counts: list[NDArray[np.int32]], values: NDArray[Any]) -> None:
         """Take values that another writer has packed: the counts of each level, and the elements as one run."""
-        for mine, theirs in zip(self._counts, counts, strict=True):
-            mine.frombytes(theirs.tobytes())
-        runs = self._leaf_writer.buffer
-        runs.switch_dtype(values.dtype)
-        runs.open_bytes += values.tobytes()
+        for level_counts, added in zip(self._counts, counts, strict=True):
+            level_counts.frombytes(added.tobytes())
+        buffer = self._leaf_writer.buffer
+        buffer.switch_dtype(values.dtype)
+        buffer.open_bytes += values.tobytes()
 
     def _write_sequence(self, value: Any) -> int:
         leaf = self._leaf_writer

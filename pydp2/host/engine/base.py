@@ -148,7 +148,7 @@ class Engine(Protocol):
         ...
 
     def events(self) -> list[Started | Exited | EngineNote]:
-        """Return what happened since the last call. Raises ``EngineLost`` if no worker can be had any more."""
+        """Return the events since the last call. Raises ``EngineLost`` if no worker can start any more."""
         ...
 
     def fileno(self) -> int:

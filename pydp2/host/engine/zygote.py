@@ -76,14 +76,14 @@ def _fork(channel: socket.socket, supervisor: int, main: WorkerMain, worker: int
     """Fork a worker and tell the supervisor of it. Return False if the supervisor is gone: then the worker goes too."""
     flush_output()
     flush_c_output()
-    told, tell = os.pipe()
+    pid_reader, pid_writer = os.pipe()
     begun, begin = os.pipe()
     between = os.fork()
     if between == 0:
         try:
             pid = os.fork()
             if pid:
-                os.write(tell, str(pid).encode())
+                os.write(pid_writer, str(pid).encode())
         except BaseException:
             os._exit(1)
         if pid:
@@ -91,7 +91,7 @@ def _fork(channel: socket.socket, supervisor: int, main: WorkerMain, worker: int
 
         def life() -> None:
             channel.close()
-            for end in (told, tell, begin):
+            for end in (pid_reader, pid_writer, begin):
                 os.close(end)
             if not os.read(begun, 1):
                 return  # the zygote ended before the supervisor could know of this worker
@@ -103,12 +103,12 @@ def _fork(channel: socket.socket, supervisor: int, main: WorkerMain, worker: int
             main(worker, row, output)
 
         run_child(life)
-    os.close(tell)
+    os.close(pid_writer)
     os.close(begun)
     with contextlib.suppress(ChildProcessError):  # the user's code may have arranged that children need no wait
         os.waitpid(between, 0)
-    number = os.read(told, 32).decode()
-    os.close(told)
+    number = os.read(pid_reader, 32).decode()
+    os.close(pid_reader)
     if not number:
         raise OSError("no worker could be forked")
     known = _tell(channel, f"{FORKED} {number}")

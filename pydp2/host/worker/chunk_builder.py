@@ -298,12 +298,12 @@ class ChunkBuilder:
         added = good = 0  # rows counted so far: as added, and as they lie in the columns
         for segment in segments:
             rows = segment.rows
-            theirs = {i - added: bad[i] for i in range(added, added + rows) if i in bad} if bad else {}
+            bad_of_segment = {i - added: bad[i] for i in range(added, added + rows) if i in bad} if bad else {}
             lo = good
             added += rows
-            good += rows - len(theirs)
-            if theirs:
-                self._record_bad(segment, theirs)
+            good += rows - len(bad_of_segment)
+            if bad_of_segment:
+                self._record_bad(segment, bad_of_segment)
             task = segment.task
             for piece in segment.split_to_fit() if segment.dropped else (segment,):
                 part, which = self._range_of(piece, packed.columns.slice(lo, lo + piece.rows))
@@ -333,11 +333,11 @@ class ChunkBuilder:
         for group in groups:
             rows = np.concatenate([row_ids for _, row_ids in group])
             if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
-                theirs = columns.slice(int(rows[0]), int(rows[-1]) + 1)
+                part_columns = columns.slice(int(rows[0]), int(rows[-1]) + 1)
             else:
-                theirs = columns.take(rows)
+                part_columns = columns.take(rows)
             own = [weights[i] for i in rows.tolist()] if self._is_weighted else None
-            chunks.append(ChunkContent([part for part, _ in group], theirs, own))
+            chunks.append(ChunkContent([part for part, _ in group], part_columns, own))
         return chunks
 
     def _record_bad(self, segment: TaskSegment, bad: dict[int, BadSample]) -> int:

@@ -80,7 +80,7 @@ class YieldedSamples:
         self._one_by_one_until, self._position = self._position, self._position - rows
 
     def _take_unequal(self, rows: int, max_bytes: int, credit: int) -> Columns | None:
-        """Return what :meth:`take_columns` returns, for samples that differ in size."""
+        """Do the work of :meth:`take_columns` for samples that differ in size."""
         if self._position >= self._window_end:
             self._lay_out_window()
         window = self._window

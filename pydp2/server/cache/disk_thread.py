@@ -41,7 +41,7 @@ class DiskThread(Generic[_Answer]):
         return since is not None and time.monotonic() - since > _STALLED_SECONDS
 
     def take_answers(self) -> list[_Answer]:
-        """Return what was found and done since the last call."""
+        """Return the results since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake_fd, 4096)
         out = []

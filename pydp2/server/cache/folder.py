@@ -95,7 +95,7 @@ def _known_files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_resul
 
 
 def _in_places(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield what lies in the directories of keys."""
+    """Yield the entries of the directories of keys."""
     for place in _scan(folder):
         if _DIGEST.fullmatch(place.name) and place.is_dir(follow_symlinks=False):
             yield from _scan(place.path)
