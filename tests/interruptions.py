@@ -13,6 +13,8 @@ from typing import Any
 from pydp2.client import client, connection
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
+from pydp2.order import stream_state
+from pydp2.streams import cursor
 from pydp2.transport import line
 
 LEAVING = ("if 0 in session.current_call and session.current_call[0] is token:", "del session.current_call[0]")
@@ -22,7 +24,7 @@ class Interruption(BaseException):
     """What the handler raises: as KeyboardInterrupt, no error that code expects."""
 
 
-FOLDERS = (str(Path(client.__file__).parent), line.__file__)
+FOLDERS = (*(str(Path(each.__file__).parent) for each in (client, cursor)), line.__file__, stream_state.__file__)
 ENTRIES = (client.Client._deliver.__code__, client.Client.__iter__.__code__)
 
 

@@ -9,16 +9,14 @@ import pytest
 
 import pydp2
 from pydp2.client.stream import Stream
-from pydp2.streams import mixing, sequence_packing
+from pydp2.streams import sequence_packing
 from tests.interruptions import (
-    FOLDERS,
     Injector,
     interrupted_pass,
     with_its_own_exception_state,
 )
 from tests.list_stream import ListStream
 
-CODE = (*FOLDERS, mixing.__file__, sequence_packing.__file__)
 STOPPING = ("all_exhausted_without_replacement", "first_exhausted", "all_exhausted")
 
 
@@ -75,7 +73,7 @@ def test_interrupted_at_any_instruction_it_goes_on_without_a_question_to_its_sou
             for batch in stream:
                 seen.append(sign(batch))
                 states.append(stream.state_dict())
-    injector = Injector(CODE)
+    injector = Injector()
     before = -1
     while before < len(injector):  # until a whole run was not interrupted
         before = len(injector)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.host.test_row_server import SCHEMA, at_the_service, begin, chunk_of, columns_of
 
 from pydp2.client import row_fetcher
 from pydp2.client.received import ReceivedBatch, parse_batches, replace_by_batches
@@ -24,6 +23,7 @@ from pydp2.protocol.batch_packing import MAX_PACK_BYTES
 from pydp2.transport import Line
 from pydp2.transport.keys import new_key_pair
 from pydp2.transport.sockets import new_context
+from tests.agent.test_row_server import SCHEMA, at_the_service, begin, chunk_of, columns_of
 from tests.conftest import wait_until
 from tests.interruptions import Injector, Interruption, insistently, with_its_own_exception_state
 from tests.runs import alarm
