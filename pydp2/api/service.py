@@ -45,6 +45,7 @@ from pydp2.options.tables import (
     job_options,
     place_options,
     service_options,
+    split_options,
     takes,
 )
 from pydp2.options.values import bind_address, seconds
@@ -373,8 +374,8 @@ def load(
     explicit = rank is not None or world_size is not None
     place = _trainer_place(job, rank, world_size)
     _check_single_process(place["rank"], place["world_size"], None if explicit else distributed_environment())
-    chosen = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
-    rest: dict[str, Any] = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
+    of_job, rest = split_options(options)
+    chosen = job_options(**of_job)
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
     try:
         return service._client(chosen, place, _CONNECT_TIMEOUT, service.close)

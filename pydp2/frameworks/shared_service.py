@@ -23,7 +23,7 @@ from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.client.stream import Stream
 from pydp2.errors import Error, OptionError
-from pydp2.options.tables import JOB_OPTIONS, LoadChoices
+from pydp2.options.tables import LoadChoices, split_options
 from pydp2.providers import Provider
 
 L = TypeVar("L")
@@ -221,8 +221,7 @@ def open_client(
             ) from None
     if ranks.world_size == 1:
         return load(files, provider, job=job, rank=0, world_size=1, **options)
-    of_job: dict[str, Any] = {key: value for key, value in options.items() if key in JOB_OPTIONS}
-    rest: dict[str, Any] = {key: value for key, value in options.items() if key not in JOB_OPTIONS}
+    of_job, rest = split_options(options)
     address, service = open_service(files, provider, ranks, job=job, **rest)
     if service is None:
         return connect(address, **place, timeout=START_SECONDS, **of_job)

@@ -516,6 +516,12 @@ def job_options(**given: Any) -> JobOptions:
     return JobOptions(**_checked(JobOptions, given))
 
 
+def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of a job in ``given``, and all others, which a service checks."""
+    of_job = {name: value for name, value in given.items() if name in JOB_OPTIONS}
+    return of_job, {name: value for name, value in given.items() if name not in JOB_OPTIONS}
+
+
 def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
     """Return the name of a trainer's job, its rank, and the number of ranks.
 

@@ -33,6 +33,7 @@ from pydp2.options.tables import (
     check_keywords,
     job_options,
     place_options,
+    split_options,
     takes,
 )
 from pydp2.options.values import Choice, value_text
@@ -432,7 +433,7 @@ def mix(
     shares = _shares([weight for _, weight in pairs])
     stopping = Choice(_STOPPING)("stopping_strategy", stopping_strategy)
     batching = Choice(_METHODS)("batching_method", batching_method)
-    job = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
+    job = job_options(**split_options(options)[0])
     _, _, ranks = place_options("default", 0 if rank is None else rank, 1 if world_size is None else world_size)
     of_open = [each for each, _ in pairs if isinstance(each, Stream)]
     chosen: dict[str, Any] = {name: value for name, value in options.items() if name not in _OWN}
@@ -475,7 +476,7 @@ def _open(
     lists = sum(not isinstance(each, Stream) and not _is_address(each) for each in sources)
     if lists > 1 and (wrong := [name for name in _OF_ONE_SERVICE if name in options]):
         raise OptionError(f"{wrong[0]} cannot be shared by the services of {lists} lists; launch() them one by one")
-    of_job = {name: value for name, value in options.items() if name in JOB_OPTIONS} if lists else options
+    of_job = split_options(options)[0] if lists else options
     memory = {"memory_limit": max(_LEAST_MEMORY, machine.memory().bytes // (4 * lists))} if lists else {}
     for number, each in enumerate(sources):
         name = str(each) if isinstance(each, str | os.PathLike) else f"source {number}"

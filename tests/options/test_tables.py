@@ -33,6 +33,7 @@ from pydp2.options.tables import (
     job_options,
     load_config,
     service_options,
+    split_options,
     takes,
 )
 from pydp2.options.values import bind_address, number_of_bytes
@@ -606,6 +607,11 @@ def some_launch(**options: Any) -> dict[str, Any]:
 def test_a_function_that_takes_options_gets_them_as_they_are() -> None:
     assert some_loader("a", pad_to=3, batch_size=9, job="b") == {"files": "a", "pad_to": 3, "batch_size": 9, "job": "b"}
     assert list(inspect.signature(some_loader).parameters)[:3] == ["files", "pad_to", "workers"]
+
+
+def test_options_are_split_into_those_of_a_job_and_all_others_which_a_service_checks() -> None:
+    given = {"batch_size": 8, "workers": 2, "seed": 1, "args": {}, "no_such": 3}
+    assert split_options(given) == ({"batch_size": 8, "seed": 1}, {"workers": 2, "args": {}, "no_such": 3})
 
 
 @pytest.mark.parametrize(
