@@ -9,6 +9,7 @@ import importlib as _importlib
 import sys as _sys
 import typing as _typing
 
+import pydp2.data.columns.converters as _converters
 import pydp2.system.release as _release
 
 if _sys.platform == "win32":  # before anything is imported that Windows does not have
@@ -175,6 +176,14 @@ if not _typing.TYPE_CHECKING:  # for a type checker, a module with this function
         module = _importlib.import_module(_HOMES[name])
         value = globals()[name] = module if module.__name__ == f"pydp2.{name}" else getattr(module, name)
         return value
+
+
+def _to_tensors(*arguments: _typing.Any, **options: _typing.Any) -> _typing.Any:
+    """Return the values of a batch as tensors of torch, which is imported when they are asked for."""
+    return _importlib.import_module("pydp2.torch").to_tensors(*arguments, **options)
+
+
+_converters.converters["torch"] = _to_tensors
 
 
 def __dir__() -> list[str]:

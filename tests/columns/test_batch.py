@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pydp2.data.columns.batch import Batch, Csr, Ragged
 from pydp2.data.columns.columns import Columns
+from pydp2.data.columns.converters import converters
 from pydp2.data.schema.input_types import (
     Slots,
     dense_vector,
@@ -54,6 +55,13 @@ def test_tensors_of_a_batch_need_torch_and_the_error_says_how_to_get_it(some):
     for give in (digits(some).to, digits(some).pin_memory):
         with pytest.raises(ImportError, match=r"pip install 'torch>="):
             give()
+
+
+def test_a_batch_is_converted_by_the_function_that_a_framework_has_put_into_the_registry(some, monkeypatch):
+    batch = digits(some)
+    monkeypatch.setitem(converters, "torch", lambda *given, **options: (given, options))
+    assert batch.to("cuda:1", non_blocking=True) == ((batch, "cuda:1"), {"non_blocking": True})
+    assert batch.pin_memory() == ((batch,), {"pin_memory": True})
 
 
 def test_what_is_neither_name_nor_number_of_a_slot_is_an_error_that_says_how_rows_are_had(some):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.data.columns.columns import Array, Columns, Ints, aligned_empty, gather_ranges, offsets, strings
+from pydp2.data.columns.converters import converters
 from pydp2.data.columns.html_table import MAX_ROWS, html_table
 from pydp2.data.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType, Slots, is_float
 from pydp2.errors import OptionError, OptionTypeError, count_text
@@ -335,14 +336,14 @@ class Batch:
         Loops of torch that move what their loader gives (Lightning, Accelerate) call it. Raises ImportError, with the
         remedy, if torch is not installed. See docs/torch.md.
         """
-        return importlib.import_module("pydp2.torch").to_tensors(self, device, non_blocking=non_blocking)
+        return converters["torch"](self, device, non_blocking=non_blocking)
 
     def pin_memory(self) -> Any:
         """Return the values as torch tensors in pinned memory; torch's DataLoader calls it with ``pin_memory=True``.
 
         Raises ImportError, with the remedy, if torch is not installed. See docs/torch.md.
         """
-        return importlib.import_module("pydp2.torch").to_tensors(self, pin_memory=True)
+        return converters["torch"](self, pin_memory=True)
 
     def keys(self) -> tuple[str, ...] | tuple[int, ...]:
         """Return the names, or positions if there are no names, in slot order."""
