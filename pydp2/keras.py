@@ -6,18 +6,21 @@ Needs ``keras`` and a backend.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydp2.api.sources import Files, Source
+from pydp2.client.pass_iterator import Pass
 from pydp2.client.stream import Stream
-from pydp2.data.columns.batch import Batch, Csr, Ragged, Value
-from pydp2.errors import ClientUseError, OptionError, StateMismatch
-from pydp2.frameworks.loader import FrameworkLoader
+from pydp2.data.columns.batch import Batch, Csr
+from pydp2.data.columns.columns import Array
+from pydp2.data.schema.input_types import Slots
+from pydp2.errors import OptionError
+from pydp2.frameworks.loader import FrameworkLoader, Loop
 from pydp2.frameworks.selection import Selected, Selection
 from pydp2.frameworks.shared_service import LOADER_OPTIONS, Ranks, chosen_ranks, open_loader
+from pydp2.frameworks.slot_visitor import PLAIN_TYPES, SlotVisitor, pads_of_all
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 
@@ -110,94 +113,43 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
     partial_batch_size = None
 
     def __init__(self, client: Stream, x: Selected, y: Selected | None, pad: float | None) -> None:
-        self._selection, self._pad = Selection(client.slots, x, y), pad
-        for slot in self._selection.order:
-            declared = client.slots.types[slot]
-            if declared.seq_type and (pad is None or len(client.slots.fields[slot]) > declared.seq_type + 1):
-                raise OptionError(
-                    f"{client.slots.label(slot)} is a sequence, which Keras takes padded: "
-                    + ("give pad=0, or another value" if pad is None else "leave it out, its elements are sparse")
-                )
+        self._arrays = _KerasArrays(client.slots, x, y, pad)
         super().__init__(client, self._arrays)
-        self._x, self._y = x, y
-        self._looked_at: tuple[tuple[Batch, ...], Iterator[Batch]] | None = None
-        self._is_look = False  # that was all: the loop which took it is gone
-        self._before: dict[str, Any] | None = None  # state before it; None if there is none
-        self._was_loaded = False  # that state
-        self._token: object = None  # of the loop that began last
-
-    def _arrays(self, batch: Batch) -> Any:
-        return self._selection.arrange([self._array(batch[slot]) for slot in self._selection.order])
-
-    def _array(self, value: Value) -> Any:
-        if isinstance(value, Csr):
-            return value.to_scipy()
-        return value.pad(self._pad or 0)[0] if isinstance(value, Ragged) else value
+        self._x, self._y, self._pad = x, y, pad
+        self._look: tuple[Callable[[], Loop[Any] | None], Pass] | None = None
+        """Loop, and its pass, of which Keras has one value so far: it may have looked, and want no more."""
 
     def iterate(self, convert: Callable[[Batch], V], *, reads_ahead: bool = False) -> Iterator[V]:
-        """Give ``convert(batch)`` of each batch of the next pass. If only its first was taken, a pass begins again:
-        with most backends Keras looks at one batch before it trains, to find out shapes."""
-        first: tuple[Batch, ...] = ()
-        batches = super().iterate(lambda batch: batch, reads_ahead=reads_ahead)
-        if self._looked_at is not None:
-            first, batches = self._looked_at
-            self._looked_at = None
-            batches.only_loop_knows = self._only_loop_knows = reads_ahead  # type: ignore[attr-defined]  # it is a loop
-        token = self._token = object()
-        try:
-            for number, batch in enumerate(chain(first, batches)):
-                self._looked_at, self._is_look = ((batch,), batches) if number == 0 else None, False
-                yield convert(batch)
-                if self._token is not token:
-                    raise ClientUseError(
-                        "a newer loop over this loader has taken the pass of this one; go through one loop at a time, "
-                        "and give each of two a loader of its own"
-                    )
-                self._looked_at = None
-        except GeneratorExit:  # not after an interruption, behind which the next loop goes on
-            if self._token is token:
-                self._is_look = self._looked_at is not None
-                if not self._is_look:
-                    batches.close()  # type: ignore[attr-defined]
-            raise
-
-    def _begin(self, loop: Any) -> Any:
-        self._was_loaded = self._loaded is not None
-        batches = super()._begin(loop)
-        self._before = None
-        with suppress(StateMismatch, ClientUseError):  # relaxed, in the middle of a pass
-            self._before = super().state_dict()
-        return batches
+        """Return an iterator of the next pass. If only its first value is taken, that pass begins again with the next
+        iterator: with most backends Keras looks at one batch before it trains, to find out shapes."""
+        return _KerasLoop(self, convert, reads_ahead)
 
     def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
         """Return the state behind the value in training; see :meth:`FrameworkLoader.state_dict`. A value that was only
         looked at, and comes again in the next loop, does not count."""
-        if taken is None and self._looked_at is not None and self._is_look and self._before is not None:
-            return dict(self._before)
+        if taken is None:
+            self._end_look_of(None)
         return super().state_dict(taken=taken)
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next loop be pass ``epoch``; see :meth:`FrameworkLoader.set_epoch`. If Keras has only looked at a
         value behind a state that was loaded, that state is not used yet."""
-        if self._looked_at is not None and self._is_look and self._before is not None:
-            before = self._before["pass"], self._before["batch"]
-            if self._was_loaded or before == (epoch, 0):
-                self._put_back(*self._looked_at)
+        self._end_look_of(None)
+        self._look = None
         super().set_epoch(epoch)
-        self._looked_at = None
-
-    def _put_back(self, looked_at: tuple[Batch, ...], loop: Iterator[Batch]) -> None:
-        """Be as before ``looked_at`` was taken: it comes first when the next loop goes on with the pass of ``loop``."""
-        self._taken.extendleft(looked_at)
-        self._returned.clear()
-        self._loaded, self._resumed = self._before, loop.batches  # type: ignore[attr-defined]  # it is a loop
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
     ) -> None:
         """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`, also for ``allow``."""
-        self._looked_at = None
         super().load_state_dict(state, allow=allow)
+        self._look = None
+
+    def _end_look_of(self, loop: Loop[Any] | None) -> None:
+        """Have the next loop begin with the value that Keras only looked at in ``loop``; None: in one that is gone."""
+        if self._look is not None and self._look[0]() is loop:
+            self._pass.put_back(self._look[1])
+            self._look = None
 
     # -- what Keras calls, by backend ----------------------------------------------------------------------------------
     def get_numpy_iterator(self) -> Any:
@@ -217,3 +169,58 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         from pydp2.tf import Parts, stream
 
         return stream(self, Parts(self.client.slots, self._x, self._y, self._pad))
+
+
+class _KerasArrays(SlotVisitor):
+    """Makes of a batch what Keras takes: arrays, and matrices of scipy."""
+
+    def __init__(self, slots: Slots, x: Selected, y: Selected | None, pad: float | None) -> None:
+        self._selection = Selection(slots, x, y)
+        for slot in self._selection.order:
+            declared = slots.types[slot]
+            if declared.seq_type and (pad is None or declared.type not in PLAIN_TYPES):
+                raise OptionError(
+                    f"{slots.label(slot)} is a sequence, which Keras takes padded: "
+                    + ("give pad=0, or another value" if pad is None else "leave it out, its elements are sparse")
+                )
+        super().__init__(slots, self._selection.order, pads=pads_of_all(slots, pad))
+
+    def __call__(self, batch: Batch) -> Any:
+        return self._selection.arrange(self.values(batch))
+
+    def array(self, array: Array) -> Array:
+        return array
+
+    def sparse(self, value: Csr, slot: int, batch: Batch) -> Any:
+        return value.to_scipy()
+
+    def make_padded(self, values: Any, lengths: Any) -> Any:
+        return values
+
+
+class _KerasLoop(Loop[V]):
+    """Iterator of one pass, which tells its loader as long as it has given no more than one value."""
+
+    _loader: KerasLoader
+    _has_given = False
+
+    def __next__(self) -> V:
+        loader = self._loader
+        if self.batches is None and loader._look is not None:
+            loader._end_look_of(loader._look[0]())
+        elif loader._look is not None and loader._look[0]() is self:
+            loader._look = None
+        value = super().__next__()
+        if not self._has_given:
+            self._has_given = True
+            loader._look = weakref.ref(self), cast(Pass, self.batches)
+        return value
+
+    def close(self) -> None:
+        """Leave the pass without its rest, or let the next loop begin it again."""
+        look = self._loader._look
+        if look is not None and look[0]() is self:
+            self._loader._end_look_of(self)
+            self.is_left = True
+        else:
+            super().close()

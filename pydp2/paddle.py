@@ -8,19 +8,22 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
-from pydp2.data.columns.batch import Batch, Csr, Ragged, Value
+from pydp2.data.columns.batch import Batch, Csr
 from pydp2.data.columns.columns import Array
-from pydp2.data.schema.input_types import DataType, Slots
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import ClientUseError, Error, OptionError, OptionTypeError, from_wire, to_wire
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
 from pydp2.frameworks.shared_service import LOADER_OPTIONS, Ranks, chosen_ranks, open_loader
+from pydp2.frameworks.slot_visitor import PaddedTensor as PaddedTensor
+from pydp2.frameworks.slot_visitor import RaggedTensor as RaggedTensor
+from pydp2.frameworks.slot_visitor import SlotVisitor, pads_of_all
 from pydp2.frameworks.worker_passes import WorkerPasses
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
@@ -32,30 +35,7 @@ except ImportError as missing:
         "pydp2.paddle needs Paddle 3, which is not installed: pip install 'paddlepaddle>=3.0'"
     ) from missing
 
-Tensor: TypeAlias = Any
-_WIDER: dict[str, np.dtype[Any]] = {
-    "uint16": np.dtype(np.int32),
-    "uint32": np.dtype(np.int64),
-}  # Paddle has no such types
-
-
-class RaggedTensor(NamedTuple):
-    """Sequences, one after the other: sequence i is ``values[offsets[i]:offsets[i + 1]]``.
-
-    ``values``: a tensor with one row per time step, or a sparse one. ``offsets``: int64 ``(sequences + 1,)``, as a
-    level of Paddle's LoD. ``sub_offsets``: of nested sequences, also counted in time steps; else None.
-    """
-
-    values: Tensor
-    offsets: Tensor
-    sub_offsets: Tensor | None = None
-
-
-class PaddedTensor(NamedTuple):
-    """Sequences filled up to the longest: ``values`` ``(sequences, length, …)``, and int64 ``lengths``."""
-
-    values: Tensor
-    lengths: Tensor
+_WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}  # Paddle has no such types
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
@@ -219,74 +199,55 @@ class _Failure(str):
         raise from_wire(json.loads(str(self)))
 
 
-class _ArrayMaker:
+class _ArrayMaker(SlotVisitor):
     """Makes of a batch what a worker of a DataLoader sends: arrays, and lists of arrays."""
 
+    index_dtype = np.dtype(np.int64)
+
     def __init__(self, slots: Slots, x: Selected | None, y: Selected | None, pad: float | None) -> None:
-        self._selection, self._pad = Selection(slots, x, y), pad
+        self._selection = Selection(slots, x, y)
         for slot in self._selection.order:
             if slots.types[slot].element_dtype == np.uint64:
                 raise OptionTypeError(
                     f"{slots.label(slot)} is uint64, which Paddle has no type for; declare it as int64"
                 )
-        self._wide = [each.type == DataType.Index for each in slots.types]
+        super().__init__(slots, self._selection.order, pads=pads_of_all(slots, pad))
 
     def __call__(self, batch: Batch) -> Any:
         """Return the values of ``batch`` in the structure that was asked for."""
-        order = self._selection.order
-        return self._selection.arrange([self._value(batch[slot], self._wide[slot]) for slot in order])
+        return self._selection.arrange(self.values(batch))
 
-    def _value(self, value: Value, wide: bool) -> Any:
-        if isinstance(value, Csr):
-            entries = np.ones(len(value.indices), np.float32) if value.values is None else value.values
-            return self._sparse(_int64(value.indptr), _int64(value.indices), entries, list(value.shape))
-        if not isinstance(value, Ragged):
-            assert isinstance(value, np.ndarray)
-            dtype: np.dtype[Any] = np.dtype(np.int64) if wide else _WIDER.get(value.dtype.name, value.dtype)
-            return self._dense(value.astype(dtype, copy=False))
-        if self._pad is not None:
-            values, lengths = value.pad(self._pad)
-            return self._padded(self._value(values, wide), self._dense(lengths))
-        sub = value.sub_sequence_start_positions
-        offsets = [value.sequence_start_positions] if sub is None else [value.sequence_start_positions, sub]
-        return self._ragged(self._value(value.values, wide), [self._dense(_int64(each)) for each in offsets])
+    def array(self, array: Array) -> Any:
+        wider = _WIDER.get(array.dtype)
+        return array if wider is None else array.astype(wider)
 
-    def _dense(self, array: Array) -> Any:
-        return array
+    def sparse(self, value: Csr, slot: int, batch: Batch) -> Any:
+        return [*self.csr_parts(value), list(value.shape)]
 
-    def _sparse(self, crows: Array, cols: Array, values: Array, shape: list[int]) -> Any:
-        return [crows, cols, values, shape]
-
-    def _padded(self, values: Any, lengths: Any) -> Any:
-        return [values, lengths]
-
-    def _ragged(self, values: Any, offsets: list[Any]) -> Any:
+    def make_ragged(self, values: Any, offsets: Sequence[Any]) -> Any:
         return [values, *offsets]
+
+    def make_padded(self, values: Any, lengths: Any) -> Any:
+        return [values, lengths]
 
 
 class _TensorMaker(_ArrayMaker):
     """Makes tensors of a batch, on ``place``, or for None over the same memory."""
+
+    make_ragged = SlotVisitor.make_ragged
+    make_padded = SlotVisitor.make_padded
 
     def __init__(self, slots: Slots, x: Selected | None, y: Selected | None, pad: float | None, place: Any) -> None:
         super().__init__(slots, x, y, pad)
         self._place = place
         self._where = paddle.CPUPlace() if place is None else place
 
-    def _dense(self, array: Array) -> Any:
+    def array(self, array: Array) -> Any:
+        array = super().array(array)
         if self._place is None and array.size:
             return paddle.from_dlpack(array)
         return paddle.to_tensor(array, place=self._where)
 
-    def _sparse(self, crows: Array, cols: Array, values: Array, shape: list[int]) -> Any:
-        tensors = self._dense(crows), self._dense(cols), self._dense(values)
-        return paddle.sparse.sparse_csr_tensor(*tensors, shape, place=self._where)  # else on the current device
-
-    def _padded(self, values: Any, lengths: Any) -> Any:
-        return PaddedTensor(values, lengths)
-
-    def _ragged(self, values: Any, offsets: list[Any]) -> Any:
-        return RaggedTensor(values, *offsets)
-
-
-def _int64(array: Array) -> Array:
-    return array.astype(np.int64, copy=False)
+    def sparse(self, value: Csr, slot: int, batch: Batch) -> Any:
+        tensors = super().sparse(value, slot, batch)
+        return paddle.sparse.sparse_csr_tensor(*tensors, place=self._where)  # else on the current device

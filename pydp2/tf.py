@@ -22,7 +22,8 @@ from pydp2.errors import ClientUseError, OptionError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
 from pydp2.frameworks.shared_service import LOADER_OPTIONS, Ranks, chosen_ranks, open_loader
-from pydp2.frameworks.sparse_rows import sorted_columns
+from pydp2.frameworks.slot_visitor import PLAIN_TYPES, SlotVisitor, pads_of_all
+from pydp2.frameworks.sparse_rows import sorted_rows
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 
@@ -123,33 +124,50 @@ class TensorLoader(FrameworkLoader[Any]):
             return made
 
 
-class Parts:
+class Parts(SlotVisitor):
     """Tensors that the slots of a batch are made of: ``arrays`` takes them out, ``build`` puts them together."""
 
     def __init__(self, slots: Slots, x: Selected | None, y: Selected | None, pad: float | None) -> None:
         self._selection = Selection(slots, x, y)
-        self._pad = pad
         self._types = [slots.types[slot] for slot in self._selection.order]
         for slot, declared in zip(self._selection.order, self._types, strict=True):
-            if pad is not None and declared.seq_type and declared.type not in (DataType.Dense, DataType.Index):
+            if pad is not None and declared.seq_type and declared.type not in PLAIN_TYPES:
                 raise OptionError(f"pad cannot fill up {slots.label(slot)}: its elements are sparse; leave pad out")
+        super().__init__(slots, self._selection.order, pads=pads_of_all(slots, pad))
         self.specs = [spec for declared in self._types for spec in self._specs(declared)]
         """``tf.TensorSpec`` of each array."""
 
     def arrays(self, batch: Batch) -> list[Array]:
         """Return the arrays of ``batch``, one for each spec."""
-        found: list[Array] = []
-        for slot, declared in zip(self._selection.order, self._types, strict=True):
-            found += self._arrays(batch, slot, declared)
-        return found
+        return [array for of_slot in self.values(batch) for array in of_slot]
 
     def build(self, tensors: Sequence[Tensor]) -> Any:
         """Return the slots that ``tensors``, one for each spec, make up, in the structure that was asked for."""
         left = iter(tensors)
         return self._selection.arrange([self._build(left, declared) for declared in self._types])
 
+    def array(self, array: Array) -> list[Array]:
+        return [array]
+
+    def sparse(self, value: Csr, slot: int, batch: Batch) -> list[Array]:
+        value = sorted_rows(value)  # operations on a tf.SparseTensor want them ascending
+        rows = np.repeat(np.arange(len(value)), np.diff(value.indptr))
+        entries = np.ones(len(rows), np.float32) if value.values is None else value.values
+        return [np.stack([rows, value.indices], axis=1).astype(np.int64), entries, np.array(value.shape, np.int64)]
+
+    def ragged(self, value: Ragged, slot: int, batch: Batch) -> list[Array]:
+        splits = row_splits(batch, slot)
+        if isinstance(value.values, np.ndarray):
+            return [*splits, value.values]
+        assert isinstance(value.values, Csr)
+        floats = [] if value.values.values is None else [value.values.values]
+        return [*splits, value.values.indptr.astype(np.int64), value.values.indices, *floats]
+
+    def make_padded(self, values: list[Array], lengths: list[Array]) -> list[Array]:
+        return values
+
     def _is_padded(self, declared: InputType) -> bool:
-        return self._pad is not None and declared.seq_type != SequenceType.NO_SEQUENCE
+        return bool(self.pads) and declared.seq_type != SequenceType.NO_SEQUENCE
 
     def _specs(self, declared: InputType) -> Iterator[Any]:
         values = tf.TensorSpec([None, *_inner(declared)], declared.element_dtype)
@@ -157,7 +175,7 @@ class Parts:
             yield tf.TensorSpec([None, None, *_inner(declared)], declared.element_dtype)
             return
         yield from [tf.TensorSpec([None], tf.int64)] * declared.seq_type
-        if declared.type in (DataType.Dense, DataType.Index):
+        if declared.type in PLAIN_TYPES:
             yield values
             return
         if declared.seq_type:
@@ -170,27 +188,8 @@ class Parts:
         if not declared.seq_type:
             yield tf.TensorSpec([2], tf.int64)
 
-    def _arrays(self, batch: Batch, slot: int, declared: InputType) -> list[Array]:
-        value = batch[slot]
-        if isinstance(value, np.ndarray):
-            return [value]
-        if isinstance(value, Csr):
-            columns, values = sorted_columns(value)  # operations on a tf.SparseTensor want them ascending
-            rows = np.repeat(np.arange(len(value)), np.diff(value.indptr))
-            entries = np.ones(len(columns), np.float32) if values is None else values
-            return [np.stack([rows, columns], axis=1).astype(np.int64), entries, np.array(value.shape, np.int64)]
-        assert isinstance(value, Ragged)
-        if self._is_padded(declared):
-            return [value.pad(0 if self._pad is None else self._pad)[0]]
-        splits = row_splits(batch, slot)
-        if isinstance(value.values, np.ndarray):
-            return [*splits, value.values]
-        assert isinstance(value.values, Csr)
-        floats = [] if value.values.values is None else [value.values.values]
-        return [*splits, value.values.indptr.astype(np.int64), value.values.indices, *floats]
-
     def _build(self, left: Iterator[Tensor], declared: InputType) -> Tensor:
-        is_sparse = declared.type not in (DataType.Dense, DataType.Index)
+        is_sparse = declared.type not in PLAIN_TYPES
         if self._is_padded(declared) or not (is_sparse or declared.seq_type):
             return next(left)
         if not declared.seq_type:

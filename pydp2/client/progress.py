@@ -90,17 +90,27 @@ class Progress(NamedTuple):
         return self.origin is not None and not self.origin.batch
 
 
+DeliveryMark = tuple[PassOrigin | None, Any]
+"""Mark of a batch that was delivered: the pass that it is of, and the position behind it."""
+
+
 def position_after(batch: Batch, now: Progress) -> StreamState:
     """Return the position behind ``batch``. Raises ClientUseError if that is no batch of the present pass."""
-    resume = getattr(batch, "_resume", None)
-    if resume is None:
+    mark: DeliveryMark | None = getattr(batch, "_resume", None)
+    if mark is None:
         raise ClientUseError(f"after must be a batch that this client delivered, not a copy of one; got {batch!r:.80}")
-    origin, position = resume
+    return position_at(mark, now, f"batch {batch.index} of pass {batch.pass_id}")
+
+
+def position_at(mark: DeliveryMark, now: Progress, batch: str = "this batch") -> StreamState:
+    """Return the position behind the batch that has ``mark``. Raises ClientUseError, which calls it ``batch``, if that
+    is not of the present pass."""
+    origin, position = mark
     if origin is not now.origin:
         raise ClientUseError(
-            f"batch {batch.index} of pass {batch.pass_id} is not of the present pass of this client, which is at pass "
-            f"{now.position.pass_id}: take the state behind a batch before the next pass begins, another state is "
-            "loaded, or from the client that delivered it"
+            f"{batch} is not of the present pass of this client, which is at pass {now.position.pass_id}: take the "
+            "state behind a batch before the next pass begins, another state is loaded, or from the client that "
+            "delivered it"
         )
     known: StreamState = position
     return known

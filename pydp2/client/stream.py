@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self
 
 from pydp2.client.describe import Fact, stream_html, stream_text
 from pydp2.client.pass_iterator import Pass
-from pydp2.client.progress import LoopHandle, LoopState, PassOrigin, Progress
+from pydp2.client.progress import DeliveryMark, LoopHandle, LoopState, PassOrigin, Progress, position_at
 from pydp2.client.received import Conversion
 from pydp2.client.session import ClientGuard
 from pydp2.data.columns.batch import Batch
@@ -60,6 +60,10 @@ class Stream(ABC):
     @abstractmethod
     def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
         """Return the position as plain data."""
+
+    def _state_after(self, mark: DeliveryMark) -> dict[str, Any]:
+        """Return the state behind the batch that has ``mark``, for a loader that has let the batch go."""
+        return self._state_at(position_at(mark, self._session.progress))
 
     @abstractmethod
     def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:

@@ -1,4 +1,24 @@
-"""Iterate over a client in the values of a framework, some of them ahead, with the state of the batch in hand."""
+"""Iterate over a client in the values of a framework, some of them ahead, with the state of the batch in hand.
+
+Theory of operation
+-------------------
+A batch moves from the client to the training loop in three steps: it is *taken* from the client, *converted*, and
+*returned*. :class:`LoaderPass` has it meanwhile. The loop may take more than it trains with, and so may the loader. A
+loop may be dropped, left, or cut off by an exception between any two instructions (Ctrl-C, or a conversion that fails).
+Yet no batch may be lost or come twice, and the state must be that of the batch in training.
+
+- A batch stays in ``taken`` until all else about its return is noted, and leaves it last. Whoever is cut off before
+  returns the same batch again. To convert a batch on its way from the client would lose it where the conversion fails.
+- Only the loop has the client's iterator: whoever drops the loop leaves the pass, and the memory of its batches. A pass
+  that was cut off must outlive its loop, though, so its iterator is in ``resumed`` until the next value is returned.
+- The client is ahead of the training loop, so its own state is not the loader's. Before the first value of a pass the
+  state is the one that the client had when the pass began (``state``). Behind a value it is the client's at the mark
+  that the batch in training carries. Behind the last value it is the client's own.
+- Some frameworks read any number of values ahead, and only the training loop knows how many it has used. So the marks
+  behind the last values stay here, by the number of values since the loop began.
+- The state behind the last batch of a pass leads to no more values. No iteration may be empty, so the loader looks
+  whether there is a batch before a loop begins, and the batch waits in ``taken`` for that loop.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +32,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
 from pydp2.client.length import NO_DATASET
 from pydp2.client.pass_iterator import Pass
-from pydp2.client.progress import LoopState
+from pydp2.client.progress import DeliveryMark, LoopState
 from pydp2.client.received import Conversion
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
@@ -21,7 +41,85 @@ from pydp2.frameworks.shared_service import SharedService, leave
 
 T = TypeVar("T")
 V = TypeVar("V")
-_PLACES = 1024  # values that a framework reads ahead, at most
+_MARKS = 1024  # values that a framework reads ahead, at most
+
+
+class LoaderPass:
+    """What a loader has of one pass.
+
+    ``taken``: from the client, and not returned. ``values``: what was made of the first of them. ``returned``: the last
+    ones, of which the first is in training. ``resumed``: the client's iterator, if the next loop goes on with it.
+    ``state``: that of now, as long as no value was returned behind it. ``is_loaded``: a user has loaded that state.
+    ``only_loop_knows``: how far the training loop is, because a framework reads ahead of it.
+    """
+
+    def __init__(self, state: Mapping[str, Any] | None = None, *, is_loaded: bool = False) -> None:
+        self.taken: deque[Batch] = deque()
+        self.values: deque[tuple[Batch, Any]] = deque()
+        self.returned: deque[Batch] = deque()
+        self.resumed: Pass | None = None
+        self.state = self._start = state
+        self.is_loaded = is_loaded
+        self.only_loop_knows = False
+        self._marks: dict[int, DeliveryMark] = {}  # by number of values; other threads may add some meanwhile
+        self._count = 0  # values that the present loop has returned
+        self._asked = 0  # largest number of values behind which a state was asked for
+
+    def begin_loop(self, state: Mapping[str, Any] | None, *, only_loop_knows: bool) -> None:
+        """Note that a loop begins here, or goes on. ``state``: that before its first value, None if there is none."""
+        self.values.clear()  # it may convert otherwise
+        self._marks.clear()
+        self._count, self._asked, self.only_loop_knows = 0, 0, only_loop_knows
+        self._start = state
+
+    def note_returned(self, reads_ahead: int) -> None:
+        """Note that the loop gets the value of the first batch, and trains with the one ``reads_ahead`` before it."""
+        batch = self.taken[0]
+        self.state = self.resumed = None
+        self.returned.append(batch)
+        if len(self.returned) > reads_ahead + 1:
+            self.returned.popleft()
+        self._count = count = self._count + 1
+        self._marks[count] = batch._resume
+        self._marks.pop(count - _MARKS, None)
+        self.taken.popleft()
+        if self.values:
+            self.values.popleft()
+
+    def note_end(self) -> None:
+        """Note that the loop was told that nothing more comes."""
+        self.resumed = None
+        if self.returned:
+            self.returned.popleft()
+
+    def put_back(self, batches: Pass) -> None:
+        """Be as before the one value that the present loop has returned: the next loop goes on with ``batches``, and
+        returns it again."""
+        self.taken.extendleft(self.returned)
+        self.returned.clear()
+        self.state, self.resumed = self._start, batches
+
+    def drop_taken(self) -> None:
+        """Forget what the loop did not get."""
+        self.taken.clear()
+        self.values.clear()
+
+    def mark_after(self, taken: int) -> DeliveryMark:
+        """Return the mark of value ``taken`` of the present loop, counted from 1. Raises ClientUseError if that many
+        were not returned, or more than :data:`_MARKS` since, or for less than before."""
+        mark = self._marks.get(taken)
+        if mark is None:
+            raise ClientUseError(
+                f"the place behind value {taken} is not known: {self._count} values of this iteration were "
+                f"returned, and the places behind the last {_MARKS} are kept"
+            )
+        if taken < self._asked:
+            raise ClientUseError(
+                f"taken must count the values of this iteration from its beginning, so it never falls: got {taken} "
+                f"after {self._asked}; with steps_per_epoch an iteration goes on over several epochs"
+            )
+        self._asked = taken
+        return mark
 
 
 class FrameworkLoader(Generic[T]):
@@ -54,19 +152,8 @@ class FrameworkLoader(Generic[T]):
         self._conversion: Conversion | None = None  # that the client was told of for the last loop
         self._ahead = ahead
         self._reads_ahead = reads_ahead
-        self._returned: deque[Batch] = deque()  # the first of them is in training
-        self._taken: deque[Batch] = deque()  # from the client, and not returned
-        self._values: deque[tuple[Batch, Any]] = deque()  # of the first of these
-        self._places: dict[int, tuple[int, int, Any]] = {}
-        """Pass, index and position of the batches, by number of values; other threads may add some meanwhile."""
-        self._count = 0  # values that the last loop has returned
-        self._asked = 0  # largest number of values behind which the state of this loop was asked for
-        self._only_loop_knows = False  # how far the training loop is
-        self._loaded: Mapping[str, Any] | None = None  # state of now, as long as no value was returned behind it
-        self._resumed: Pass | None = (
-            None  # the pass that the next loop goes on in: of that state, or an interrupted one
-        )
-        self._loop: Callable[[], _Loop[Any] | None] = lambda: None
+        self._pass = LoaderPass()
+        self._loop: Callable[[], Loop[Any] | None] = lambda: None
         if isinstance(client.owner, SharedService):  # its end waits for the other ranks; at the latest when this exits
             self._end: Callable[[], object] = weakref.finalize(self, leave, client)
         else:
@@ -80,7 +167,8 @@ class FrameworkLoader(Generic[T]):
     @property
     def batch(self) -> Batch | None:
         """Batch in training, with its ``pass_id``, ``index`` and ``padding``; None between passes."""
-        return self._returned[0] if self._returned else None
+        returned = self._pass.returned
+        return returned[0] if returned else None
 
     @property
     def pass_id(self) -> int:
@@ -108,91 +196,85 @@ class FrameworkLoader(Generic[T]):
         ``reads_ahead``: it is read by a framework that takes any number of values before the loop that trains does, so
         :meth:`state_dict` needs ``taken``.
         """
-        return _Loop(self, convert, reads_ahead)
+        return Loop(self, convert, reads_ahead)
 
-    def _begin(self, loop: _Loop[Any]) -> Pass:
+    def _begin(self, loop: Loop[Any]) -> Pass:
         """Return the pass of ``loop``, which is asked for its first value. A loop that is never asked begins none."""
         before = self._loop()
-        if before is not None and before.batches is not self._resumed:
+        if before is not None and before.batches is not self._pass.resumed:
             before.close()
         self._loop = weakref.ref(loop)
         loop.reads_ahead = 0 if loop.only_loop_knows or self._has_length() else self._reads_ahead
-        self._values.clear()  # another loop may convert otherwise
-        self._places.clear()
-        self._count, self._asked, self._only_loop_knows = 0, 0, loop.only_loop_knows
+        current = self._pass
+        is_loaded = current.is_loaded and current.state is not None
         self._resume()
-        batches, self._resumed = self._resumed or cast(Pass, iter(self.client)), None
+        batches, current.resumed = current.resumed or cast(Pass, iter(self.client)), None
         self._conversion = None
         if self._context is not None and loop.convert is self._convert:
             self._conversion = Conversion(self._convert, self._context, None)  # the first value tells the client of it
         self.client._convert_beside_steps(None)
-        if not (self._taken and self._taken[0].pass_id == batches.pass_id):
-            self._forget()  # else the pass was interrupted, or is that of a state, and goes on with what was taken
-            with suppress(StateMismatch):  # an interrupted pass may have no state
-                self._loaded = self.client.state_dict()
+        goes_on = current.taken and current.taken[0].pass_id == batches.pass_id  # it was cut off, or is that of a state
+        if not goes_on:
+            current = self._pass = LoaderPass(is_loaded=is_loaded)
+        state = None
+        with suppress(StateMismatch, ClientUseError):  # a pass that was cut off may have no state
+            state = self._state()
+        if not goes_on:
+            current.state = state
+        current.begin_loop(state, only_loop_knows=loop.only_loop_knows)
         return batches
 
     @property
     def _is_begun(self) -> bool:
         """True if a loop has begun the present pass and was not interrupted: the next loop begins another pass."""
         states = LoopState.RUNNING, LoopState.LEFT, LoopState.FAILED
-        return self._resumed is None and (bool(self._taken) or self.client._session.progress.state in states)
+        return self._pass.resumed is None and (bool(self._pass.taken) or self.client._session.progress.state in states)
 
     def _resume(self) -> None:
         """Find out whether the pass of a state that was loaded has more; if not, the client is at the next pass."""
-        if self._loaded is None or not self._loaded["batch"] or self._resumed is not None or self._is_begun:
+        current = self._pass
+        if current.state is None or not current.state["batch"] or current.resumed is not None or self._is_begun:
             return
         batches = cast(Pass, iter(self.client))
-        self._taken.extend(islice(batches, 1))
-        if self._taken:
-            self._resumed = batches
+        current.taken.extend(islice(batches, 1))
+        if current.taken:
+            current.resumed = batches
         else:
-            self._loaded = None
+            current.state = None
 
-    def _next(self, loop: _Loop[V], batches: Pass) -> V:
+    def _next(self, loop: Loop[V], batches: Pass) -> V:
         """Return the next value. What comes from the client is kept first and converted then, so that neither an
         exception of a signal handler nor one of ``convert`` loses a batch."""
-        taken = self._taken
-        if self._ahead or self._values:
+        current = self._pass
+        if self._ahead or current.values:
             self._convert_ahead(loop, batches)
-        elif not taken:
+        elif not current.taken:
             self._take(loop, batches)
-        if not taken:
-            self._resumed = None
-            if self._returned:
-                self._returned.popleft()
+        if not current.taken:
+            current.note_end()
             if loop.error is None:
-                self._loaded = None  # a pass without a batch is over, too
+                current.state = None  # a pass without a batch is over, too
             raise loop.error or StopIteration
-        value: Any = self._values[0][1] if self._values else self._value_of(taken[0], loop)
+        value: Any = current.values[0][1] if current.values else self._value_of(current.taken[0], loop)
         if loop.convert is self._convert:
             value = self._hand_over(value)
-        batch = taken[0]
-        self._loaded = self._resumed = None
-        self._returned.append(batch)
-        if len(self._returned) > loop.reads_ahead + 1:
-            self._returned.popleft()
-        self._count = count = self._count + 1
-        self._places[count] = (batch.pass_id, batch.index, batch._resume)
-        self._places.pop(count - _PLACES, None)
-        taken.popleft()
-        if self._values:
-            self._values.popleft()
+        current.note_returned(loop.reads_ahead)
         return cast(V, value)
 
-    def _take(self, loop: _Loop[Any], batches: Pass) -> bool:
+    def _take(self, loop: Loop[Any], batches: Pass) -> bool:
         """Take a batch from the client, if it has one and has raised nothing, and return whether it had."""
-        before = len(self._taken)
+        taken = self._pass.taken
+        before = len(taken)
         if loop.error is None:
             try:
-                self._taken.extend(islice(batches, 1))
+                taken.extend(islice(batches, 1))
             except Exception as error:
                 loop.error = error  # raised in its turn, behind what is here
-        return len(self._taken) > before
+        return len(taken) > before
 
-    def _convert_ahead(self, loop: _Loop[Any], batches: Pass) -> None:
+    def _convert_ahead(self, loop: Loop[Any], batches: Pass) -> None:
         """Take and convert what is to be ready with the next value, in the thread of the loop."""
-        taken, values = self._taken, self._values
+        taken, values = self._pass.taken, self._pass.values
         while values and not (taken and values[0][0] is taken[0]):
             values.popleft()  # a call was cut off between the two
         while len(taken) <= self._ahead and self._take(loop, batches):
@@ -205,7 +287,7 @@ class FrameworkLoader(Generic[T]):
                     raise
                 break  # it is converted again in its turn
 
-    def _value_of(self, batch: Batch, loop: _Loop[Any]) -> Any:
+    def _value_of(self, batch: Batch, loop: Loop[Any]) -> Any:
         """Return what ``loop`` gives for ``batch``: made beside the last step, else now."""
         ready, batch._ready = batch._ready, None
         conversion = self._conversion
@@ -221,10 +303,6 @@ class FrameworkLoader(Generic[T]):
     def _hand_over(self, value: T) -> T:
         """Return what the trainer gets of a converted value, at the time when it gets it."""
         return value
-
-    def _drop_taken(self) -> None:
-        self._taken.clear()
-        self._values.clear()
 
     def __len__(self) -> int:
         try:
@@ -245,18 +323,20 @@ class FrameworkLoader(Generic[T]):
         If a state of this pass was loaded, the next iteration goes on there. A pass under way is left. Warns if
         pass ``epoch`` lies before a state that was loaded and not used: the caller counts its epochs from 0 again.
         """
-        was_loaded = self._loaded is not None and not self._is_begun
+        current = self._pass
+        is_unused = current.state is not None and not self._is_begun
         self._resume()
-        if was_loaded and self._loaded is not None and self._loaded["pass"] == epoch:
+        state = current.state if is_unused else None
+        if state is not None and state["pass"] == epoch and (current.is_loaded or not state["batch"]):
             return
-        if was_loaded and epoch < self.pass_id:
+        if is_unused and current.is_loaded and epoch < self.pass_id:
             warn_of_dropped_state(epoch, self.pass_id)
         before = self._loop()
         if before is not None:
             before.close()
-        if self._resumed is not None:
-            self._resumed.close()
-        self._forget()
+        if current.resumed is not None:
+            current.resumed.close()
+        self._pass = LoaderPass()
         self.client.set_epoch(epoch)
 
     def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
@@ -267,25 +347,17 @@ class FrameworkLoader(Generic[T]):
         it is less than before: it counts from where the iteration began, not from an epoch of ``steps_per_epoch``.
         """
         if taken is not None:
-            place = self._places.get(taken)
-            if place is None:
-                raise ClientUseError(
-                    f"the place behind value {taken} is not known: {self._count} values of this iteration were "
-                    f"returned, and the places behind the last {_PLACES} are kept"
-                )
-            if taken < self._asked:
-                raise ClientUseError(
-                    f"taken must count the values of this iteration from its beginning, so it never falls: got {taken} "
-                    f"after {self._asked}; with steps_per_epoch an iteration goes on over several epochs"
-                )
-            self._asked = taken
-            return self.client.state_dict(after=cast(Batch, _Place(*place)))
-        if self._only_loop_knows and self._returned:
+            return self.client._state_after(self._pass.mark_after(taken))
+        if self._pass.only_loop_knows and self._pass.returned:
             raise ClientUseError(
                 "a framework reads ahead of the training loop, so only the loop knows how far it is; give "
                 "state_dict(taken=…) the number of batches that it has taken since it began to iterate"
             )
-        return dict(self._loaded) if self._loaded is not None else self.client.state_dict(after=self.batch)
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
+        current = self._pass
+        return dict(current.state) if current.state is not None else self.client.state_dict(after=self.batch)
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
@@ -297,14 +369,7 @@ class FrameworkLoader(Generic[T]):
         if (loop := self._loop()) is not None:
             loop.is_left = True
             self._loop = lambda: None  # its end drops nothing of what follows the state
-        self._forget()
-        self._loaded = self.client.state_dict()
-
-    def _forget(self) -> None:
-        """Forget all that was taken from the client, which goes to another place."""
-        self._drop_taken()
-        self._returned.clear()
-        self._loaded = self._resumed = None
+        self._pass = LoaderPass(self.client.state_dict(), is_loaded=True)
 
     def close(self) -> None:
         """Leave the job. The service ends with the loader that started it, once the other ranks have left."""
@@ -329,14 +394,7 @@ def warn_of_dropped_state(epoch: int, pass_id: int) -> None:
     )
 
 
-class _Place:
-    """Place behind a batch, without its arrays: what a client reads of a batch for a state."""
-
-    def __init__(self, pass_id: int, index: int, resume: Any) -> None:
-        self.pass_id, self.index, self._resume = pass_id, index, resume
-
-
-class _Loop(Iterator[V]):
+class Loop(Iterator[V]):
     """Iterator of one pass of a loader. ``only_loop_knows``: the training loop takes fewer values than this gives."""
 
     def __init__(self, loader: FrameworkLoader[Any], convert: Callable[[Batch], V], only_loop_knows: bool) -> None:
@@ -368,12 +426,12 @@ class _Loop(Iterator[V]):
         except Exception:
             raise
         except BaseException:  # of a signal handler: the next loop goes on with this pass, although this one is dropped
-            loader._resumed = self.batches
+            loader._pass.resumed = self.batches
             raise
 
     def close(self) -> None:
-        """Leave the pass without its rest."""
-        if self.batches is not None:
-            self.batches.close()
+        """Leave the pass without its rest, unless another loop has taken it over."""
         if self._loader._loop() is self:
-            self._loader._drop_taken()
+            if self.batches is not None:
+                self.batches.close()
+            self._loader._pass.drop_taken()

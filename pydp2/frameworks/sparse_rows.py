@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,14 +10,12 @@ from pydp2.data.columns.batch import Csr
 from pydp2.data.columns.columns import Array
 
 
-def sorted_columns(rows: Csr) -> tuple[Array, Any]:
-    """Return indices and values of sparse rows with ascending columns in each row; most rows are so already, and are
-    not copied then."""
-    indices, values = rows.indices, rows.values
-    if ascends(rows.indptr, indices):
-        return indices, values
-    order = np.lexsort((indices, np.repeat(np.arange(len(rows)), np.diff(rows.indptr))))
-    return indices[order], None if values is None else values[order]
+def sorted_rows(rows: Csr) -> Csr:
+    """Return sparse rows with ascending columns in each; most are so already, and are returned as they are."""
+    if ascends(rows.indptr, rows.indices):
+        return rows
+    order = np.lexsort((rows.indices, np.repeat(np.arange(len(rows)), np.diff(rows.indptr))))
+    return replace(rows, indices=rows.indices[order], values=None if rows.values is None else rows.values[order])
 
 
 def ascends(edges: Array, indices: Array) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pydp2.data.columns.batch import Batch, Csr, Ragged
+from pydp2.data.columns.columns import Array
 from pydp2.data.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType, Slots
 from pydp2.errors import OptionError, OptionTypeError, SampleTooLarge
+from pydp2.frameworks.slot_visitor import PLAIN_TYPES, SlotVisitor, pads_of_all
 from pydp2.jax.device_put import make_put
 from pydp2.jax.placement import ProcessPlacement
 
@@ -66,7 +68,7 @@ def rounded_length(longest: int) -> int:
     return 1 << max(longest - 1, 0).bit_length()
 
 
-class ArrayMaker:
+class ArrayMaker(SlotVisitor):
     """Function from a batch to jax arrays, for :class:`pydp2.frameworks.loader.FrameworkLoader`. ``is_on_cpu``: they
     lie in memory of this process alone.
 
@@ -96,10 +98,9 @@ class ArrayMaker:
         self.is_on_cpu = not self._is_global and _platforms(sharding) == {"cpu"}
         self._pad_to, self._mask = pad_to, mask
         self._bucket_by = bucket_by
-        self._slots = slots
+        super().__init__(slots, pads=pads_of_all(slots, 0))
         for slot in range(len(slots)):
             self._check(slot)
-        self._makers = [self._maker(slot) for slot in range(len(slots))]
         self._names = slots.names
         if mask is not None and self._names is not None:
             if mask in self._names:
@@ -108,8 +109,7 @@ class ArrayMaker:
 
     def __call__(self, batch: Batch) -> Values:
         """Return the arrays of ``batch``: a dict by name of the slots, a tuple where they have none."""
-        put: Callable[[Any], Any] = self._put
-        values = [put(batch[slot]) if make is None else make(slot, batch) for slot, make in enumerate(self._makers)]
+        values = self.values(batch)
         if self._mask is not None:
             values.append(self._put(np.arange(len(batch)) < len(batch) - batch.padding))
         return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
@@ -121,7 +121,7 @@ class ArrayMaker:
 
     def _check(self, slot: int) -> None:
         """Raise OptionError if ``slot`` cannot become arrays that every process and device agrees about."""
-        declared, label = self._slots.types[slot], self._slots.label(slot)
+        declared, label = self.slots.types[slot], self.slots.label(slot)
         if declared.type != DataType.Dense and declared.dim > INT32_RANGE and not jax.config.jax_enable_x64:
             raise OptionError(
                 f"{label}: its numbers below {declared.dim} need 64 bits, and jax makes int32 of them; call "
@@ -132,7 +132,7 @@ class ArrayMaker:
                 f"{label}: jax has no arrays of strings; make numbers of them in the provider, or iterate over "
                 "pydp2.load(), whose batches have them"
             )
-        is_sparse = declared.type in (DataType.SparseNonValue, DataType.SparseValue)
+        is_sparse = declared.type not in PLAIN_TYPES
         is_sequence = declared.seq_type != SequenceType.NO_SEQUENCE
         if is_sequence and is_sparse:
             raise OptionError(
@@ -147,46 +147,40 @@ class ArrayMaker:
             )
 
     def _key(self, slot: int) -> str | int:
-        return slot if self._slots.names is None else self._slots.names[slot]
+        return slot if self.slots.names is None else self.slots.names[slot]
 
-    def _maker(self, slot: int) -> Callable[[int, Batch], Any] | None:
-        """Return what makes the value of ``slot``; None: its array only has to be put on the device."""
-        declared = self._slots.types[slot]
-        if declared.seq_type != SequenceType.NO_SEQUENCE:
-            return self._padded
-        return None if declared.type in (DataType.Dense, DataType.Index) else self._sparse
+    def array(self, array: Array) -> Any:
+        return self._put(array)
 
-    def _padded(self, slot: int, batch: Batch) -> Padded:
-        ragged = cast(Ragged, batch[slot])
+    def padded(self, value: Ragged, slot: int, batch: Batch) -> Padded:
         bound = None
         if slot == self._bucket_by:  # the last batches of a pass may come from other buckets in other processes
             bound = batch.group_bucket if self._is_global else batch.bucket
         length = min((each for each in (bound, self._pad_to.get(slot)) if each is not None), default=None)
         if length is None:
-            length = rounded_length(int(np.diff(ragged.sequence_start_positions).max(initial=0)))
-        values, lengths = ragged.pad(length=length)
-        segments = None if ragged.sub_sequence_start_positions is None else self._put(_segments(ragged, length))
+            length = rounded_length(int(np.diff(value.sequence_start_positions).max(initial=0)))
+        values, lengths = value.pad(length=length)
+        segments = None if value.sub_sequence_start_positions is None else self._put(_segments(value, length))
         return Padded(self._put(values), self._put(lengths.astype(np.int32)), segments)
 
-    def _sparse(self, slot: int, batch: Batch) -> SparseRows:
-        csr = cast(Csr, batch[slot])
-        counts = np.diff(csr.indptr)
+    def sparse(self, value: Csr, slot: int, batch: Batch) -> SparseRows:
+        counts = np.diff(value.indptr)
         most = int(counts.max(initial=0))
         length = self._pad_to.get(slot)
         if length is None:
             length = rounded_length(most)
         elif length < most:
-            label, row = self._slots.label(slot), int(counts.argmax())
+            label, row = self.slots.label(slot), int(counts.argmax())
             raise SampleTooLarge(
                 f"{label}: row {row} of batch {batch.index} of pass {batch.pass_id} has {most} entries, and pad_to "
                 f"says that a row has {length} at most; raise it"
             )
-        indices, _ = Ragged(csr.indices, csr.indptr).pad(length=length)
-        if csr.values is None:
-            values = (np.arange(length) < counts[:, None]).astype(np.float32)
+        indices, _ = Ragged(value.indices, value.indptr).pad(length=length)
+        if value.values is None:
+            entries = (np.arange(length) < counts[:, None]).astype(np.float32)
         else:
-            values, _ = Ragged(csr.values, csr.indptr).pad(length=length)
-        return SparseRows(self._put(indices), self._put(values), csr.shape[1])
+            entries, _ = Ragged(value.values, value.indptr).pad(length=length)
+        return SparseRows(self._put(indices), self._put(entries), value.shape[1])
 
 
 def _platforms(sharding: Any) -> set[str]:
@@ -214,7 +208,7 @@ def lengths_by_slot(slots: Slots, pad_to: int | Lengths | None) -> dict[int, int
     padded = [
         i
         for i, declared in enumerate(slots.types)
-        if declared.seq_type != SequenceType.NO_SEQUENCE or declared.type not in (DataType.Dense, DataType.Index)
+        if declared.seq_type != SequenceType.NO_SEQUENCE or declared.type not in PLAIN_TYPES
     ]
     found = {}
     for key, length in pad_to.items() if isinstance(pad_to, Mapping) else dict.fromkeys(padded, pad_to).items():

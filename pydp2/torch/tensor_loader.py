@@ -17,7 +17,7 @@ from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Rank
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 from pydp2.torch.ranks import find_ranks
-from pydp2.torch.tensors import Pad, TensorConverter, Tensors, can_pin
+from pydp2.torch.tensors import Pad, TensorConverter, Tensors, can_pin, place_function
 
 
 class Loader(FrameworkLoader[Tensors]):
@@ -40,12 +40,13 @@ class Loader(FrameworkLoader[Tensors]):
         self._streams = _StreamCopier(converter, device) if _is_cuda(device) else None
         if self._streams is not None:
             super().__init__(client, self._streams.convert, ahead=1, reads_ahead=reads_ahead)
-        else:
-            pin_memory = pin_memory and can_pin()
-            is_plain = device is None and not pin_memory
-            convert = converter.convert_next if is_plain else _Copier(converter, device, pin_memory)
-            context = converter.context if is_plain else None
-            super().__init__(client, convert, reads_ahead=reads_ahead, context=context)
+            return
+        pin_memory = pin_memory and can_pin()
+        if device is not None:
+            torch.empty(0, device=device)  # a device that there is not is an error here
+        converter.place = place_function(device, pin_memory=pin_memory)
+        context = converter.context if converter.place is None else None
+        super().__init__(client, converter.convert_next, reads_ahead=reads_ahead, context=context)
 
     def _hand_over(self, value: Any) -> Tensors:
         return value if self._streams is None else self._streams.hand_over(value)
@@ -95,25 +96,6 @@ def of_stream(state: Any) -> Any:
     return found
 
 
-class _Copier:
-    """Converts batches, and copies them to a device before the call returns."""
-
-    def __init__(self, converter: TensorConverter, device: Any, pin_memory: bool) -> None:
-        self._converter = converter
-        self._device = device
-        self._pin_memory = pin_memory
-        if device is not None:
-            torch.empty(0, device=device)  # a device that there is not is an error here
-
-    def __call__(self, batch: Batch) -> Tensors:
-        return self._converter.convert_next(batch, self._place)
-
-    def _place(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._pin_memory:
-            tensor = tensor.pin_memory()
-        return tensor if self._device is None else tensor.to(self._device)
-
-
 class _StreamCopier:
     """Copies batches from pinned memory on a stream of its own, one ahead of the step that computes.
 
@@ -132,16 +114,18 @@ class _StreamCopier:
             )
         torch.empty(0, device=self._device)  # a device that there is not is an error here
         self._stream = torch.cuda.Stream(self._device)
+        self._copied: list[torch.Tensor] = []  # of the batch that is converted, by the loop alone
+        converter.place = self._place
+
+    def _place(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._copied.append(tensor.pin_memory().to(self._device, non_blocking=True))
+        return self._copied[-1]
 
     def convert(self, batch: Batch) -> Any:
         copied: list[torch.Tensor] = []
-
-        def place(tensor: torch.Tensor) -> torch.Tensor:
-            copied.append(tensor.pin_memory().to(self._device, non_blocking=True))
-            return copied[-1]
-
+        self._copied = copied
         with torch.cuda.stream(self._stream):
-            value = self._converter.convert_next(batch, place)
+            value = self._converter.convert_next(batch)
             return value, copied, self._stream.record_event()
 
     def hand_over(self, converted: Any) -> Tensors:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.frameworks.sparse_rows import ascends, sorted_columns
+from pydp2.frameworks.sparse_rows import ascends, sorted_rows
 
 
 def csr(rows: Sequence[Sequence[int]], *, binary: bool = False) -> pydp2.Csr:
@@ -19,15 +19,15 @@ def csr(rows: Sequence[Sequence[int]], *, binary: bool = False) -> pydp2.Csr:
 
 
 def test_columns_are_sorted_in_each_row_and_values_go_with_them() -> None:
-    indices, values = sorted_columns(csr([[7, 2], [], [3], [9, 0, 4]]))
-    assert indices.tolist() == [2, 7, 3, 0, 4, 9]
-    assert values.tolist() == [20, 70, 30, 0, 40, 90]
-    assert sorted_columns(csr([[7, 2]], binary=True))[1] is None
+    rows = sorted_rows(csr([[7, 2], [], [3], [9, 0, 4]]))
+    assert rows.indices.tolist() == [2, 7, 3, 0, 4, 9]
+    assert rows.values is not None
+    assert rows.values.tolist() == [20, 70, 30, 0, 40, 90]
+    assert sorted_rows(csr([[7, 2]], binary=True)).values is None
 
 
 @pytest.mark.parametrize("rows", [[], [[]], [[2, 7], [0, 9]], [[], [5], [], [1]]])
 def test_columns_that_ascend_are_not_copied(rows: list[list[int]]) -> None:
     made = csr(rows)
     assert ascends(made.indptr, made.indices)
-    assert sorted_columns(made)[0] is made.indices
-    assert sorted_columns(made)[1] is made.values
+    assert sorted_rows(made) is made
