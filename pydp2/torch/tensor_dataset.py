@@ -8,34 +8,22 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.client.saved_state import beginning_of_pass, check_state
-from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, JobTaken, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.loader import warn_of_dropped_state
-from pydp2.frameworks.shared_service import (
-    LOADER_OPTIONS,
-    START_SECONDS,
-    LoaderKeywords,
-    SharedService,
-    is_address,
-    keep_service,
-    open_service,
-)
-from pydp2.frameworks.worker_passes import PassRecord
+from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords
+from pydp2.frameworks.worker_share import PassRecord, WorkerShares
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 from pydp2.torch.tensor_loader import Loader, of_stream, ranks_of
@@ -91,18 +79,9 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
     With any number of workers, the DataLoader gives the batches that a loader gives, in that order. See docs/torch.md.
     """
 
-    def __init__(
-        self,
-        connect_here: Callable[..., Client],
-        rank: int,
-        world_size: int,
-        conversion: Mapping[str, Any],
-        owner: SharedService | Client | None,
-    ) -> None:
-        self._connect = connect_here
-        self._rank, self._world_size = rank, world_size
+    def __init__(self, shares: WorkerShares, conversion: Mapping[str, Any]) -> None:
+        self._shares = shares
         self._conversion = dict(conversion)
-        self._end = None if owner is None else weakref.finalize(self, owner.close)
         self._record = PassRecord({"pass": 0})  # read by workers
         self._opened: tuple[int, int, Loader] | None = None  # process, number of workers, loader
         self._begun = 0  # iterations in this process
@@ -112,8 +91,8 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         self._iteration = _Iteration()  # the one that has begun, or given a batch, last
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process gets: all but the service and the client of this one."""
-        return self.__dict__ | {"_end": None, "_opened": None, "_iteration": _Iteration()}
+        """Return what another process gets: all but the client of this one."""
+        return self.__dict__ | {"_opened": None, "_iteration": _Iteration()}
 
     def __iter__(self) -> Iterator[Tensors]:
         info = get_worker_info()
@@ -173,11 +152,11 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
             raise ProviderError(str(error)) from None
 
     def _is_made_up(self, batch: Batch | None) -> bool:
-        """Return True if the service has made up ``batch`` because workers are ranks, which get equally many: a loader
-        does not have it. Ranks of the run need it; in buckets others may follow, whose turns it keeps."""
-        if batch is None or self._world_size > 1 or batch.padding < len(batch):
+        """Return True for a batch that a loader does not have. In buckets others may follow, whose turns it keeps."""
+        info = get_worker_info()
+        if info is None or batch is None or batch._resume[1].buckets:
             return False
-        return get_worker_info() is not None and not batch._resume[1].buckets
+        return self._shares.is_made_up(batch, info.num_workers)
 
     def _loader(self, worker: _Worker, start: str = "") -> Loader:
         """Return the loader of this process. Workers that begin at another ``start`` have another job: those of an
@@ -186,17 +165,10 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         if self._opened is not None and self._opened[:2] == opened:
             return self._opened[2]
         job = "" if worker.seed is None else f"-{worker.workers}-workers-{start}"
-        connect_here = partial(
-            self._connect,
-            rank=worker.number * self._world_size + self._rank,
-            world_size=worker.workers * self._world_size,
-            more=job,
-        )
+        connect_here = partial(self._shares.connect, worker.number, worker.workers, job)
         client = connect_here() if worker.seed is None else _connect_once_free(connect_here)
         loader = Loader(client, TensorConverter(client.slots, **self._conversion))
         self._opened = (*opened, loader)
-        if worker.seed is not None:
-            Finalize(loader, loader.close, exitpriority=10)  # the process of a worker runs no other finalizers
         return loader
 
     def __len__(self) -> int:
@@ -270,8 +242,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         if self._opened is not None and self._opened[0] == os.getpid():
             self._opened[2].close()
         self._opened = None
-        if self._end is not None:
-            self._end()
+        self._shares.close()
 
 
 def _check_states(state: Any) -> None:
@@ -348,29 +319,8 @@ def dataset(
     Raises what :func:`pydp2.torch.loader` raises, options of the job when the first batch is asked for.
     """
     check_keywords(dataset, options)
-    if isinstance(files, Stream):
-        raise OptionTypeError(
-            "a dataset connects in each process that reads it, so it cannot take an open stream; give it the list "
-            "and the provider, or the address of a service"
-        )
     if options.pop("reads_ahead", 0):
         raise OptionTypeError("reads_ahead is for a loader: a DataLoader keeps the states of its own workers")
     ranks = ranks_of(options)
-    job = options.pop("job", "default")
-    if ranks.world_size > 1:
-        options.setdefault("last_batch", "pad")
     conversion = {"index_dtype": index_dtype, "nested": nested, "pad": pad, "pad_to": pad_to}
-    if is_address(files, provider):
-        return Dataset(partial(_connect, files, job, dict(options)), *ranks[:2], conversion, None)
-    of_job = {key: value for key, value in options.items() if key in JOB_OPTIONS}
-    rest: dict[str, Any] = {key: value for key, value in options.items() if key not in JOB_OPTIONS}
-    address, service = open_service(files, provider, ranks, job=job, **rest)
-    connect_here = partial(_connect, address, job, of_job | {"timeout": START_SECONDS})
-    keeper = keep_service(address, ranks, job=job) if service is None else service
-    return Dataset(connect_here, *ranks[:2], conversion, keeper)
-
-
-def _connect(
-    address: str | os.PathLike[str], job: str, options: Mapping[str, Any], *, rank: int, world_size: int, more: str
-) -> Client:
-    return connect(address, job=job + more, rank=rank, world_size=world_size, **options)
+    return Dataset(WorkerShares(files, provider, ranks, **options), conversion)
