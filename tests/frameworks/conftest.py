@@ -1,15 +1,45 @@
-"""One service for the tests of a file: each stream over it is a job of its own."""
+"""What the tests of loaders share: a service for those of a file, in which each stream is a job of its own, and the
+passes of workers in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
+from typing import Any
 
 import pytest
 
 import pydp2
+from pydp2.frameworks.worker_passes import WorkerPasses
 from tests.runs import NUMBERS, NUMBERS_OPTIONS, eventually, processes
 
 FILES = [str(n) for n in range(8)]
+_epochs = count()
+
+
+def samples(batch: pydp2.Batch) -> list[int]:
+    """The numbers of a batch, without what only fills it up."""
+    found: list[int] = batch[0].tolist()
+    return found[: len(batch) - batch.padding]
+
+
+def in_turn(passes: WorkerPasses, workers: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Give the batches of a pass as a loader with ``workers`` processes takes them, in this process."""
+    epoch = f"epoch {next(_epochs)}"
+    shares = [passes.read(worker, workers, epoch, with_state=True) for worker in range(workers)]
+    try:
+        while shares:
+            for share in list(shares):
+                try:
+                    batch, state = next(share)
+                except StopIteration:
+                    shares.remove(share)
+                else:
+                    assert state is not None
+                    yield samples(batch), state
+    finally:
+        for share in shares:
+            share.close()
 
 
 @pytest.fixture(scope="module")

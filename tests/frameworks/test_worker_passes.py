@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -15,12 +15,13 @@ import pytest
 import pydp2
 from pydp2.errors import ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.shared_service import Ranks
-from pydp2.frameworks.worker_passes import PassRecord, WorkerPasses
+from pydp2.frameworks.worker_passes import WorkerPasses
+from pydp2.frameworks.worker_share import PassRecord
 from tests.conftest import wait_until
-from tests.runs import NUMBERS, NUMBERS_OPTIONS
+from tests.runs import NUMBERS_OPTIONS
 from tests.warm_starts import run_program
 
-from .conftest import FILES
+from .conftest import FILES, in_turn, samples
 
 Samples = list[int]
 _numbers = count()
@@ -40,44 +41,10 @@ print(json.dumps(seen))
 """
 
 
-def samples(batch: pydp2.Batch) -> Samples:
-    return batch[0].tolist()[: len(batch) - batch.padding]
-
-
-def in_turn(passes: WorkerPasses, workers: int) -> Iterator[tuple[Samples, dict[str, Any]]]:
-    """Give the batches of a pass as a loader with ``workers`` processes takes them, in this process."""
-    epoch = f"epoch {next(_numbers)}"
-    shares = [passes.read(worker, workers, epoch, with_state=True) for worker in range(workers)]
-    try:
-        while shares:
-            for share in list(shares):
-                try:
-                    batch, state = next(share)
-                except StopIteration:
-                    shares.remove(share)
-                else:
-                    assert state is not None
-                    yield samples(batch), state
-    finally:
-        for share in shares:
-            share.close()
-
-
 @pytest.fixture
 def passes(service: pydp2.Service) -> WorkerPasses:
     """Passes of a job of their own."""
     return WorkerPasses(service.address, None, Ranks(), job=f"job {next(_numbers)}", **NUMBERS_OPTIONS)
-
-
-def test_workers_in_turn_give_the_batches_of_one_client_pass_after_pass(
-    provider: str, expected: list[list[Samples]]
-) -> None:
-    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **NUMBERS_OPTIONS)
-    try:
-        for each, workers in zip(expected, (1, 3, 2), strict=True):
-            assert [found for found, _ in in_turn(passes, workers)] == each
-    finally:
-        passes.close()
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3), (3, 2)])
@@ -127,19 +94,6 @@ def test_a_state_of_workers_is_one_of_a_client_and_the_other_way_round(
     assert [found for found, _ in in_turn(passes, 2)] == expected[0][4:]
 
 
-def test_the_share_of_each_rank_does_not_depend_on_the_number_of_its_workers(service: pydp2.Service) -> None:
-    found = {}
-    for workers in (1, 2):
-        ranks = [
-            WorkerPasses(service.address, None, Ranks(rank, 2, 2, "run"), job=f"{workers}", **NUMBERS_OPTIONS)
-            for rank in range(2)
-        ]
-        shares = [in_turn(passes, workers) for passes in ranks]
-        in_step = list(zip(*shares, strict=True))
-        found[workers] = [[share[0] for share in step if share[0]] for step in in_step]
-    assert [step for step in found[1] if step] == [step for step in found[2] if step]
-
-
 def test_the_rank_that_has_the_service_keeps_it_for_slower_ones_although_nobody_closes_it(
     provider: str, tmp_path: Path, expected: list[list[Samples]]
 ) -> None:
@@ -171,7 +125,7 @@ def test_a_pass_whose_iterator_is_kept_has_no_job_once_the_next_one_begins(
         kept.append(passes.read(0, 1, f"pass {number}", with_state=False))
         assert samples(next(kept[-1])[0])
         assert wait_until(
-            lambda: len([job for job in service.stats()["jobs"] if job.startswith(f"{passes._job} ")]) == 1
+            lambda: len([job for job in service.stats()["jobs"] if job.startswith(f"{passes._shares.job} ")]) == 1
         )
     with pytest.raises(ClientUseError, match="closed"):
         next(kept[0])
@@ -196,6 +150,17 @@ def test_a_copy_in_another_process_reads_the_same_passes(provider: str, expected
         passes.close()
 
 
+def test_a_state_is_loaded_while_workers_of_another_process_still_read_what_was_left(
+    passes: WorkerPasses, expected: list[list[Samples]]
+) -> None:
+    older = in_turn(copy.deepcopy(passes), 2)
+    (_, state), _ = next(older), next(older)
+    passes.load_state_dict(state)
+    assert [found for found, _ in in_turn(passes, 2)] == expected[0][1:]
+    assert next(older)[0] == expected[0][2]
+    older.close()
+
+
 def test_bounds_of_buckets_that_a_pass_found_hold_in_the_next(provider_file: Callable[[str], str]) -> None:
     sequences = provider_file("""
         @provider(input_types=[integer_value_sequence(100)], pool_size=60)
@@ -218,13 +183,9 @@ def test_bounds_of_buckets_that_a_pass_found_hold_in_the_next(provider_file: Cal
         passes.close()
 
 
-def test_what_cannot_be_read_is_refused_when_it_is_made(provider: str) -> None:
-    with pytest.raises(OptionError, match="share"):
+def test_a_share_that_is_not_that_of_a_rank_is_refused(provider: str) -> None:
+    with pytest.raises(OptionError, match="a loader takes its workers in turn, so each has a rank"):
         WorkerPasses(FILES, provider, Ranks(), job="train", share="dynamic", **NUMBERS_OPTIONS)
-    with pytest.raises(OptionError, match="batch_size"):
-        WorkerPasses(FILES, provider, Ranks(), job="train", batch_size=0)
-    with pydp2.load(FILES, provider, workers=1, **NUMBERS_OPTIONS) as data, pytest.raises(OptionError, match="address"):
-        WorkerPasses(data, None, Ranks(), job="train")  # type: ignore[arg-type]
 
 
 def test_the_state_of_another_stream_is_refused_where_it_is_loaded(
@@ -234,22 +195,6 @@ def test_the_state_of_another_stream_is_refused_where_it_is_loaded(
         state = data.state_dict()
     with pytest.raises(StateMismatch, match="batch_size"):
         passes.load_state_dict(state)
-
-
-@pytest.mark.parametrize("done", [0, 3])
-def test_changed_code_that_yields_the_same_samples_is_allowed_in_all_workers(
-    provider_file: Callable[[str], str], expected: list[list[Samples]], done: int
-) -> None:
-    with pydp2.load(FILES, provider_file(NUMBERS), workers=1, **NUMBERS_OPTIONS) as data:
-        states = [data.state_dict(), *(data.state_dict() for _ in data)]
-    code = provider_file(NUMBERS + "# a comment\n")
-    passes = WorkerPasses(FILES, code, Ranks(), job="train", workers=1, **NUMBERS_OPTIONS)
-    try:
-        passes.load_state_dict(states[done], allow=["provider_source"])
-        assert [found for found, _ in in_turn(passes, 2)] == expected[0][done:]
-        assert [found for found, _ in in_turn(passes, 2)] == expected[1]
-    finally:
-        passes.close()
 
 
 def test_all_workers_of_a_pass_begin_it_alike_also_if_one_has_found_bounds_meanwhile() -> None:

@@ -84,7 +84,8 @@ def arrays_of(file: Path) -> dict[str, Any]:
     """What is in a file of numpy; of the state of the data, the place."""
     with np.load(file) as arrays:
         found: dict[str, Any] = {name: arrays[name].tobytes() for name in arrays}
-    return found | {"data": without_checksums(json.loads(found["data"]))}
+    place = "data" if "data" in found else "place"
+    return found | {place: without_checksums(json.loads(found[place]))}
 
 
 def without_checksums(state: Any) -> Any:

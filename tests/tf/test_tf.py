@@ -1,7 +1,7 @@
 """Batches as TensorFlow's tensors, through tf.data, and in Keras.
 
-``pip install -e '.[test]' -r tests/tf/requirements.txt && pytest tests/tf``; skipped where TensorFlow or Keras is not
-installed. Keras is also tried with torch and JAX where these are installed.
+``pip install -e '.[test]' -r tests/tf/requirements.txt && pytest tests/tf tests/frameworks``; skipped where TensorFlow
+or Keras is not installed. Keras is also tried with torch and JAX where these are installed.
 """
 
 from __future__ import annotations
@@ -339,28 +339,6 @@ def test_a_pass_that_keras_only_looked_at_begins_again_with_set_epoch(numbers: s
             assert [value[0].tolist() for value in data] == expected
 
 
-def test_a_loop_of_keras_that_was_interrupted_goes_on_in_the_next(
-    numbers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C while it waits, for the second value or a later one."""
-    passes = keras_passes(numbers, 2)
-    for had in (1, 4):
-        with pydp2.keras.loader(FILES, numbers, x=0, **OPTIONS) as data:
-            seen, one = [], iter(data)
-            seen += [next(one)[0].tolist() for _ in range(had)]
-            with monkeypatch.context() as patched:
-                patched.setattr(pydp2.keras.KerasLoader, "_take", interrupted)
-                with pytest.raises(KeyboardInterrupt):
-                    next(one)
-            seen += [value[0].tolist() for value in data]
-            assert seen == passes[0]
-            assert [value[0].tolist() for value in data] == passes[1]
-
-
-def interrupted(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def test_an_older_loop_of_keras_neither_takes_from_a_newer_one_nor_ends_it(numbers: str) -> None:
     passes = keras_passes(numbers, 1)
     with pydp2.keras.loader(FILES, numbers, x=0, **OPTIONS) as data:
@@ -415,24 +393,7 @@ def test_an_error_of_the_data_has_its_text(provider_file: Callable[[str], str]) 
             next(running)
 
 
-def test_several_ranks_read_from_a_service_that_is_given(numbers: str) -> None:
-    with pydp2.launch(FILES, numbers, workers=1) as service:
-        options = {key: value for key, value in OPTIONS.items() if key != "workers"}
-        ranks = [pydp2.tf.loader(service.address, rank=rank, world_size=2, **options) for rank in range(2)]
-        steps = list(zip(*(each.dataset() for each in ranks), strict=True))
-        for each in ranks:
-            each.close()
-    found = [batch[0].numpy().tolist() for step in steps for batch in step]
-    expected = whole(numbers, 1)[0]
-    assert found[: len(expected) - 1] == expected[:-1]
-
-
 def test_ranks_that_nobody_has_started_need_a_service(numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for make in (pydp2.tf.loader, pydp2.keras.loader):
-        with pytest.raises(OptionError, match=r"rank=0 and world_size=2 were given.*pydp2 serve"):
-            make(FILES, numbers, x=0, rank=0, world_size=2, **OPTIONS)
-        with pytest.raises(OptionError, match="rank and world_size belong together"):
-            make(FILES, numbers, x=0, world_size=2, **OPTIONS)
     cluster = {"cluster": {"worker": ["10.0.0.1:99", "10.0.0.2:99"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(OptionError, match=r"1 of 2 ranks run on this machine.*pydp2 serve"):
@@ -524,17 +485,6 @@ def test_two_processes_of_a_framework_share_one_service(numbers: str, tmp_path: 
         assert len(first) == len(second), "all take equally many steps"
         found = [batch for step in zip(first, second, strict=True) for batch in step]
         assert found[: len(expected) - 1] == expected[:-1]
-
-
-def test_changed_code_that_yields_the_same_samples_is_allowed_with_keras(provider_file: Callable[[str], str]) -> None:
-    code = provider_file(NUMBERS)
-    with pydp2.keras.loader(FILES, code, x=0, **OPTIONS) as data:
-        state = data.state_dict()
-        found = [step[0].tolist() for step in data]
-    provider_file(NUMBERS + "# a comment\n")
-    with pydp2.keras.loader(FILES, code, x=0, **OPTIONS) as data:
-        data.load_state_dict(state, allow=["provider_source"])
-        assert [step[0].tolist() for step in data] == found
 
 
 def test_keras_takes_sequences_padded_and_sparse_slots_as_matrices(kinds: str) -> None:

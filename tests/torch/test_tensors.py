@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -224,3 +227,27 @@ def test_a_batch_moves_itself_where_a_loop_of_torch_moves_what_its_loader_gives(
     assert words.to("cpu", non_blocking=True)["pixel"].tolist() == words["pixel"].tolist()  # type: ignore[union-attr]
     if torch.accelerator.is_available():
         assert words.pin_memory()["pixel"].is_pinned()
+
+
+PROGRAM = """
+import sys
+import pydp2
+from pydp2_samples import path
+with pydp2.load("train.list", "digits_provider.process", root=path("digits"), batch_size=9, workers=1) as client:
+    for batch in client:
+        assert "torch" not in sys.modules
+        print(tuple(batch.to("meta")["pixel"].shape))
+        break
+"""
+
+
+def test_a_batch_moves_itself_in_a_program_that_has_imported_no_adapter() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "(9, 64)\n"
+
+
+def test_sequences_are_of_one_class_for_torch_and_paddle_and_pickles_of_before_find_it() -> None:
+    for module in ("pydp2.torch", "pydp2.torch.tensors", "pydp2.frameworks.slot_visitor"):
+        assert importlib.import_module(module).RaggedTensor is RaggedTensor
+        assert importlib.import_module(module).PaddedTensor is PaddedTensor
