@@ -103,7 +103,7 @@ def test_importing_pydp2_imports_nothing_else() -> None:
         ("provider, dense_vector", {"pydp2.api", "pydp2.client", "pydp2.server", "pydp2.transport", "pydp2.order"}),
         (
             "Client, connect, launch, load",
-            {"pydp2.order", "pydp2.host.engine", "pydp2.fluid", "pydp2.mx", "pydp2.reader"},
+            {"pydp2.order.batcher", "pydp2.order.pool", "pydp2.host.engine", "pydp2.fluid", "pydp2.mx", "pydp2.reader"},
         ),
     ],
 )
