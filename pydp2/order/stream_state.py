@@ -159,35 +159,25 @@ class StreamState(StreamPosition):
         return replace(self, point=point, tail=(0, 0))
 
     @classmethod
-    def merge(cls, states: Sequence[StreamState], written: StreamState | None = None, *, dynamic: bool) -> StreamState:
-        """Return the state from which no trainer misses a batch that it has not had.
-
-        ``states``: those of the trainers that came back, at least one; ``written``: of the pass that was under way, as
-        the service wrote it down. ``dynamic``: the trainers share the batches in no fixed order.
-        """
-        # A trainer that has had something of a pass shows that it had begun, and that those before it were over. To ask
+    def merge(cls, states: Sequence[StreamState]) -> StreamState:
+        """Return the state from which no rank misses a batch that it has not had; ``states`` are those of the ranks
+        that came back to a service that was started again, at least one."""
+        # A rank that has had something of a pass shows that it had begun, and that those before it were over. To ask
         # for a pass shows nothing.
         begun = [state.pass_id for state in states if state.batch or state.acknowledged_ahead]
-        if written is not None:
-            begun.append(written.pass_id)
         pass_id = max(begun) if begun else min(state.pass_id for state in states)
-        told = [state for state in states if state.pass_id == pass_id]
-        kept = [] if written is None or written.pass_id != pass_id else [written]
-        known = told + kept
-        batch = (max if dynamic else min)([state.batch for state in told or kept])
-        if kept:  # all ranks had come so far
-            batch = max(batch, kept[0].batch)
-        ahead = {index for state in known for index in state.acknowledged_ahead if index >= batch} if dynamic else ()
-        saved = [state.with_tail_in_point().point for state in known]
+        present = [state for state in states if state.pass_id == pass_id]
+        batch = min(state.batch for state in present)
+        saved = [state.with_tail_in_point().point for state in present]
         points = [point for point in saved if point is not None and point.batch_index <= batch]
         return cls(
             pass_id,
             batch,
-            sorted(ahead),
-            {file: early_end for state in kept + told for file, early_end in state.early_ends.items()},
+            [],
+            {file: early_end for state in present for file, early_end in state.early_ends.items()},
             max(points, key=lambda point: point.batch_index, default=None),
-            joined(state.checksums for state in known),
-            {key: value for state in known for key, value in state.buckets.items()},  # a rank may have had no batch
+            joined(state.checksums for state in present),
+            {key: value for state in present for key, value in state.buckets.items()},  # a rank may have had no batch
         )
 
     # -- as plain data -------------------------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ from pydp2.options.service_spec import ServiceSpec
 from pydp2.server.available_memory import release_free_heap
 from pydp2.server.hosts.host_gateway import HostGateway
 from pydp2.server.scaling import ScalingAdvisor, Totals
-from pydp2.server.sessions.attach import provider_identity
 from pydp2.server.sessions.gateway import ClientGateway
+from pydp2.server.sessions.plan import provider_identity
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.worker_gateway import WorkerGateway
 from pydp2.server.workers.cell_grants import CellGrants

@@ -169,8 +169,8 @@ def draw(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
 
 
 def play(bench: Bench, schedule: Schedule) -> Report:
-    """Each batch once, as the oracle says. Only where a snapshot was torn may several trainers be told that they have
-    to load a state."""
+    """Each batch once, as the oracle says. Only where a snapshot was torn or a job is dynamic may several trainers be
+    told that they have to load a state."""
     stage = Stage(bench, schedule)
     torn = False
     try:
@@ -196,8 +196,9 @@ def play(bench: Bench, schedule: Schedule) -> Report:
     finally:
         stage.close()
     share = schedule.setup["share"]
-    assert not crew.rewound or (torn and share != "one"), f"trainers ({share}) were sent back {crew.rewound} times"
-    notes = [f"{share}: held"] + ["several trainers, snapshot torn: Rewound, went on from a state"] * bool(crew.rewound)
+    may_rewind = share == "dynamic" or (torn and share != "one")
+    assert may_rewind or not crew.rewound, f"trainers ({share}) were sent back {crew.rewound} times"
+    notes = [f"{share}: held"] + [f"{share}: Rewound, went on from a state"] * bool(crew.rewound)
     return Report(stage.kills, stage.figures(crew) | {"batches": batches}, notes)
 
 

@@ -36,8 +36,8 @@ def process(settings, filename):
 WIDTH = 300 * 4 + 8 + 192
 OFF = """
 import pydp2.server.loop
-import pydp2.server.sessions.gateway
-pydp2.server.loop.create_cell_grants = pydp2.server.sessions.gateway.create_shared_pool = lambda *_: None
+import pydp2.server.sessions.resources
+pydp2.server.loop.create_cell_grants = pydp2.server.sessions.resources.create_shared_pool = lambda *_: None
 """
 NO_MEMFD = "import os\ndel os.memfd_create\n"
 HOW: dict[str, Any] = {"batch_size": 16, "seed": 3}

@@ -101,10 +101,9 @@ def test_before_another_pass_nothing_is_known_but_the_bounds_of_buckets(state: S
     assert following.before_pass(state.pass_id).position == {"pass": state.pass_id, "batch": 0}
 
 
-@given(states(), st.booleans())
-def test_of_one_trainer_a_restarted_service_takes_the_state_as_it_is(state: StreamState, dynamic: bool) -> None:
-    merged = StreamState.merge([state], dynamic=dynamic)
-    assert merged.to_dict() == replace(state, acknowledged_ahead=state.acknowledged_ahead if dynamic else []).to_dict()
+@given(states())
+def test_of_one_rank_a_restarted_service_takes_the_state_as_it_is(state: StreamState) -> None:
+    assert StreamState.merge([state]).to_dict() == replace(state, acknowledged_ahead=[]).to_dict()
 
 
 def used(state: StreamState) -> set[int]:
@@ -112,43 +111,25 @@ def used(state: StreamState) -> set[int]:
     return {*range(state.batch), *state.acknowledged_ahead}
 
 
-@given(st.lists(states(passes=1), min_size=1, max_size=4), st.none() | states(passes=1), st.randoms())
-def test_trainers_that_share_batches_lose_none_and_get_none_twice(
-    said: list[StreamState], written: StreamState | None, random: Any
-) -> None:
-    merged = StreamState.merge(said, written, dynamic=True)
-    assert used(merged) == set().union(*map(used, [*said, *([] if written is None else [written])]))
-    random.shuffle(said)
-    again = StreamState.merge(said, written, dynamic=True)
-    assert (again.index, used(again), again.early_ends) == (merged.index, used(merged), merged.early_ends)
-    assert again.checksums.by_file().encode() == merged.checksums.by_file().encode()
-
-
-@given(st.lists(states(passes=1), min_size=1, max_size=4), st.none() | states(passes=1), st.booleans())
-def test_ranks_go_on_at_the_last_of_them_and_from_a_point_that_is_not_beyond(
-    said: list[StreamState], written: StreamState | None, dynamic: bool
-) -> None:
-    merged = StreamState.merge(said, written, dynamic=dynamic)
-    if not dynamic:
-        last = min(state.batch for state in said)
-        assert (merged.batch, merged.acknowledged_ahead) == (max(last, 0 if written is None else written.batch), [])
-    saved = [state.with_tail_in_point().point for state in [*said, written] if state is not None]
+@given(st.lists(states(passes=1), min_size=1, max_size=4))
+def test_ranks_go_on_at_the_last_of_them_and_from_a_point_that_is_not_beyond(said: list[StreamState]) -> None:
+    merged = StreamState.merge(said)
+    assert (merged.batch, merged.acknowledged_ahead) == (min(state.batch for state in said), [])
+    saved = [state.with_tail_in_point().point for state in said]
     known = [point for point in saved if point is not None]
     earlier = [point.batch_index for point in known if point.batch_index <= merged.batch]
     assert (None if merged.point is None else merged.point.batch_index) == max(earlier, default=None)
 
 
-@given(st.lists(states(), min_size=1, max_size=4), st.none() | states(), st.booleans())
-def test_a_pass_had_begun_if_a_trainer_has_had_something_of_it(
-    said: list[StreamState], written: StreamState | None, dynamic: bool
-) -> None:
-    begun = {state.pass_id for state in said if used(state)} | ({written.pass_id} if written is not None else set())
-    merged = StreamState.merge(said, written, dynamic=dynamic)
+@given(st.lists(states(), min_size=1, max_size=4))
+def test_a_pass_had_begun_if_a_rank_has_had_something_of_it(said: list[StreamState]) -> None:
+    begun = {state.pass_id for state in said if used(state)}
+    merged = StreamState.merge(said)
     assert merged.pass_id == (max(begun) if begun else min(state.pass_id for state in said))
     assert merged.early_ends == {
         file: early_end
-        for state in [*said, written]
-        if state is not None and state.pass_id == merged.pass_id
+        for state in said
+        if state.pass_id == merged.pass_id
         for file, early_end in state.early_ends.items()
     }
 

@@ -117,18 +117,14 @@ def test_a_state_that_was_loaded_stays_loaded(restarted: Restarted, alone: list[
         assert [numbered(batch) for batch in data] == alone[0][5:]
 
 
-@pytest.mark.parametrize("share", ["ranks", "dynamic"])
-def test_trainers_of_one_job_get_each_batch_once(restarted: Restarted, alone: list[list[Numbered]], share: str) -> None:
-    places: list[dict[str, Any]] = [{}, {}]
-    if share == "ranks":
-        places = [{"rank": rank, "world_size": 2} for rank in range(2)]
+def test_ranks_of_one_job_get_each_batch_once(restarted: Restarted, alone: list[list[Numbered]]) -> None:
     seen: list[list[Numbered]] = []
     failed: list[Error] = []
     turn = threading.Barrier(2, timeout=50)
 
-    def train(place: dict[str, Any]) -> None:
+    def train(rank: int) -> None:
         try:
-            with pydp2.connect(restarted.address, share=share, **place, **OPTIONS) as data:
+            with pydp2.connect(restarted.address, rank=rank, world_size=2, **OPTIONS) as data:
                 turn.wait()
                 mine = [numbered(batch) for batch in data]
                 turn.wait()  # who is first would let the other have what is left
@@ -137,7 +133,7 @@ def test_trainers_of_one_job_get_each_batch_once(restarted: Restarted, alone: li
             failed.append(error)
             turn.abort()
 
-    threads = [threading.Thread(target=train, args=(place,)) for place in places]
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
     for thread in threads:
         thread.start()
     kills = 0
@@ -147,9 +143,28 @@ def test_trainers_of_one_job_get_each_batch_once(restarted: Restarted, alone: li
     for thread in threads:
         thread.join(50)
     assert not failed, failed
-    assert sorted(one for mine in seen for one in mine) == alone[0]
-    if share == "ranks":
-        assert sorted(seen) == [alone[0][0::2], alone[0][1::2]]
+    assert sorted(seen) == [alone[0][0::2], alone[0][1::2]]
+
+
+def test_dynamic_trainers_load_the_latest_state_and_get_each_batch_after_it_once(
+    restarted: Restarted, alone: list[list[Numbered]]
+) -> None:
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(pydp2.connect(restarted.address, share="dynamic", prefetch=1, **OPTIONS))
+            for _ in range(2)
+        ]
+        streams = [iter(data) for data in clients]
+        before = [numbered(next(stream)) for stream in streams]
+        state = clients[1].state_dict()
+        restarted.again()
+        after: list[Numbered] = []
+        for data, stream in zip(clients, streams, strict=True):
+            with pytest.raises(Rewound, match="load the same state"):
+                list(stream)
+            data.load_state_dict(state)
+            after += [numbered(batch) for batch in data]
+    assert sorted(after) == [batch for batch in alone[0] if batch != before[1]]
 
 
 RANK = """
@@ -378,7 +393,9 @@ def test_a_trainer_learns_that_a_snapshot_is_damaged_and_goes_on_where_it_was(
 def test_trainers_that_cannot_go_on_because_snapshots_are_damaged_are_told_which(
     restarted: Restarted, tmp_path: Path
 ) -> None:
-    with pydp2.connect(restarted.address, share="dynamic", **OPTIONS) as data:
+    with ExitStack() as stack:
+        stack.enter_context(pydp2.connect(restarted.address, job="written down", **OPTIONS))
+        data = stack.enter_context(pydp2.connect(restarted.address, share="dynamic", **OPTIONS))
         stream = iter(data)
         next(stream)
         assert wait_until((tmp_path / "state" / LAST).exists)

@@ -26,9 +26,9 @@ from pydp2.order.snapshot import SnapshotPoint
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.used_word import pack_used
-from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, PassBroken, PassEnded
-from pydp2.server.sessions.rank_registry import GroupOptions
-from pydp2.server.sessions.trainer_group import TrainerGroup
+from pydp2.server.sessions.batches import BatchGroup, CutBatch, PassBroken, PassEnded
+from pydp2.server.sessions.group import TrainerGroup
+from pydp2.server.sessions.membership import GroupOptions
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 
 SLOTS = Slots((integer_value(1 << 20),), ("n",))
@@ -210,15 +210,14 @@ class World:
         """Of the buckets of all batches that trainers were given."""
         self._peers = 0
 
-    def _new(self, *, is_forgetful: bool = False) -> None:
+    def _new(self) -> None:
         length, last_batch, world, dynamic = self._of
         self.numbers = Numbers(length, last_batch)
         self.numbers.plan.order = self._options.order
         self.team = TrainerGroup(
             self.numbers,  # type: ignore[arg-type]
             GroupOptions(
-                name="default", world=world, dynamic=dynamic, lease=LEASE, prefetch_bytes=self._prefetch_bytes,
-                is_forgetful=is_forgetful,
+                name="default", world=world, dynamic=dynamic, lease=LEASE, prefetch_bytes=self._prefetch_bytes
             ),
             on_begin=self.readings.append, on_end=self.ended.append,
             log=lambda text, kind, **how: self.logs.append(text),
@@ -229,20 +228,22 @@ class World:
         return replace(OPTIONS, order="relaxed" if self.relaxed else "strict")
 
     def write(self) -> None:
-        """What is known is written down."""
+        """What is known is written down: nothing of a dynamic job."""
         for trainer in self.trainers:
             self._read_word(trainer)
+        if self.team.registry.dynamic:
+            return
         self.disk = [*self.disk[-1:], msgpack.packb(self.team.snapshot(self._options, {"list": "the same"}).to_plain())]
 
     def crash(self, snapshot: int = -1) -> None:
         """The service is killed and started again from the last ``snapshot``, or the one before (-2). Of what it sent
         last, trainers get a part."""
-        self._new(is_forgetful=snapshot != -1)
+        self._new()
         if len(self.disk) >= -snapshot:
             kept = JobSnapshot.from_plain(msgpack.unpackb(self.disk[snapshot]), self.numbers.length)
             assert kept.stream_identity == {"list": "the same"}
             assert kept.options == self._options
-            self.team.restore(kept, self.now, last=snapshot == -1)
+            self.team.restore(kept, self.now)
         for trainer in self.trainers:
             trainer.away = True
             del trainer.inbox[self.random.randint(0, len(trainer.inbox)) :]
@@ -281,7 +282,7 @@ class World:
 
     def lose_rows(self) -> None:
         """A host is lost, and the rows of batches that wait with it."""
-        self.team.take_up_again()
+        self.team.restart_from_resume_point()
         self.deliver()
         self.serve()
 

@@ -57,14 +57,14 @@ class Side:
         return peer
 
     def pass_time(self, seconds: float) -> None:
-        self.now += seconds
+        self.now = max(self.now, time.monotonic()) + seconds  # peers vanish by the real clock
         self.gateway.receive(self.now)
         self.gateway.watch(self.now)
 
 
 @pytest.fixture(autouse=True)
 def _no_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydp2.server.sessions.gateway.create_shared_pool", lambda _: None)
+    monkeypatch.setattr("pydp2.server.sessions.resources.create_shared_pool", lambda _: None)
 
 
 @pytest.fixture

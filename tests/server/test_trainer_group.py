@@ -378,32 +378,6 @@ def test_a_rank_that_goes_on_by_itself_finds_the_early_ends_that_it_knows() -> N
     assert made.numbers.early_ends == {}, "another pass has its own"
 
 
-def test_a_rank_that_loads_a_state_again_and_has_used_nothing_since_disturbs_nobody() -> None:
-    made, one, other, state = begun_from_a_state(6)
-    assert made.next(other) == 3, "in its hand when it is killed"
-    made.vanish(other)
-    assert [made.next(one), made.next(one), made.next(one)] == [2, 4, None]
-    made.close(one)
-    other = made.come(1)
-    made.begin(other, state)
-    run_out(made, [other])
-    assert made.used() == [(0, 3), (0, 5)]
-    assert made.numbers.begun == [(0, 0), (0, 2)]
-
-
-def test_a_rank_that_goes_back_to_the_same_state_does_not_wait_for_one_that_has_read_on_to_the_end() -> None:
-    made, one, other, state = begun_from_a_state(22)
-    assert [made.next(other) for _ in range(3)] == [3, 5, 7], "it uses two of them"
-    assert [made.next(one) for _ in range(11)] == [*range(2, 22, 2), None]
-    made.vanish(other)
-    made.close(one)
-    other = made.come(1)
-    made.begin(other, state)
-    run_out(made, [other])
-    assert other.used == [(0, number) for number in range(3, 22, 2)]
-    assert made.numbers.begun == [(0, 0), (0, 2), (0, 2)]
-
-
 def test_a_rank_that_has_had_the_pass_and_left_can_load_its_state_after_another_has_gone_back_there() -> None:
     made, one, other, state = begun_from_a_state(6)
     while other.position.pass_id == 0:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pydp2.server.sessions.ranked_delivery import _WINDOW
+from pydp2.server.sessions.delivery import _WINDOW
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World
@@ -165,7 +165,10 @@ def test_no_queue_is_longer_than_its_window_and_the_last_group(seed: int) -> Non
         elif not trainer.over:
             made.next(trainer)
         assert (
-            max(len(made.team.delivery._unclaimed), *(len(m.in_flight) for m in made.team.registry.trainers.values()))
+            max(
+                len(made.team.delivery._unclaimed),
+                *(len(m.flow.in_flight) for m in made.team.registry.trainers.values()),
+            )
             <= window(prefetch) + 1
         )
     assert len(made.team.delivery._ahead) <= 2

@@ -86,28 +86,6 @@ def test_who_loads_the_state_when_the_others_have_had_the_rest_of_its_pass_gets_
     assert other.position.pass_id == 1
 
 
-def test_who_loads_the_state_when_the_others_are_in_the_next_pass_goes_on_there() -> None:
-    made, one, other, state = loaded_by_one_of_two(10, 8)
-    assert read_on(made, one) == [8, 9]
-    made.begin(one)
-    assert made.next(one) == 0
-    made.next(other)
-    made.begin(other, deepcopy(state))
-    assert read_on(made, other) == []
-    made.finish([one, other], 2)
-    assert (one.error, other.error) == (None, None)
-    assert sorted(n for p, n in made.used() if p == 1) == [*range(10)]
-
-
-def test_a_new_process_that_loads_the_state_beside_others_goes_on_where_they_are() -> None:
-    made, one, _, state = loaded_by_one_of_two(10, 8)
-    assert read_on(made, one) == [8, 9]
-    comes = made.come()
-    made.begin(comes, deepcopy(state))
-    assert read_on(made, comes) == []
-    assert comes.error is None
-
-
 def test_a_new_process_that_loads_the_state_and_finds_nobody_has_all_of_its_batches() -> None:
     """All were killed, and started again from the same checkpoint, before their leases were over."""
     made, one, other, state = loaded_by_one_of_two(10, 4)
@@ -120,59 +98,62 @@ def test_a_new_process_that_loads_the_state_and_finds_nobody_has_all_of_its_batc
     assert [n for _, n in comes.used] == [4, 5, 6, 7, 8, 9]
 
 
-def test_a_trainer_of_a_service_that_knew_nothing_is_not_taken_for_one_that_is_known() -> None:
-    """It was connected, and had begun nothing there, when that one was killed, too."""
+@pytest.mark.parametrize("has_had", ["batches", "the end of a pass", "no answer to its state"])
+def test_after_a_restart_a_trainer_that_has_had_an_answer_is_told_to_load_a_state(has_had: str) -> None:
     made = World(10, 1, dynamic=True)
     one, other = begun(made)
-    state = deepcopy(one.position)
-    assert made.next(one) == 0
-    assert [made.next(other) for _ in range(3)] == [2, 3, 5]
-    made.crash(-9)
-    for trainer in (one, other):
-        trainer.inbox.clear()
-    made.next(one)
-    assert isinstance(one.error, Rewound)
-    made.begin(one, state)
-    assert made.next(one) == 0
-    made._come_back(other)
+    state = position_at(4)
+    match has_had:
+        case "batches":
+            assert made.next(other) == 2
+        case "the end of a pass":
+            made.finish([one, other], 1)
+            made.begin(other)
+        case _:
+            assert made.next(other) == 2
+            made.begin(other, deepcopy(state))
     made.write()
     made.crash()
     ask_after_a_kill(made, other)
     assert isinstance(other.error, Rewound)
+    assert not other.lacks, "no state is better than another"
+    made.begin(other, deepcopy(state))
+    assert made.next(other) == 4
 
 
-def test_an_old_snapshot_stays_old_when_it_is_written_down_again() -> None:
+def test_after_a_restart_who_loads_another_state_or_none_is_told_which_one_the_others_have_loaded() -> None:
     made = World(10, 1, dynamic=True)
     one, other = begun(made)
-    old = made.disk[-1]
-    while not (one.over and other.over):
-        for trainer in (one, other):
-            made.receive(trainer) if trainer.waits else None if trainer.over else made.next(trainer)
-    for trainer in (one, other):
-        made.begin(trainer)
     assert (made.next(one), made.next(other)) == (0, 2)
-    made.disk = [old, made.disk[-1]]
-    made.crash(-2)
-    made.write()
     made.crash()
     for trainer in (one, other):
         trainer.inbox.clear()
+        trainer.hand = None
+    new = made.come()
+    made.begin(new)
+    assert made.next(new) == 0, "it knows of nothing that came before"
+    made.begin(one, position_at(2))
+    made.begin(other, position_at(4))
+    for trainer in (new, one):
+        trainer.hand = None
         made.next(trainer)
-        made.receive(trainer)
         assert isinstance(trainer.error, Rewound)
+        assert trainer.lacks
+        made.begin(trainer, position_at(4))
+    for trainer in made.trainers:
+        trainer.used.clear()
+    made.finish([one, other, new], 1)
+    assert made.used() == [(0, n) for n in range(4, 10)]
 
 
-def test_a_state_that_may_have_been_asked_for_before_is_refused_by_a_service_that_knows_nothing() -> None:
-    """Others may have had what follows it, and left: only who loads it once more means to have that again."""
-    made, one, other, state = loaded_by_one_of_two(10, 4)
-    made.next(other)
-    made.begin(other, deepcopy(state))
-    assert made.next(one) == 4
-    made.crash(-9)
-    ask_after_a_kill(made, other)
-    assert isinstance(other.error, Rewound)
-    made.begin(other, deepcopy(state))
-    assert read_on(made, other) == [4, 5, 6, 7, 8, 9]
+def test_after_a_restart_who_was_never_answered_begins_anew() -> None:
+    made = World(10, 1, dynamic=True)
+    made.numbers.is_read = False
+    trainer = made.come()
+    made.begin(trainer)
+    made.crash()
+    made.finish([trainer], 1)
+    assert trainer.used == [(0, n) for n in range(10)]
 
 
 def test_who_is_told_to_load_a_state_and_does_not_is_told_again() -> None:
@@ -186,19 +167,6 @@ def test_who_is_told_to_load_a_state_and_does_not_is_told_again() -> None:
     made.begin(other)
     made.next(other)
     assert isinstance(other.error, Rewound)
-
-
-def test_new_processes_that_load_the_state_after_all_were_killed_with_the_service_have_all_of_its_batches() -> None:
-    made, one, _, state = loaded_by_one_of_two(10, 4)
-    assert [made.next(one), made.next(one)] == [4, 5]
-    made.write()
-    made.crash()
-    made.trainers.clear()
-    comes = [made.come(), made.come()]
-    for trainer in comes:
-        made.begin(trainer, deepcopy(state))
-    made.finish(comes, 1)
-    assert sorted(n for trainer in comes for _, n in trainer.used) == [4, 5, 6, 7, 8, 9]
 
 
 def test_who_came_to_the_others_without_a_state_and_loads_it_goes_back_there_with_them() -> None:
@@ -225,89 +193,6 @@ def test_a_new_process_that_loads_the_state_joins_those_who_came_without_it() ->
     made.finish([plain, comes], 1)
     assert (plain.error, comes.error) == (None, None)
     assert sorted(n for trainer in (plain, comes) for _, n in trainer.used) == [6, 7, 8, 9]
-
-
-def test_a_new_process_with_the_number_of_one_that_is_gone_is_not_taken_for_that_one() -> None:
-    made, one, other, state = loaded_by_one_of_two(10, 4)
-    made.next(other)
-    made.begin(other, deepcopy(state))
-    made.vanish(other)
-    assert made.next(one) == 4
-    wait_for_a_lease(made, one)
-    comes = made.come()
-    assert comes.rank == 0
-    made.begin(comes, deepcopy(state))
-    made.finish([one, comes], 1)
-    assert one.error is None
-
-
-def test_a_pass_that_one_goes_to_is_not_begun_once_more_after_a_restart() -> None:
-    """Another one has had some of it, and left in order."""
-    made = World(10, 1, dynamic=True)
-    late, early = made.come(), made.come()
-    made.set_epoch(early, 3)
-    assert [made.next(early) for _ in range(4)] == [0, 1, 2, 3]
-    made.numbers.is_read = False
-    made.set_epoch(late, 3)
-    made.close(early)
-    made.write()
-    made.crash()
-    late.inbox.clear()
-    made.finish([late], 4)
-    assert late.used == [(3, n) for n in range(4, 10)]
-
-
-def test_an_old_snapshot_tells_nobody_that_a_pass_is_over() -> None:
-    made = World(10, 1, dynamic=True)
-    one, other = begun(made)
-    made.finish([one, other], 1)
-    made.set_epoch(one, 3)
-    made.next(one)
-    made.begin(other, position_at(4))
-    assert made.next(other) == 4
-    made.crash(-2)
-    other.inbox.clear()
-    made.next(other)
-    assert isinstance(other.error, Rewound)
-
-
-def test_an_old_snapshot_does_not_say_which_pass_all_had_ended_before_they_went_to_another() -> None:
-    made = World(10, 1, dynamic=True)
-    one, other = begun(made)
-    made.finish([one, other], 1)
-    old = made.disk[-1]
-    made.begin(other, position_at(4))
-    assert made.next(other) == 4
-    made.disk = [old, made.disk[-1]]
-    made.crash(-2)
-    other.inbox.clear()
-    made.set_epoch(one, 3)
-    made.next(other)
-    assert isinstance(other.error, Rewound)
-
-
-def test_a_trainer_that_comes_back_to_a_restarted_service_after_its_lease_is_told_to_load_a_state() -> None:
-    """The others have gone on, and were given what it had after the snapshot."""
-    made = World(30, 1, dynamic=True)
-    one, other = begun(made)
-    made.write()
-    assert [made.next(other) for _ in range(3)] == [2, 3, 4]
-    made.crash()
-    for trainer in (one, other):
-        trainer.inbox.clear()
-    made.next(one)
-    wait_for_a_lease(made, one)
-    made.next(other)
-    assert isinstance(other.error, Rewound)
-
-
-def test_a_first_request_for_a_state_that_nobody_heard_is_as_good_as_the_next() -> None:
-    made = World(10, 1, dynamic=True)
-    one = made.come()
-    state = position_at(6)
-    one.position, one.loaded, one.origin, one.named, one.run, one.over = state, state.name, state.name, True, 1, False
-    made._ask(one)
-    assert read_on(made, one) == [6, 7, 8, 9]
 
 
 def test_who_comes_back_after_its_lease_goes_on() -> None:
@@ -340,20 +225,6 @@ def test_who_was_away_for_its_lease_before_it_had_anything_of_its_state_takes_no
     assert (comes.error, one.error) == (None, None)
 
 
-def test_a_silent_trainer_is_written_down_once() -> None:
-    made = World(30, 1, dynamic=True)
-    one, silent = begun(made)
-    made.next(silent)
-    due = []
-    for _ in range(9):
-        made.now += LEASE / 3
-        made.beat(one)
-        made.team.check_leases(made.now)
-        due.append(made.team.snapshot_due)
-        made.deliver()
-    assert due.count(True) == 1
-
-
 def test_why_a_relaxed_pass_failed_is_told_after_it_was_cut_off() -> None:
     made = World(2, 2, relaxed=True)
     made.numbers.errors[0] = ProviderError("a file raised")
@@ -369,10 +240,9 @@ def test_why_a_relaxed_pass_failed_is_told_after_it_was_cut_off() -> None:
     assert isinstance(one.error, ProviderError)
 
 
-@pytest.mark.parametrize("dynamic", [True, False])
-def test_a_relaxed_pass_that_was_cut_off_is_not_over_for_who_had_nothing_of_it(dynamic: bool) -> None:
-    made = World(10, 1 if dynamic else 2, dynamic=dynamic, relaxed=True)
-    one, other = made.come(0), made.come(0 if dynamic else 1)
+def test_a_relaxed_pass_that_was_cut_off_is_not_over_for_who_had_nothing_of_it() -> None:
+    made = World(10, 2, relaxed=True)
+    one, other = made.come(0), made.come(1)
     for trainer in (one, other):
         made.begin(trainer)
     assert made.next(one) == 0

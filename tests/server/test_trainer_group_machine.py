@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pydp2.protocol.batch_packing import BATCH_COST
-from pydp2.server.sessions.pass_runner import BatchGroup
-from pydp2.server.sessions.shared_delivery import SharedDelivery
+from pydp2.server.sessions.batches import BatchGroup
+from pydp2.server.sessions.delivery import RankedDelivery, SharedDelivery
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.server.teams import Trainer, World
 
@@ -97,6 +97,7 @@ class Shared(RuleBasedStateMachine):
     def write(self) -> None:
         self.made.write()
 
+    @precondition(lambda self: not self.dynamic)  # its trainers would have to load a state
     @rule()
     def kill_service(self) -> None:
         if self.made.disk:
@@ -139,35 +140,39 @@ class Shared(RuleBasedStateMachine):
             team = self.made.team
             for member in team.registry.trainers.values():
                 assert team.in_pass or member.state is not PassState.IN
-                assert not member.in_flight or member.state in (PassState.BEFORE, PassState.IN)
-                assert member.peer or not member.sent
+                assert not member.flow.in_flight or member.state in (PassState.BEFORE, PassState.IN)
+                assert member.peer or not member.flow.sent
 
     @invariant()
     def few_batches_wait_for_a_rank(self) -> None:
         if self.trainers and not self.dynamic:
             most = 4 + 2 * self.prefetch + 1
-            assert all(len(member.in_flight) <= most for member in self.made.team.registry.trainers.values())
-            assert len(self.made.team.delivery._unclaimed) <= most
+            assert all(len(member.flow.in_flight) <= most for member in self.made.team.registry.trainers.values())
+            if isinstance(self.made.team.delivery, RankedDelivery):
+                assert len(self.made.team.delivery._unclaimed) <= most
 
     @invariant()
     def nobody_is_sent_more_than_it_may_have(self) -> None:
         if self.trainers:
             for member in self.made.team.registry.trainers.values():
-                sent = member.sent_bytes + member.unread_bytes
+                sent = member.flow.sent_bytes + member.flow.unread_bytes
                 assert sent <= max(self.made.team._limit, 2 * BATCH_COST)
-                assert member.sent_bytes == sum(held.cost for held in list(member.in_flight)[: member.sent])
-                assert member.in_flight_bytes == sum(held.cost for held in member.in_flight)
+                assert member.flow.sent_bytes == sum(
+                    held.cost for held in list(member.flow.in_flight)[: member.flow.sent]
+                )
+                assert member.flow.in_flight_bytes == sum(held.cost for held in member.flow.in_flight)
 
     @invariant()
     def the_rows_of_a_batch_are_held_as_long_as_it_is_kept_and_no_longer(self) -> None:
         if self.trainers:
             team = self.made.team
-            kept = [held for member in team.registry.trainers.values() for held in member.in_flight]
+            kept = [held for member in team.registry.trainers.values() for held in member.flow.in_flight]
+            ahead = []
             if isinstance(team.delivery, SharedDelivery):
                 kept += team.delivery._waiting
-            else:
+            elif isinstance(team.delivery, RankedDelivery):
                 kept += [held for group in team.delivery._unclaimed._groups for held in group.values()]
-            ahead = [] if self.dynamic else [one for one in team.delivery._ahead if isinstance(one, BatchGroup)]
+                ahead = [outcome for outcome in team.delivery._ahead if isinstance(outcome, BatchGroup)]
             rows = [held.batch.rows for held in kept] + [cut.rows for one in ahead for cut in one.batches]
             assert {*map(id, rows)} == {*map(id, team.runner.held_rows())}
             assert all(each._holders == 1 for each in rows)

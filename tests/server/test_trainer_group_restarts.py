@@ -19,14 +19,13 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
     used."""
     choose = Random(seed)
     used: list[tuple[int, int]] = []
-    dynamic = made.team.registry.dynamic
-    trainers = {rank: made.come(0 if dynamic else rank) for rank in ranks}
+    trainers = {rank: made.come(rank) for rank in ranks}
     for _ in range(choose.choice([30, 300])):
         rank = choose.choice([*ranks])
         trainer = trainers.get(rank)
         made.now += choose.choice([0.0, 0.1, 1.0])
         if trainer is None:
-            trainers[rank] = made.come(0 if dynamic else rank)
+            trainers[rank] = made.come(rank)
             continue
         act = choose.random()
         if act < 0.03:
@@ -56,7 +55,7 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
             made.next(trainer)
     for rank in ranks:
         if rank not in trainers:
-            trainers[rank] = made.come(0 if dynamic else rank)
+            trainers[rank] = made.come(rank)
     made.finish(trainers.values(), passes, close=True)
     for trainer in trainers.values():
         used += trainer.used
@@ -66,7 +65,7 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
     return used
 
 
-def drawn(seed: int, *, shared: float = 0.4, lengths: Sequence[int] = (0, 1, 3, 10, 40)) -> tuple[Random, World]:
+def drawn(seed: int, *, shared: float = 0.0, lengths: Sequence[int] = (0, 1, 3, 10, 40)) -> tuple[Random, World]:
     """A job, and what its further choices are drawn from; ``shared``: how many of them are dynamic."""
     choose = Random(-seed - 1)
     dynamic = choose.random() < shared
@@ -82,9 +81,8 @@ def everything(made: World) -> list[tuple[int, int]]:
 
 @each_seed(300)
 def test_no_batch_is_lost_or_repeated_whoever_dies(seed: int) -> None:
-    choose, made = drawn(seed)
-    ranks = range(choose.choice([1, 2, 3]) if made.team.registry.dynamic else made.team.registry.world)
-    used = run(made, seed, ranks, snapshot=-1, passes=3, kills=True)
+    _, made = drawn(seed)
+    used = run(made, seed, range(made.team.registry.world), snapshot=-1, passes=3, kills=True)
     assert sorted(used) == everything(made)
 
 
@@ -100,14 +98,7 @@ def test_a_job_of_one_rank_needs_nothing_written_down(seed: int) -> None:
 def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
     _, made = drawn(seed)
     try:
-        used = run(
-            made,
-            seed,
-            range(3 if made.team.registry.dynamic else made.team.registry.world),
-            snapshot=-2,
-            passes=3,
-            kills=False,
-        )
+        used = run(made, seed, range(made.team.registry.world), snapshot=-2, passes=3, kills=False)
     except Rewound:
         return
     assert sorted(used) == everything(made)
@@ -117,10 +108,9 @@ def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) 
 def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
     """Unless a rank that had all of its passes left: nobody knows that any more, so the others wait for it, and the
     log names it."""
-    _, made = drawn(seed, shared=0.6, lengths=(1, 3, 10, 40))
-    ranks = range(3 if made.team.registry.dynamic else made.team.registry.world)
+    _, made = drawn(seed, lengths=(1, 3, 10, 40))
     try:
-        used = run(made, seed, ranks, snapshot=-9, passes=3, kills=False)
+        used = run(made, seed, range(made.team.registry.world), snapshot=-9, passes=3, kills=False)
     except Rewound:
         return
     except NoEnd:
@@ -180,43 +170,6 @@ def test_a_rank_that_comes_back_after_another_loaded_a_state_is_told() -> None:
     trainers[1].inbox.clear()
     made.next(trainers[1])
     assert isinstance(trainers[1].error, Rewound)
-
-
-def test_a_trainer_whose_connection_was_cut_before_the_service_died_keeps_what_it_has_had() -> None:
-    made = World(40, 1, dynamic=True)
-    trainers = [made.come(), made.come()]
-    for trainer in trainers:
-        made.begin(trainer)
-    seen = [[made.next(trainer)] for trainer in trainers]
-    cut = made.team.registry.by_peer(trainers[1].peer)
-    assert cut is not None
-    made.team.connection_lost(cut, made.now)
-    made.deliver()
-    made.crash()
-    for trainer in trainers:
-        trainer.inbox.clear()
-    assert made.next(trainers[0]) is None  # it asks first, and waits for the other
-    seen[1].append(made.next(trainers[1]))
-    for _ in range(60):
-        for mine, trainer in zip(seen, trainers, strict=True):
-            mine.append(made.receive(trainer) if trainer.waits else None if trainer.over else made.next(trainer))
-    assert [trainer.error for trainer in trainers] == [None, None]
-    assert sorted(n for mine in seen for n in mine if n is not None) == [*range(40)]
-
-
-def test_dynamic_what_a_trainer_used_before_it_left_does_not_come_again_after_a_kill() -> None:
-    """Only what is written down says so: the trainer that comes back has not had these batches."""
-    made = World(40, 1, dynamic=True)
-    slow, quick = made.come(), made.come()
-    made.begin(slow)
-    made.begin(quick)
-    assert made.next(slow) == 0
-    used = [made.next(quick) for _ in range(6)]
-    made.close(quick)
-    made.write()
-    made.crash()
-    made.finish([slow], 1)
-    assert sorted(used + [n for _, n in slow.used]) == [*range(40)]
 
 
 def begun(made: World) -> list[Trainer]:
@@ -345,26 +298,3 @@ def test_a_rank_that_was_not_told_of_the_end_is_told_when_the_others_have_left(p
     assert len(made.numbers.begun) == begun, "nothing begins anew"
     made.close(second)
     assert not made.team.awaits_ranks
-
-
-def test_dynamic_a_service_that_was_started_again_waits_for_trainers_when_others_leave() -> None:
-    made = World(4, 1, dynamic=True)
-    trainers = [made.come(), made.come()]
-    made.finish(trainers, 1)
-    made.crash()
-    made.close(trainers[0])
-    made.finish(trainers[1:], 2)
-    assert trainers[1].error is None
-    assert [n for p, n in trainers[1].used if p == 1] == [*range(4)]
-
-
-def test_dynamic_a_service_that_was_started_again_does_not_wait_for_trainers_that_left() -> None:
-    made = World(4, 1, dynamic=True)
-    trainers = [made.come(), made.come()]
-    made.finish(trainers, 1)
-    made.crash()
-    for trainer in trainers:
-        made.close(trainer)
-    assert not made.team.awaits_ranks
-    late = made.come()
-    assert late.position.pass_id == 0

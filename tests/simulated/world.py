@@ -33,7 +33,7 @@ from pydp2.options.tables import job_options
 from pydp2.server import loop as server_loop
 from pydp2.server.hosts import host_gateway
 from pydp2.server.loop import Server
-from pydp2.server.sessions import gateway
+from pydp2.server.sessions import gateway, peers, resources
 from pydp2.server.snapshots import state_dir
 from pydp2.transport import compression, shared_region
 
@@ -102,7 +102,7 @@ class World:
         """Put clock and network in the place of the real ones."""
         patch = self._patch
         for module in (
-            server_loop, gateway, agent_module, watchdog, client_module, connection, reconnect, row_fetcher,
+            server_loop, gateway, peers, agent_module, watchdog, client_module, connection, reconnect, row_fetcher,
         ):  # fmt: skip
             patch(module, "time", self.network.clock)
         for module in (server_loop, agent_module, reconnect):
@@ -122,9 +122,9 @@ class World:
         patch(client_module, "_LONG_STEP", float("inf"))  # its thread for the next batch would run beside the others
         patch(compression, "MIN_FRAME_BYTES", 1)
         patch(compression, "_WORTH", -1)  # small frames may become twice as large
-        patch(gateway, "_READ_AHEAD", self.case.budget)
-        patch(gateway, "_READ_AHEAD_WORKER", 0)
-        patch(gateway, "create_shared_pool", lambda slots: None)
+        patch(resources, "_READ_AHEAD", self.case.budget)
+        patch(resources, "_READ_AHEAD_WORKER", 0)
+        patch(resources, "create_shared_pool", lambda slots: None)
         patch(shared_region.SharedRegion, "_map_shared", lambda *_: None)  # nobody is on the same machine
 
     def _connect_host(self, context: Any, address: str, **options: Any) -> Line:

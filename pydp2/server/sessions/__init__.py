@@ -1,5 +1,4 @@
-"""Serve trainers: their jobs, the batches of each pass, and which trainer gets which of them.
-
-``pass_runner`` cuts the batches of a pass; ``trainer_group`` hands them to the trainers of a job; ``job_session`` is
-one job with both; ``gateway`` has the jobs of a service. The rules stand in docs/order.md, "Ranks".
+"""Jobs and their trainers: ``agreement`` decides where they go on, ``membership`` knows who takes part, ``pass_runner``
+cuts the batches of a pass, ``delivery`` hands them to trainers, ``group`` joins these, ``session`` is one job. The
+``gateway`` accepts clients and opens jobs, with the ``peers`` that are connected and the ``resources`` that all share.
 """

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from hashlib import blake2b
-from typing import Any
 
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError
-from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.options.tables import JobOptions, job_options, place_options
-from pydp2.order.random_bits import ORDER_VERSION
 from pydp2.protocol import messages as m
 from pydp2.server.available_memory import POOL_OVERHEAD, SERVER_BASE_BYTES, AvailableMemory
-from pydp2.server.cache.disk_messages import CacheOrigin, cache_key
-from pydp2.server.cache.file_format import FORMAT_VERSION
-from pydp2.server.sessions.bucket_options import parse_bucket_options
-from pydp2.server.sessions.bucket_options import stream_identity as bucket_identity
-from pydp2.server.sessions.pass_runner import JobPlan
 
-_PLAN_OPTIONS = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
-_SERVICE_FIELDS = ("order_version", "list", "args", "is_train", "on_error", *_PLAN_OPTIONS)
 _TRAINER_OPTIONS = ("prefetch", "lease")  # what each trainer of a job may say for itself
 _BATCHES_IN_FLIGHT = 4  # batches at a trainer and the service beside those that it has asked for ahead
 _SESSION_BYTES = 64  # characters
@@ -68,9 +56,9 @@ def check_memory(
             f"the service has {len(others)} jobs, and the limit is {_MAX_JOBS}; wait until one of them is over, "
             f"or start a second service for {job!r}"
         )
-    beside = sum(_in_flight_bytes(each, schema) for each in (given, *others.values()))
+    beside = sum(_in_flight_bytes(job, schema) for job in (given, *others.values()))
     beside += SERVER_BASE_BYTES * spec.workers
-    beside += int((POOL_OVERHEAD - 1) * sum(each.pool_bytes for each in (given, *others.values())))
+    beside += int((POOL_OVERHEAD - 1) * sum(job.pool_bytes for job in (given, *others.values())))
     need = spec.memory_limit + given.pool_bytes + beside
     rest = f"with {beside} bytes for workers={spec.workers}, batches under way and room in pools, "
     remedy = f", or {have.remedy}" if have.remedy else ""
@@ -114,48 +102,3 @@ def check_same_options(job: str, first: JobOptions, given: JobOptions, ending: s
         raise OptionError(
             f"job {job!r} runs with other options: {'; '.join(wrong)}; all ranks must give the same ones{ending}"
         )
-
-
-def job_plan(given: JobOptions, schema: Schema) -> JobPlan:
-    """Return the plan of a job with the options ``given``."""
-    shuffle = schema.shuffle if given.shuffle is None else given.shuffle
-    buckets = parse_bucket_options(given, schema.slots)
-    return JobPlan(shuffle=shuffle, buckets=buckets, **{name: getattr(given, name) for name in _PLAN_OPTIONS})
-
-
-def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> dict[str, Any]:
-    """Return what the stream of a job depends on, by name: a state is only good where all of it is the same."""
-    declared = schema.to_wire()
-    return {
-        "order_version": ORDER_VERSION,
-        "list": files.fingerprint(),
-        "provider_source": source,
-        "args": blake2b(spec.args, digest_size=8).hexdigest(),
-        "is_train": spec.is_train,
-        "on_error": "skip" if spec.skip_errors else "raise",
-        **{name: getattr(plan, name) for name in ("shuffle", *_PLAN_OPTIONS)},
-        **{name: declared[name] for name in declared if name not in ("shuffle", "slots")},
-        "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
-        **bucket_identity(plan.buckets, schema.slots),
-    }
-
-
-def provider_identity(
-    given: JobOptions, schema: Schema, spec: ServiceSpec, files: FileList, source: str
-) -> dict[str, Any]:
-    """Return that part of the identity of a job's stream that follows from its provider. Raises OptionError if the
-    options do not suit the slots."""
-    identity = stream_identity(job_plan(given, schema), schema, spec, files, source)
-    return {name: value for name, value in identity.items() if name not in _SERVICE_FIELDS}
-
-
-def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> CacheOrigin:
-    """Return what the cache on disk has to tell apart: all that decides what a provider yields for a file. Options
-    of the job and levels of the pool are not in it, because they decide what becomes of samples later."""
-    declared = schema.to_wire()
-    told = {name: declared[name] for name in ("slots", "check", "check_fail_continue", "weighted")}
-    key = cache_key(
-        FORMAT_VERSION, source, spec.provider, blake2b(spec.args, digest_size=16).digest(), spec.is_train,
-        list(spec.input_order), spec.root, told, sys.byteorder,
-    )  # fmt: skip
-    return CacheOrigin(key, spec.provider, files, spec.root, schema.slots, schema.weighted)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.batch_rows import BatchRows
 from pydp2.data.rowstore.cells import CellStore
@@ -20,83 +19,24 @@ from pydp2.data.rowstore.host_rows import HostRowStore
 from pydp2.data.rowstore.mixed import MixedStore
 from pydp2.data.rowstore.shared_heap import PassRows
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import Error, NotRepeatable
+from pydp2.errors import NotRepeatable
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.cached_pass import CachedPassBatcher
 from pydp2.order.file_order import block_length, files_in_order
-from pydp2.order.plan import UNBOUNDED, BucketPlan, PassPlan
+from pydp2.order.plan import UNBOUNDED, PassPlan
 from pydp2.order.sample_source import FileFailure
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.order.stream_state import StreamState
-from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.protocol.early_ends import EarlyEnds, by_file
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_counts import CountingBatcher
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
-from pydp2.server.sessions.bucket_options import begin_buckets
+from pydp2.server.sessions.batches import BatchGroup, CutBatch, PassBroken, PassEnded
 from pydp2.server.sessions.padding import PaddingStats
+from pydp2.server.sessions.plan import JobPlan, begin_buckets
 
 _PULLS_PER_CALL = 32  # batches cut in one call
-
-
-@dataclass(frozen=True, slots=True)
-class JobPlan:
-    """Options of a job that the order depends on."""
-
-    batch_size: int
-    seed: int
-    shuffle: bool
-    order: str
-    interleave: int
-    pool_bytes: int
-    last_batch: str
-    buckets: BucketPlan | None = None
-
-
-class CutBatch(NamedTuple):
-    """Batch that was cut, and its rows. ``cost``: the bytes that it counts as long as it is kept, for its columns and
-    for what is known of it."""
-
-    cut: BatchCut
-    rows: BatchRows
-    bucket: dict[str, Any]
-    cost: int
-
-    @classmethod
-    def of(cls, cut: BatchCut, rows: BatchRows, bucket: dict[str, Any]) -> CutBatch:
-        """Return the batch that was cut as ``cut``."""
-        return cls(cut, rows, bucket, rows.padded_bytes + BATCH_COST)
-
-
-class BatchGroup(NamedTuple):
-    """Batches that go out together, one for each rank, at the end of a pass maybe fewer.
-
-    ``after``: the state of a trainer that has used its batch of the group. ``checksums_before``: of files that were
-    read before the point of that state, since the point before.
-    """
-
-    batches: list[CutBatch]
-    after: StreamState
-    checksums_before: LoggedChecksums = NO_CHECKSUMS
-
-
-@dataclass(frozen=True, slots=True)
-class PassEnded:
-    """The pass is over. ``is_empty``: no file of it had a sample, good or bad."""
-
-    batches: int
-    samples: int
-    dropped: int
-    uniform: bool
-    is_empty: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PassBroken:
-    """The pass failed."""
-
-    error: Error
 
 
 class PassRunner:

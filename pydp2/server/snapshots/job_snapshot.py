@@ -45,8 +45,7 @@ class JobSnapshot:
     """Job as it is written down. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the
     state that its generation began with; ``begun_from_state``: the ranks that began from it; ``running``: the state of
     the pass under way; ``previous_pass``: the pass that all had ended before, -1: none; ``errors``: of passes that
-    failed; ``buckets``: bounds of buckets of all passes, once they are known. ``is_stale``: it was read from a snapshot
-    that was not the last, and nothing has told since where to go on."""
+    failed; ``buckets``: bounds of buckets of all passes, once they are known."""
 
     name: str
     world: int
@@ -60,7 +59,6 @@ class JobSnapshot:
     errors: dict[int, Error] = field(default_factory=dict)
     previous_pass: int = -1
     buckets: dict[str, Any] = field(default_factory=dict)
-    is_stale: bool = False
 
     @property
     def is_cut_off(self) -> bool:
@@ -84,7 +82,6 @@ class JobSnapshot:
             "begun_from_state": self.begun_from_state,
             "previous_pass": self.previous_pass,
             "buckets": self.buckets,
-            "stale": self.is_stale,
             "errors": [[pass_id, to_wire(error)] for pass_id, error in self.errors.items()],
             "running": None if self.running is None else self.running.to_dict(),
         }
@@ -108,7 +105,6 @@ class JobSnapshot:
                 None if running is None else StreamState.from_dict(running, files=files),
                 {check_int(pass_id): from_wire(error) for pass_id, error in plain.get("errors", [])},
                 check_int(plain.get("previous_pass", -1), -1), dict(plain.get("buckets", {})),
-                bool(plain.get("stale", False)),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError, Error) as error:
             raise StateMismatch(

@@ -16,19 +16,19 @@ from pydp2.server.snapshots.state_dir import StateDir
 
 
 class _Trainers(Protocol):
-    """Trainers of a job, as :class:`pydp2.server.sessions.trainer_group.TrainerGroup` has them."""
+    """Trainers of a job, as :class:`pydp2.server.sessions.group.TrainerGroup` has them."""
 
     def snapshot(self, options: JobOptions, identity: dict[str, Any]) -> JobSnapshot:
         """Return what is written down of the job."""
         ...
 
-    def restore(self, snapshot: JobSnapshot, now: float, *, last: bool) -> None:
-        """Be the job that was written down; ``last``: nothing was written after it."""
+    def restore(self, snapshot: JobSnapshot, now: float) -> None:
+        """Be the job that was written down."""
         ...
 
 
 class SnapshottedJob(Protocol):
-    """Job that can be written down, as :class:`pydp2.server.sessions.job_session.JobSession` can."""
+    """Job that can be written down, as :class:`pydp2.server.sessions.session.JobSession` can."""
 
     @property
     def options(self) -> JobOptions:
@@ -66,11 +66,6 @@ class Snapshotter:
         return self._state is not None
 
     @property
-    def is_forgetful(self) -> bool:
-        """True if the last snapshot of a service before this one could not be read."""
-        return self._state is not None and not self._state.intact
-
-    @property
     def loss(self) -> str:
         """Reason why the service cannot go on from that one, for trainers; empty if it can."""
         return "" if self._state is None else self._state.loss
@@ -95,6 +90,8 @@ class Snapshotter:
         assert self._state is not None
         for plain in self._found:
             snapshot = JobSnapshot.from_plain(plain, files)
+            if snapshot.options.share == "dynamic":  # from a release that wrote them
+                continue
             job_session = opens(snapshot)
             if wrong := differences(snapshot.stream_identity, _plain(job_session.stream_identity)):
                 raise StateMismatch(
@@ -102,7 +99,7 @@ class Snapshotter:
                     f"{'; '.join(wrong)}; start the service with the same arguments as before, or give another "
                     "directory"
                 )
-            job_session.trainers.restore(snapshot, now, last=self._state.intact)
+            job_session.trainers.restore(snapshot, now)
         self._found = []
         self._begun = True
 
@@ -111,13 +108,15 @@ class Snapshotter:
         return self.durable and now - self._at >= self._every
 
     def write(self, job_sessions: Iterable[SnapshottedJob], now: float, *, wait: bool = False) -> None:
-        """Write down how ``job_sessions`` stand, if it is time, or (``wait``) before this returns."""
+        """Write down how ``job_sessions`` stand, if it is time, or (``wait``) before this returns. Of a dynamic job
+        nothing is written: after a restart its trainers load a state."""
         if self._state is None or not self._begun or not (wait or self.is_due(now)):
             return
         self._at = now
         jobs = [
             job_session.trainers.snapshot(job_session.options, job_session.stream_identity).to_plain()
             for job_session in job_sessions
+            if job_session.options.share != "dynamic"
         ]
         self._state.write(jobs, wait=wait)
 

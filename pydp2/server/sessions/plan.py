@@ -1,18 +1,72 @@
-"""Work out what ``bucket_by`` means for a job: its slot, and the bounds and the group with which a pass begins."""
+"""Make the plan of a job from its options, and tell what its stream depends on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 from pydp2.data.schema.input_types import Slots
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError, OptionTypeError, StateMismatch
+from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import ServiceSpec
 from pydp2.options.tables import JobOptions
 from pydp2.options.values import bucket_bounds
 from pydp2.order.plan import BucketPlan
+from pydp2.order.random_bits import ORDER_VERSION
 
+_PLAN_OPTIONS = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
+_SERVICE_FIELDS = ("order_version", "list", "args", "is_train", "on_error", *_PLAN_OPTIONS)
 _DEFAULT_BUCKETS = 8  # buckets, where neither they nor their bounds were given
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """Options of a job that the order depends on."""
+
+    batch_size: int
+    seed: int
+    shuffle: bool
+    order: str
+    interleave: int
+    pool_bytes: int
+    last_batch: str
+    buckets: BucketPlan | None = None
+
+
+def job_plan(given: JobOptions, schema: Schema) -> JobPlan:
+    """Return the plan of a job with the options ``given``."""
+    shuffle = schema.shuffle if given.shuffle is None else given.shuffle
+    buckets = parse_bucket_options(given, schema.slots)
+    return JobPlan(shuffle=shuffle, buckets=buckets, **{name: getattr(given, name) for name in _PLAN_OPTIONS})
+
+
+def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> dict[str, Any]:
+    """Return what the stream of a job depends on, by name: a state is only good where all of it is the same."""
+    declared = schema.to_wire()
+    return {
+        "order_version": ORDER_VERSION,
+        "list": files.fingerprint(),
+        "provider_source": source,
+        "args": blake2b(spec.args, digest_size=8).hexdigest(),
+        "is_train": spec.is_train,
+        "on_error": "skip" if spec.skip_errors else "raise",
+        **{name: getattr(plan, name) for name in ("shuffle", *_PLAN_OPTIONS)},
+        **{name: declared[name] for name in declared if name not in ("shuffle", "slots")},
+        "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
+        **bucket_identity(plan.buckets, schema.slots),
+    }
+
+
+def provider_identity(
+    given: JobOptions, schema: Schema, spec: ServiceSpec, files: FileList, source: str
+) -> dict[str, Any]:
+    """Return that part of the identity of a job's stream that follows from its provider. Raises OptionError if the
+    options do not suit the slots."""
+    identity = stream_identity(job_plan(given, schema), schema, spec, files, source)
+    return {name: value for name, value in identity.items() if name not in _SERVICE_FIELDS}
 
 
 def parse_bucket_options(options: JobOptions, slots: Slots) -> BucketPlan | None:
@@ -40,7 +94,7 @@ def parse_bucket_options(options: JobOptions, slots: Slots) -> BucketPlan | None
     )
 
 
-def stream_identity(buckets: BucketPlan | None, slots: Slots) -> dict[str, Any]:
+def bucket_identity(buckets: BucketPlan | None, slots: Slots) -> dict[str, Any]:
     """Return what a state must agree with, by option."""
     if buckets is None:
         return {}

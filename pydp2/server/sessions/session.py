@@ -15,12 +15,12 @@ from pydp2.options.tables import JobOptions
 from pydp2.protocol import messages as m
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
-from pydp2.server.sessions.attach import job_plan, stream_identity
+from pydp2.server.sessions.batches import PassEnded
 from pydp2.server.sessions.bottleneck import bottleneck_of
-from pydp2.server.sessions.bucket_options import small_pool_warning
-from pydp2.server.sessions.pass_runner import PassEnded, PassRunner
-from pydp2.server.sessions.rank_registry import GroupOptions
-from pydp2.server.sessions.trainer_group import TrainerGroup
+from pydp2.server.sessions.group import TrainerGroup
+from pydp2.server.sessions.membership import GroupOptions
+from pydp2.server.sessions.pass_runner import PassRunner
+from pydp2.server.sessions.plan import job_plan, small_pool_warning, stream_identity
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.system.rates import RateCounter
 
@@ -31,7 +31,7 @@ class ServiceContext:
 
     ``source``: a fingerprint of the provider's code; ``store`` makes a row store in memory that trainers see, None
     where there is none; ``act`` is given what follows for workers; ``remember_counts`` is called when a pass is over
-    or was left; ``is_forgetful``: a service before this one knew more of the jobs, and ``loss`` says why.
+    or was left; ``loss``: why the last snapshot of a service before this one could not be used.
     """
 
     schema: Schema
@@ -43,7 +43,6 @@ class ServiceContext:
     worker_pool: WorkerPool
     act: Callable[[Sequence[Action]], None]
     remember_counts: Callable[[], None]
-    is_forgetful: bool
     loss: str = ""
 
 
@@ -79,7 +78,6 @@ class JobSession:
             lease=given.lease,
             prefetch_bytes=given.prefetch_bytes,
             missing_rank=spec.timing.missing_rank,
-            is_forgetful=service.is_forgetful,
             loss=service.loss,
         )
         self.trainers = TrainerGroup(

@@ -16,12 +16,7 @@ from pydp2.data.schema.input_types import Slots
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.options.tables import job_options
 from pydp2.order.plan import BucketPlan
-from pydp2.server.sessions.bucket_options import (
-    begin_buckets,
-    parse_bucket_options,
-    small_pool_warning,
-    stream_identity,
-)
+from pydp2.server.sessions.plan import begin_buckets, bucket_identity, parse_bucket_options, small_pool_warning
 
 NAMED = Slots((integer_value_sequence(9), integer_value(5), integer_value_sub_sequence(9)), ("words", "label", "text"))
 BARE = Slots((integer_value(5), integer_value_sequence(9)))
@@ -63,11 +58,11 @@ def test_a_slot_that_is_not_there_or_has_no_lengths_is_refused(by: str | int, sl
 
 
 def test_a_state_holds_the_options_of_buckets_only_where_there_are_some() -> None:
-    assert stream_identity(None, NAMED) == {}
-    assert stream_identity(BucketPlan(0, (8, 16), False, 3), NAMED) == {
+    assert bucket_identity(None, NAMED) == {}
+    assert bucket_identity(BucketPlan(0, (8, 16), False, 3), NAMED) == {
         "bucket_by": "words", "bucket_bounds": [8, 16], "num_buckets": None,
     }  # fmt: skip
-    assert stream_identity(BucketPlan(1, None, True, 8), BARE) == {
+    assert bucket_identity(BucketPlan(1, None, True, 8), BARE) == {
         "bucket_by": 1,
         "bucket_bounds": None,
         "num_buckets": 8,

@@ -20,16 +20,30 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.used_word import unpack_used
 from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
-from pydp2.server.sessions.delivery import Delivery
-from pydp2.server.sessions.generation import Generation, cut_off, in_other_pass, not_known, went_back
-from pydp2.server.sessions.missing_ranks import AbsentRanks, MissingRanks
-from pydp2.server.sessions.pass_runner import BatchGroup, PassBroken, PassEnded, PassRunner
-from pydp2.server.sessions.rank_registry import GroupOptions, RankRegistry
-from pydp2.server.sessions.ranked_delivery import RankedDelivery
-from pydp2.server.sessions.rejoin import Rejoin, RejoinRequest
-from pydp2.server.sessions.shared_delivery import SharedDelivery
-from pydp2.server.sessions.trainer import Trainer
-from pydp2.server.sessions.trainer_state import TrainerEvent
+from pydp2.server.sessions.agreement import (
+    UNFINISHED,
+    Decision,
+    Gathering,
+    Generation,
+    GroupView,
+    PassRequest,
+    cut_off,
+    decide,
+    in_other_pass,
+    not_known,
+    went_back,
+)
+from pydp2.server.sessions.batches import BatchGroup, PassBroken, PassEnded
+from pydp2.server.sessions.delivery import Delivery, RankedDelivery, SharedDelivery, SoloDelivery
+from pydp2.server.sessions.membership import (
+    AbsentRanks,
+    GroupOptions,
+    MissingRanks,
+    RankRegistry,
+    Trainer,
+    TrainerEvent,
+)
+from pydp2.server.sessions.pass_runner import PassRunner
 from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassState, RankSnapshot
 
 _RESTORED_BY = {
@@ -38,9 +52,14 @@ _RESTORED_BY = {
     PassState.ENDED: TrainerEvent.RESTORE_END,
     PassState.LEFT: TrainerEvent.LEAVE,
 }
-_UNFINISHED = (PassState.BEFORE, PassState.IN)
 _ERRORS = 16  # failed passes whose errors are kept
 _NAMED = 4  # ranks that are not there, of those that the others wait for
+
+
+def _way_of(registry: RankRegistry) -> type[SoloDelivery] | type[SharedDelivery]:
+    if registry.dynamic:
+        return SharedDelivery
+    return SoloDelivery if registry.is_single_rank else RankedDelivery
 
 
 class TrainerGroup:
@@ -59,8 +78,7 @@ class TrainerGroup:
         self.runner = runner
         runner.rows_may_stay = not options.dynamic
         self.registry = RankRegistry(options)
-        way = SharedDelivery if options.dynamic else RankedDelivery
-        self.delivery: Delivery = way(self.registry, runner, options.prefetch_bytes)
+        self.delivery: Delivery = _way_of(self.registry)(self.registry, runner, options.prefetch_bytes)
         self._limit = options.prefetch_bytes  # of batches that one trainer was sent and has not used
         self.out: deque[tuple[bytes, m.Message, Sequence[Any]]] = deque()
         """Messages to be sent, and the peers that they go to. They hold the rows of their batches."""
@@ -75,8 +93,7 @@ class TrainerGroup:
         self._errors: dict[int, Error] = {}  # of passes that failed: a rank that was cut off meanwhile asks for one
         self._generation = Generation()
         self._start: SnapshotPoint | None = None
-        self._maybe_stale = False  # too little was written down: only a state tells where to go on
-        self._rejoin: Rejoin | None = None
+        self._gathering: Gathering | None = None
         self._missing_ranks = MissingRanks(options.name, options.world, options.missing_rank)
 
     # -- coming and going ------------------------------------------------------------------------------------------
@@ -86,18 +103,10 @@ class TrainerGroup:
         trainer = self.registry.claim(attach, now)
         if trainer.peer:
             self._fail(trainer, self.registry.replacement_error(trainer, now))
-        self.registry.connect(trainer, peer)
-        trainer.pid, trainer.host = attach.pid, attach.host
-        trainer.connection_number = attach.connection_number
-        trainer.last_heard = now
+        self.registry.connect(trainer, peer, attach, now)
         self.delivery.claim(trainer)
         if trainer.session != attach.session:
             trainer.take_over(attach.session)
-            if trainer.state is PassState.IN:
-                trainer.move(TrainerEvent.RETURN)
-            if (unanswered := self.registry.expired.get(attach.session)) is not None:
-                trainer.unanswered = unanswered
-                self._generation.joined.add(trainer.rank)
         self._missing_ranks.rank_returned(trainer)
         if not self.in_pass or trainer.state in (PassState.ENDED, PassState.LEFT):
             return StreamPosition(self.runner.pass_id + 1).position
@@ -107,170 +116,177 @@ class TrainerGroup:
     def awaits_ranks(self) -> bool:
         """True while ranks have not had the pass that was begun, or are gone without a word: they have the lease."""
         registry = self.registry
-        waits = registry.awaits_restored if registry.dynamic else self.in_pass or bool(registry.trainers)
-        return self._rejoin is not None or (waits and not registry.alone)
+        return self._gathering is not None or (registry.world > 1 and (self.in_pass or bool(registry.trainers)))
 
     def detach(self, trainer: Trainer, run: int, done: int, now: float) -> None:
         """Note that ``trainer`` left in order, after it had used ``done`` batches of ``run``."""
         self._leave(trainer, done if run == trainer.run else 0)
-        if self._rejoin is not None:
-            self._rejoin.remove(trainer)
+        if self._gathering is not None:
+            self._gathering.remove(trainer.rank)
         self.registry.leave_in_order(trainer, now)
-        if self.registry.dynamic:  # another one may get its number
-            self._generation.joined.discard(trainer.rank)
-        self._settle()
+        if self.registry.dynamic:  # its number does not come back
+            self._generation.begun_from_state.discard(trainer.rank)
+        self._finish_pass_if_over()
 
     def connection_lost(self, trainer: Trainer, now: float) -> None:
         """Note that ``trainer`` is gone without a word. Its rank is kept for it."""
         self.registry.disconnect(trainer)
         trainer.last_heard = now
-        self.snapshot_due = not self.registry.alone
+        self._note_change()
 
     # -- passes ----------------------------------------------------------------------------------------------------
     def begin(self, peer: bytes, begin: m.BeginPass, start: StreamState, now: float) -> None:
         """Begin a pass for the trainer ``peer``, go on in one, or go back to a state. ``start``: where, in the words of
         ``begin``."""
-        registry = self.registry
         trainer = self._heard_from(peer, now)
         if begin.request_id <= trainer.run:
             raise RemoteProtocolError(f"run {begin.request_id} begins after run {trainer.run}")
-        known = trainer.run > 0
-        lost = self._maybe_stale or registry.lacks(trainer, begin)
+        is_first = trainer.run == 0
         trainer.begin_run(begin)
-        self.snapshot_due = self.snapshot_due or (registry.dynamic and not known)  # a restarted service waits for it
-        if not lost and self._generation.has_had(trainer, begin, known=known):
-            self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
-            return
-        if begin.state_name and not (lost and begin.is_repeat):
-            if (begun := self._load(trainer, begin, known=known)) is None:
-                return
-            begin = begun
-        elif lost or not trainer.joined:
-            trainer.joined = False
-            self._fail_rewound(trainer)
-            return
-        elif registry.dynamic:
-            self._generation.joined.add(trainer.rank)
-        if self._rejoin is None and self._continues_unknown_pass(begin):
-            self.stop()
-            if registry.dynamic:
-                self._fail(trainer, not_known(registry.name, trainer.rank, registry.loss))
-                return
-            self._rejoin = Rejoin(range(registry.world), now + registry.lease, dynamic=False)
-            self._begin_again(trainer)
-        if self._rejoin is not None:
-            self._rejoin.add(RejoinRequest(trainer, begin, start))
-            self._finish_rejoin(now)
-            return
-        if self.in_pass and begin.pass_id > self.runner.pass_id and trainer.state in _UNFINISHED:
-            self._leave(trainer, 0)
-            self._settle()
-        self._enter_pass(trainer, begin, start)
+        self._answer(trainer, PassRequest(begin, start, is_first=is_first))
 
-    def _load(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> m.BeginPass | None:
-        """Go to the state that ``trainer`` names, if this generation did not begin there. Return what it asks for then,
-        None if the pass of ``begin`` cannot begin yet, or was over before."""
-        if self._goes_back(trainer, begin, known=known):
-            if begin.after_pass and self._is_ahead(trainer):
-                self._leave(trainer, 0)
-                trainer.pending, trainer.waits_for = begin, begin.state_name
-                self._settle()
-                return None
-            self._rewind(trainer, begin)
-        elif self.registry.dynamic:
-            begin = replace(begin, state_name="")  # it goes on where the others are
-        elif self._rejoin is None and self._generation.has_told(trainer, begin):
-            unfinished = self.in_pass and trainer.state in _UNFINISHED
-            if begin.pass_id < self.runner.pass_id + (not unfinished):
-                self._tell_outcome(trainer, begin.pass_id)
-                return None
-        self._generation.add(trainer)
-        self.snapshot_due = not self.registry.alone  # once it had an answer it does not name the state again
-        return begin
+    def _answer(self, trainer: Trainer, request: PassRequest) -> None:
+        """Carry out what follows from ``request``, which changes the job before it is decided once more."""
+        while True:
+            match decide(self._view(trainer), request):
+                case Decision.ADMIT:
+                    request = self._admit(trainer, request)
+                case Decision.REWIND:
+                    self._rewind(trainer, request.begin)
+                    request = replace(self._admit(trainer, request), begin=request.begin)
+                case Decision.LEAVE:
+                    self._leave(trainer, 0)
+                    self._finish_pass_if_over()
+                case decision:
+                    self._carry_out(decision, trainer, request)
+                    return
 
-    def _goes_back(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> bool:
-        is_awaited = self._rejoin is not None and self._rejoin.awaits(trainer, begin.pass_id)
-        unfinished = (self.in_pass or is_awaited) and trainer.state in _UNFINISHED
-        is_there = unfinished and begin.pass_id == self.runner.pass_id and not self.registry.dynamic
-        is_there = is_there and self.delivery.position_of(trainer) == begin.first_batch
-        return self._maybe_stale or self._generation.is_left(
-            trainer, begin, self.registry.others(trainer), known=known, is_unfinished=unfinished, is_there=is_there
+    def _view(self, trainer: Trainer) -> GroupView:
+        registry, generation = self.registry, self._generation
+        others = (other for other in registry.trainers.values() if other is not trainer and other.peer)
+        return GroupView(
+            dynamic=registry.dynamic,
+            is_single_rank=registry.is_single_rank,
+            pass_id=self.runner.pass_id,
+            in_pass=self.in_pass,
+            is_over=self._is_over(),
+            failed=self._errors.keys(),
+            is_gathering=self._gathering is not None,
+            loaded=generation.loaded,
+            generation=generation.number,
+            previous_pass=generation.previous_pass,
+            state=trainer.state,
+            is_outdated=trainer.is_outdated,
+            began_from_state=trainer.rank in generation.begun_from_state,
+            others_from_state=any(other.rank in generation.begun_from_state for other in others),
+            unconfirmed_state=trainer.unconfirmed_state,
+            deferred_state=trainer.deferred_state,
+            previous_run_ended=trainer.previous_run_ended,
+            next_batch=self.delivery.position_of(trainer) if self.in_pass else 0,
         )
 
-    def _is_ahead(self, trainer: Trainer) -> bool:
-        """Return True if ``trainer`` is done with a pass that others are in."""
-        return self.in_pass and trainer.state is not PassState.BEFORE and not self._is_over()
+    def _carry_out(self, decision: Decision, trainer: Trainer, request: PassRequest) -> None:
+        """Carry out ``decision``, with which ``request`` is answered."""
+        begin = request.begin
+        match decision:
+            case Decision.DEFER:
+                self._leave(trainer, 0)
+                trainer.pending = replace(request, deferred_in=self._generation.number)
+                trainer.deferred_state = begin.state_name
+                self._finish_pass_if_over()
+            case Decision.WAIT:
+                trainer.pending = request
+            case Decision.GATHER:
+                self._gather(trainer, request)
+            case Decision.JOIN:
+                self._join(trainer, begin, request.start)
+            case Decision.TELL_END:
+                self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
+            case Decision.TELL_OUTCOME:
+                self._tell_outcome(trainer, begin.pass_id)
+            case Decision.REFUSE_OUTDATED:
+                trainer.is_outdated = True
+                self._fail_rewound(trainer)
+            case Decision.REFUSE_UNKNOWN:
+                self._fail_unknown(trainer)
+            case Decision.REFUSE_OTHER_PASS:
+                self._fail(trainer, in_other_pass(self.registry.name, self.runner.pass_id, trainer.rank, begin.pass_id))
 
-    def _continues_unknown_pass(self, begin: m.BeginPass) -> bool:
-        """Return True if ``begin`` comes from the middle of a pass that is not known here: of a service that was
-        killed."""
-        began = begin.pass_id + (begin.first_batch > 0)
-        return not self.registry.alone and not begin.state_name and began > self.runner.pass_id + 1
+    def _fail_unknown(self, trainer: Trainer) -> None:
+        self._fail(trainer, not_known(self.registry.name, trainer.rank, self.registry.loss))
+
+    def _admit(self, trainer: Trainer, request: PassRequest) -> PassRequest:
+        """Take ``trainer`` into the generation. A dynamic one that names its state goes on where the others are."""
+        begin = request.begin
+        if begin.state_name:
+            self._generation.begun_from_state.add(trainer.rank)
+            trainer.is_outdated, trainer.deferred_state = False, ""
+            trainer.unconfirmed_state = self._generation.loaded
+            self._note_change()  # once it had an answer it does not name the state again
+            if self.registry.dynamic:
+                begin = replace(begin, state_name="")
+        elif self.registry.dynamic:
+            self._generation.begun_from_state.add(trainer.rank)
+        return replace(request, begin=begin, is_admitted=True)
+
+    def _gather(self, trainer: Trainer, request: PassRequest) -> None:
+        """Wait for the other ranks, and go on where the last of them is."""
+        if self._gathering is None:
+            self.stop()
+            self._gathering = Gathering(self.registry.world, trainer.last_heard + self.registry.lease)
+            self._begin_again(trainer)
+        self._gathering.add(trainer.rank, request)
+        self._finish_gathering(trainer.last_heard)
 
     def _begin_again(self, comes: Trainer) -> None:
         """Have all trainers but ``comes`` that wait for something ask anew."""
-        for each in self.registry.trainers.values():
-            if each is not comes and each.peer and (each.pending is not None or each.state is PassState.IN):
-                each.pending = None
-                self.out.append((each.peer, m.BeginAgain(each.run), ()))
+        for trainer in self.registry.trainers.values():
+            if trainer is not comes and trainer.peer and (trainer.pending or trainer.state is PassState.IN):
+                trainer.pending = None
+                self.out.append((trainer.peer, m.BeginAgain(trainer.run), ()))
 
-    def _finish_rejoin(self, now: float) -> None:
+    def _finish_gathering(self, now: float) -> None:
         """Go on when all trainers that were in the pass are there, or have been waited for."""
-        rejoin = self._rejoin
-        if rejoin is None or not rejoin.is_complete(now):
+        gathering = self._gathering
+        if gathering is None or not gathering.is_complete(now):
             return
-        self._rejoin = None
-        start = rejoin.resume_state()
-        there = [
-            one for one in rejoin.requests.values() if one.trainer.peer and one.trainer.run == one.begin.request_id
+        self._gathering = None
+        start = gathering.resume_state()
+        requests = [(self.registry.trainers[rank], request) for rank, request in gathering.requests.items()]
+        present = [
+            (trainer, request)
+            for trainer, request in requests
+            if trainer.peer and trainer.run == request.begin.request_id
         ]
         try:
             self._open(start)
         except Error as error:
-            for one in there:
-                self._fail(one.trainer, error)
+            for trainer, _ in present:
+                self._fail(trainer, error)
             return
-        for one in there:
-            if one.begin.pass_id > start.pass_id:
-                one.trainer.move(TrainerEvent.LEAVE)  # or it had ended it
-            self._enter_pass(one.trainer, one.begin, one.start)
-        self._settle()
-
-    def _enter_pass(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
-        """Do what ``begin`` asks for, by where the job stands."""
-        pass_id = self.runner.pass_id
-        over = begin.pass_id < pass_id + (not self.in_pass)
-        failed = trainer.state is PassState.LEFT and pass_id in self._errors
-        ended = over or (begin.pass_id == pass_id and (failed or trainer.state is PassState.ENDED))
-        if ended and not begin.state_name:
-            self._tell_outcome(trainer, begin.pass_id)
-        elif not self.in_pass:
-            self._start_pass(trainer, begin, start)
-        elif begin.pass_id == pass_id and trainer.state in _UNFINISHED:
-            self._join(trainer, begin, start)
-        elif begin.pass_id == pass_id + 1 and begin.first_batch == 0:
-            trainer.pending = begin
-        else:
-            self._fail(trainer, in_other_pass(self.registry.name, pass_id, trainer.rank, begin.pass_id))
+        for trainer, request in present:
+            if request.begin.pass_id > start.pass_id:
+                trainer.move(TrainerEvent.LEAVE)  # or it had ended it
+            self._answer(trainer, replace(request, was_gathered=True))
+        self._finish_pass_if_over()
 
     def _rewind(self, trainer: Trainer, begin: m.BeginPass) -> None:
         """Begin a new generation with the state that ``trainer`` names in ``begin``."""
         last = self.runner.pass_id
-        last = last if begin.after_pass and not (self.in_pass or self._maybe_stale or last in self._errors) else -1
+        last = last if begin.after_pass and not (self.in_pass or last in self._errors) else -1
         again = self.in_pass and begin.state_name == self._generation.loaded and begin.pass_id == self.runner.pass_id
         done = {**self.registry.passed_through} if again else {}  # had the pass from there on, and left
         early_ends = self.runner.early_ends if again else {}
         self.stop()
         self.registry.passed_through.update(done)
-        waiting = set() if self._rejoin is None else {*self._rejoin.requests}
-        self._rejoin = None
-        self.registry.expired.clear()
-        self._generation, self._maybe_stale = Generation(begin.state_name, done, last), False
+        gathered = set() if self._gathering is None else {*self._gathering.requests}
+        self._gathering = None
+        self._generation = Generation(begin.state_name, done, last, number=self._generation.number + 1)
         self._generation.keep_early_ends(begin.pass_id, early_ends)
-        for other in self.registry.trainers.values():
+        for other in self.registry.members():
             if other is not trainer:
-                other.joined = False  # also of one that is away: it comes back with what it has had
-                if other.pending is not None or other.state is PassState.IN or other.rank in waiting:
+                other.is_outdated = True  # also of one that is away: it comes back with what it has had
+                if other.pending is not None or other.state is PassState.IN or other.rank in gathered:
                     self._fail_rewound(other)
             other.reset()
             other.pending = None
@@ -278,29 +294,20 @@ class TrainerGroup:
     def _fail_rewound(self, trainer: Trainer) -> None:
         """Tell ``trainer`` to load the state that others have loaded, or any if nobody knows where to go on."""
         error, loaded = went_back(self.registry.name), self._generation.loaded
-        if self._maybe_stale or not loaded:
+        if not loaded:
             error, loaded = not_known(self.registry.name, trainer.rank, self.registry.loss), ""
         self._tell(trainer, m.Failed(trainer.run, to_wire(error), loaded))
-
-    def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
-        try:
-            early_ends = {**self._generation.early_ends_of(begin.pass_id), **start.early_ends}
-            self._open(replace(start, early_ends=early_ends))
-        except Error as error:
-            self._fail(trainer, error)
-        else:
-            self._join(trainer, begin, start)
 
     def _open(self, start: StreamState) -> None:
         """Begin a pass at ``start``. Raises Error where that cannot be."""
         dispatcher = self.runner.begin(start, 1 if self.registry.dynamic else self.registry.world)
         self._on_begin(dispatcher)
-        for each in self.registry.trainers.values():
-            each.reset()
+        for trainer in self.registry.trainers.values():
+            trainer.reset()
         self.in_pass, self._end, self._start = True, None, start.point
         self._errors = {failed: error for failed, error in self._errors.items() if failed < start.pass_id}
         self._written = self._known()
-        self.snapshot_due = not self.registry.alone
+        self._note_change()
         self.delivery.begin(start)
         if start.batch:
             files, samples = self.runner.run_again
@@ -310,19 +317,27 @@ class TrainerGroup:
             self._log(f"pass {start.pass_id} is taken up at batch {start.batch}: {again}", "")
 
     def _join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
+        """Go on with ``trainer`` in the pass, which begins if none is under way."""
+        if not self.in_pass:
+            early_ends = {**self._generation.early_ends_of(begin.pass_id), **start.early_ends}
+            try:
+                self._open(replace(start, early_ends=early_ends))
+            except Error as error:
+                self._fail(trainer, error)
+                return
         if not (self.delivery.can_join(trainer, begin) and self.runner.has_early_ends(start.early_ends)):
-            self._fail(trainer, not_known(self.registry.name, trainer.rank, self.registry.loss))
+            self._fail_unknown(trainer)
             return
         self.delivery.join(trainer, begin, start)
-        trainer.point = self._start if begin.snapshot else None
+        trainer.feed.point = self._start if begin.snapshot else None
 
     def leave(self, peer: bytes, run: int, done: int, now: float) -> None:
         """Note that the trainer ``peer`` does not want the rest of its pass."""
         trainer = self._heard_from(peer, now)
         # else it leaves a pass that was over, or one of the generation before
-        if run == trainer.run and run != trainer.ended_run and trainer.joined:
+        if run == trainer.run and run != trainer.ended_run and not trainer.is_outdated:
             self._leave(trainer, done)
-            self._settle()
+            self._finish_pass_if_over()
 
     def _leave(self, trainer: Trainer, done: int) -> None:
         self.delivery.acknowledge(trainer.acknowledge(done))
@@ -330,14 +345,14 @@ class TrainerGroup:
         self.delivery.release(trainer)
         if self.in_pass and trainer.state is not PassState.ENDED:
             trainer.move(TrainerEvent.LEAVE)
-            self.snapshot_due = not self.registry.alone
+            self._note_change()
 
     def need(self, peer: bytes, need: m.Need, now: float) -> None:
         """Note that the trainer ``peer`` takes more batches, and which of those before it has used."""
         trainer = self._heard_from(peer, now)
-        if need.request_id == trainer.run and trainer.joined:
+        if need.request_id == trainer.run and not trainer.is_outdated:
             self.delivery.acknowledge(trainer.acknowledge(need.used_batches))
-            trainer.add_credit(need.count)
+            trainer.flow.add_credit(need.count)
 
     def note_used(self, trainer: Trainer, word: int) -> None:
         """Note which batches ``trainer`` has used, as the ``word`` says that it shows."""
@@ -350,7 +365,7 @@ class TrainerGroup:
         trainer.last_heard = now
         return trainer
 
-    def _settle(self) -> None:
+    def _finish_pass_if_over(self) -> None:
         """End the pass when it is over for all trainers, and begin the next one."""
         if not self.in_pass or not self._is_over():
             return
@@ -359,27 +374,19 @@ class TrainerGroup:
         self.stop()
         if isinstance(self._end, PassEnded):
             self._on_end(self._end)
-        for each in self.registry.trainers.values():
-            each.reset()
-        waiting = [(each, each.pending) for each in self.registry.trainers.values() if each.pending is not None]
-        for each, _ in waiting:
-            each.pending = None
-        opened = ""  # the state of the generation that begins here
-        for each, begin in waiting:
-            if each.waits_for:
-                if begin.state_name != opened:
-                    self._rewind(each, begin)
-                    opened = begin.state_name
-                self._generation.add(each)
-            if each.joined:
-                self._enter_pass(each, begin, StreamState.without_frames(begin))
-            else:
-                self._fail_rewound(each)
+        for trainer in self.registry.trainers.values():
+            trainer.reset()
+        waiting = [(trainer, trainer.pending) for trainer in self.registry.trainers.values()]
+        for trainer, _ in waiting:
+            trainer.pending = None
+        for trainer, request in waiting:
+            if request is not None:
+                self._answer(trainer, request)
 
     def _is_over(self) -> bool:
         """Return True if no rank has anything of the present pass to come. If none has begun it, those who did are gone
         without a word, and what they have not used goes to the others."""
-        states = {each.state for each in self.registry.trainers.values()}
+        states = {trainer.state for trainer in self.registry.trainers.values()}
         return not (self.registry.absent or states & self.delivery.unfinished_states or states == {PassState.BEFORE})
 
     def stop(self) -> None:
@@ -390,20 +397,22 @@ class TrainerGroup:
             self._on_begin(None)
             self.delivery.clear()
             self.registry.passed_through.clear()
-            for each in self.registry.trainers.values():
-                each.clear()
+            for trainer in self.registry.trainers.values():
+                trainer.flow.clear()
 
-    def take_up_again(self) -> None:
+    def restart_from_resume_point(self) -> None:
         """Go back to where no trainer misses a batch: rows that wait here are lost with their host."""
         runner, registry = self.runner, self.registry
         if not (self.in_pass and runner.do_rows_stay):
             return
         self._log(f"rows of pass {runner.pass_id} are lost with their host and are read again", "rows lost")
         start = self._state()
-        trainers = [(each, each.state, self.delivery.first_missing(each)) for each in registry.trainers.values()]
+        trainers = [
+            (trainer, trainer.state, self.delivery.first_missing(trainer)) for trainer in registry.trainers.values()
+        ]
         done, errors = {**registry.passed_through}, self._errors
         self.stop()
-        if registry.alone:  # its trainer says where it is
+        if registry.is_single_rank:  # its trainer says where it is
             runner.pass_id -= 1
         else:
             self._open(start)
@@ -412,52 +421,51 @@ class TrainerGroup:
         for trainer, state, first_missing in trainers:
             if state is PassState.IN and trainer.peer:
                 self.out.append((trainer.peer, m.BeginAgain(trainer.run), ()))
-            if state is not PassState.BEFORE and not registry.alone:
+            if state is not PassState.BEFORE and not registry.is_single_rank:
                 trainer.move(_RESTORED_BY[state])
                 trainer.first_unused = first_missing
 
     # -- snapshots -------------------------------------------------------------------------------------------------
+    def _note_change(self) -> None:
+        """Note that something happened that no rank could tell to a service that is started again."""
+        self.snapshot_due = self.registry.world > 1
+
     def _state(self) -> StreamState:
         """Return where the pass under way can be taken up."""
         runner, state = self.runner, self.delivery.state().with_tail_in_point()
         return replace(state, early_ends=dict(runner.early_ends), buckets=runner.buckets)
 
     def snapshot(self, options: JobOptions, identity: dict[str, Any]) -> JobSnapshot:
-        """Return what a service writes down of this job so that it can go on. (Of a job of one rank: which trainer has
-        it. That trainer knows the rest.)"""
+        """Return what a service writes down of this job of ranks so that it can go on. (Of a job of one rank: which
+        trainer has it. That trainer knows the rest.)"""
         self.snapshot_due = False
         registry = self.registry
         # also of those whose connection is gone: not all of them are dead, and what one has that comes back is its own
-        known = [each for each in registry.trainers.values() if not registry.dynamic or registry.is_known(each)]
-        ranks = [each.snapshot(self.delivery.first_missing(each)) for each in known]
+        ranks = [trainer.snapshot(self.delivery.first_missing(trainer)) for trainer in registry.trainers.values()]
         ranks += [RankSnapshot(rank, "", state, True) for rank, state in registry.passed_through.items()]
-        running = None if self._rejoin is None else self._rejoin.snapshot_so_far()
-        pass_id = -1 if registry.alone else self.runner.pass_id + (running is not None)
-        if self.in_pass and not registry.alone and self.runner.plan.order == "strict":
+        running = None
+        if self.in_pass and not registry.is_single_rank and self.runner.plan.order == "strict":
             running = self._state()
+        errors, buckets, pass_id = self._errors.copy(), self.runner.known_buckets, self.runner.pass_id
+        if registry.is_single_rank:
+            errors, buckets, pass_id = {}, {}, -1
+        generation = self._generation
         return JobSnapshot(
-            registry.name, registry.world, options, identity, ranks, pass_id, self._generation.loaded,
-            sorted(self._generation.joined), running, {} if registry.alone else self._errors.copy(),
-            self._generation.previous_pass, {} if registry.alone else self.runner.known_buckets, self._maybe_stale,
+            registry.name, registry.world, options, identity, ranks, pass_id, generation.loaded,
+            sorted(generation.begun_from_state), running, errors, generation.previous_pass, buckets,
         )  # fmt: skip
 
-    def restore(self, snapshot: JobSnapshot, now: float, *, last: bool = True) -> None:
-        """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
+    def restore(self, snapshot: JobSnapshot, now: float) -> None:
+        """Be the job of ranks that was written down. Raises Error where it cannot be."""
         registry = self.registry
         self._generation = Generation(snapshot.loaded, snapshot.begun_from_state, snapshot.previous_pass)
         self._errors = {**snapshot.errors}
-        known = (rank for rank in snapshot.ranks if rank.session or registry.dynamic)
+        known = (rank for rank in snapshot.ranks if rank.session)
         registry.restore(map(Trainer.from_snapshot, known), now)
         self.runner.pass_id, self.runner.known_buckets = snapshot.pass_id, snapshot.buckets
-        self._maybe_stale = registry.dynamic and (snapshot.is_stale or not last)  # who came later is not known here
-        if snapshot.running is None or registry.alone:
+        if snapshot.running is None or registry.is_single_rank:
             if snapshot.is_cut_off:
                 self._errors.setdefault(snapshot.pass_id, cut_off(registry.name, snapshot.pass_id))
-            return
-        if registry.dynamic:
-            self.runner.pass_id -= 1
-            waits = {rank.rank for rank in snapshot.ranks if rank.state in _UNFINISHED}
-            self._rejoin = Rejoin(waits, now + registry.lease, dynamic=True, snapshot=snapshot.running)
             return
         self._open(snapshot.running)
         self._errors = {**snapshot.errors}  # also of this pass, which some ranks may have been told
@@ -490,7 +498,7 @@ class TrainerGroup:
         else:
             return True
         self._finish()
-        self._settle()
+        self._finish_pass_if_over()
         return False
 
     def _keep_error(self, error: Error) -> None:
@@ -498,19 +506,19 @@ class TrainerGroup:
         self._errors[self.runner.pass_id] = error
         if len(self._errors) > _ERRORS:
             del self._errors[min(self._errors)]
-        self.snapshot_due = not self.registry.alone
+        self._note_change()
 
     def _has_demand(self) -> bool:
         """Return True if some trainer can take a batch that is not cut yet."""
         return any(
-            each.state is PassState.IN and each.sent == len(each.in_flight) and each.can_send(0, self._limit)
-            for each in self.registry.trainers.values()
+            trainer.state is PassState.IN and trainer.flow.next_unsent is None and trainer.flow.can_send(0, self._limit)
+            for trainer in self.registry.trainers.values()
         )
 
     def _queue(self, group: BatchGroup) -> None:
         if self._written != (known := self._known()):
             self._written = known
-            self.snapshot_due = not self.registry.alone
+            self._note_change()
         self.delivery.queue(group)
 
     def _known(self) -> tuple[int, dict[str, Any]]:
@@ -518,29 +526,31 @@ class TrainerGroup:
         return len(self.runner.early_ends), self.runner.known_buckets
 
     def _hand_out(self) -> None:
+        delivery = self.delivery
         for trainer in self.registry.trainers.values():
-            while trainer.state is PassState.IN and trainer.credit > 0 and (batch := self.delivery.next_for(trainer)):
+            while trainer.state is PassState.IN and trainer.flow.credit > 0 and (batch := delivery.next_for(trainer)):
                 batch.batch.rows.retain()  # until they are sent
-                self.out.append((trainer.peer, *trainer.head(batch, self.delivery.state_after(batch))))
+                head, frames = trainer.feed.head(trainer.run, batch, delivery.state_after(batch))
+                self.out.append((trainer.peer, head, frames))
 
     def _finish(self) -> None:
         """Tell trainers that have used all their batches that there are no more; not those that have yet to load."""
         if self._end is None or not self.delivery.is_drained():
             return
         for trainer in self.registry.trainers.values():
-            if trainer.state is PassState.IN and trainer.joined and not trainer.in_flight:
+            if trainer.state is PassState.IN and not (trainer.is_outdated or trainer.flow.in_flight):
                 if isinstance(self._end, PassBroken):
                     trainer.move(TrainerEvent.LEAVE)
                     self._tell_outcome(trainer, self.runner.pass_id)
                 else:
                     trainer.move(TrainerEvent.FINISH)
-                    self.snapshot_due = not self.registry.alone
+                    self._note_change()
                     self._end_pass(trainer, self.delivery.batch_count(trainer, self._end), self._end)
 
     # -- time ------------------------------------------------------------------------------------------------------
     def check_leases(self, now: float) -> None:
         """Look for leases that ran out, and for ranks that keep the others waiting."""
-        self._finish_rejoin(now)
+        self._finish_gathering(now)
         if self.registry.dynamic:
             self._end_leases(now)
         elif self.registry.world > 1:
@@ -549,17 +559,15 @@ class TrainerGroup:
     def _end_leases(self, now: float) -> None:
         """Give the batches of trainers that were silent for too long to the others."""
         trainers, lease = self.registry.trainers, self.registry.lease
-        for trainer in [each for each in trainers.values() if now - each.last_heard > lease]:
-            self.snapshot_due = self.snapshot_due or bool(trainer.in_flight) or not trainer.peer
-            if trainer.in_flight:
-                text = f"job {self.registry.name!r}: {len(trainer.in_flight)} batches of a silent trainer go to others"
+        for trainer in [trainer for trainer in trainers.values() if now - trainer.last_heard > lease]:
+            if queued := trainer.flow.in_flight:
+                text = f"job {self.registry.name!r}: {len(queued)} batches of a silent trainer go to others"
                 self._log(text, "lease", names_job=True)
                 self.delivery.release(trainer)
-            trainer.credit = 0  # when it wakes it asks anew
+            trainer.flow.credit = 0  # when it wakes it asks anew
             if not trainer.peer:
                 self.registry.expire(trainer)
-                self._generation.joined.discard(trainer.rank)
-        self._settle()
+        self._finish_pass_if_over()
 
     def _name_missing_ranks(self, now: float) -> None:
         late, absent = self._late_trainers()
@@ -572,8 +580,8 @@ class TrainerGroup:
     def _late_trainers(self) -> tuple[list[Trainer], bool]:
         """Return the trainers that others wait for, and whether they wait for ranks that are not there."""
         trainers = self.registry.trainers.values()
-        if any(each.pending is not None for each in trainers):
-            late = [each for each in trainers if each.pending is None and each.state in _UNFINISHED]
+        if any(trainer.pending is not None for trainer in trainers):
+            late = [trainer for trainer in trainers if trainer.pending is None and trainer.state in UNFINISHED]
             return late, self.registry.absent > 0
         return self.delivery.late_trainers() if self.in_pass and self._has_demand() else ([], False)
 
@@ -592,7 +600,7 @@ class TrainerGroup:
 
     def _fail(self, trainer: Trainer, error: Error) -> None:
         """Refuse what ``trainer`` asks for."""
-        trainer.unanswered = ""
+        trainer.unconfirmed_state = ""
         self._tell(trainer, m.Failed(trainer.run, to_wire(error)))
 
     def _tell(self, trainer: Trainer, message: m.Message) -> None:

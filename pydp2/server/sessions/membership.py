@@ -1,0 +1,386 @@
+"""Keep who takes part in a job: its trainers and their connections, which has which rank, and which ranks are missing
+(docs/order.md, "Ranks").
+
+A rank that no trainer has costs nothing, so a job may say that it has many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from typing import NamedTuple
+
+from pydp2.errors import JobTaken, OptionError, Rewound
+from pydp2.options.timing import DEFAULT_TIMING
+from pydp2.protocol import messages as m
+from pydp2.protocol.state_table import next_state
+from pydp2.server.sessions.agreement import PassRequest
+from pydp2.server.sessions.batches import Flow, StateFeed
+from pydp2.server.snapshots.job_snapshot import PassState, RankSnapshot
+
+_MAX_ABSENT = 1024  # trainers that were away for longer than their lease, and may come back
+
+
+class TrainerEvent(Enum):
+    """Event that changes the state of a trainer in the pass of its job."""
+
+    JOIN = "join"
+    """The trainer begins the pass, or goes on in it."""
+    FINISH = "finish"
+    """The trainer has used all of its batches."""
+    LEAVE = "leave"
+    """The trainer does not want the rest, or the pass has failed."""
+    RETURN = "return"
+    """Another session has the place of the trainer."""
+    RESTORE_END = "restore end"
+    """The job is restored, and the trainer had used all of its batches before."""
+    RESET = "reset"
+    """Another pass begins, or the pass is over for all."""
+
+
+_S, _E = PassState, TrainerEvent
+
+TRAINER_TRANSITIONS: dict[tuple[PassState, TrainerEvent], PassState] = {
+    (_S.BEFORE, _E.JOIN): _S.IN,
+    (_S.BEFORE, _E.LEAVE): _S.LEFT,
+    (_S.BEFORE, _E.RESTORE_END): _S.ENDED,
+    (_S.IN, _E.JOIN): _S.IN,
+    (_S.IN, _E.FINISH): _S.ENDED,
+    (_S.IN, _E.LEAVE): _S.LEFT,
+    (_S.IN, _E.RETURN): _S.BEFORE,
+    (_S.LEFT, _E.LEAVE): _S.LEFT,
+    **{(state, _E.RESET): _S.BEFORE for state in _S},
+}
+"""State and event to the next state."""
+
+
+@dataclass(slots=True, eq=False)
+class Trainer:
+    """Trainer of a job. ``peer`` is empty while no process is connected as this trainer; ``last_heard``: when it
+    last said something."""
+
+    rank: int
+    peer: bytes = b""
+    session: str = ""
+    pid: int = 0
+    host: str = ""  # where the process is, if that may be another host
+    connection_number: int = 0  # of the connections that its process has made, the one that it has
+    last_heard: float = 0.0
+    state: PassState = PassState.BEFORE  # changed by move() alone
+    first_unused: int = 0  # before this batch it has had all of its own
+    flow: Flow = field(default_factory=Flow)
+    feed: StateFeed = field(default_factory=StateFeed)
+    run: int = 0  # number of its last request
+    ended_run: int = 0  # the same, once it was sent the end of that run or an error
+    previous_run_ended: bool = False
+    is_outdated: bool = False  # it does not know the present generation
+    unconfirmed_state: str = ""  # that its last runs named, while it is not known to have used a batch since
+    deferred_state: str = ""  # from which it begins once the others have ended their pass
+    pending: PassRequest | None = None  # of a pass that cannot begin yet
+
+    @property
+    def process(self) -> str:
+        """Name of its process, for messages."""
+        return f"process {self.pid} on {self.host}" if self.host else f"process {self.pid}"
+
+    def connect(self, peer: bytes, attach: m.Attach, now: float) -> None:
+        """Note that ``peer`` is its connection, which says ``attach``."""
+        self.peer, self.last_heard = peer, now
+        self.pid, self.host, self.connection_number = attach.pid, attach.host, attach.connection_number
+
+    def take_over(self, session: str) -> None:
+        """Note that another process has its place now, which calls itself ``session``."""
+        self.session, self.run = session, 0
+        self.is_outdated, self.deferred_state, self.unconfirmed_state = False, "", ""
+        if self.state is PassState.IN:
+            self.move(TrainerEvent.RETURN)
+
+    @classmethod
+    def from_snapshot(cls, rank: RankSnapshot) -> Trainer:
+        """Return the trainer that was written down as ``rank``, which is not connected and has not begun."""
+        return cls(rank.rank, session=rank.session, is_outdated=not rank.joined, unconfirmed_state=rank.unanswered)
+
+    def snapshot(self, first_unused: int) -> RankSnapshot:
+        """Return what a service writes down of it. It has used all of its batches before ``first_unused``."""
+        left = self.state is PassState.LEFT and self.ended_run != self.run  # and was not told how the pass ended
+        return RankSnapshot(
+            self.rank,
+            self.session,
+            self.state,
+            not self.is_outdated,
+            first_unused,
+            "" if left else self.unconfirmed_state,
+        )
+
+    def begin_run(self, begin: m.BeginPass) -> None:
+        """Begin the run that it asks for with ``begin``."""
+        self.previous_run_ended = self.ended_run == self.run
+        self.run, self.ended_run, self.flow.asked_later = begin.request_id, 0, 0
+        if not begin.state_name:
+            self.unconfirmed_state = ""
+
+    def move(self, event: TrainerEvent) -> None:
+        """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
+        self.state = next_state(TRAINER_TRANSITIONS, self.state, event)
+
+    def acknowledge(self, done: int) -> list[int]:
+        """Note that the first ``done`` batches of its run are used, and return the numbers of those that are new."""
+        numbers = self.flow.acknowledge(done)
+        if numbers:
+            self.unconfirmed_state = ""
+        return numbers
+
+    def join(self, begin: m.BeginPass, early_ends: Iterable[int]) -> list[int]:
+        """Go on with the run of ``begin``; the trainer knows the ``early_ends`` of these files. Return the numbers of
+        the batches that it has used."""
+        used = self.flow.begin_run(begin)
+        self.move(TrainerEvent.JOIN)
+        self.first_unused = max(self.first_unused, begin.first_batch)
+        # of a run before, some may not have been read
+        self.feed = StateFeed(self.feed.point, known_early_ends=set(early_ends))
+        return used
+
+    def disconnect(self) -> None:
+        """Forget the connection."""
+        self.peer = b""
+        self.flow.disconnect()
+        self.feed = StateFeed()
+        self.pending = None
+
+    def reset(self) -> None:
+        """Reset it for the next pass."""
+        self.move(TrainerEvent.RESET)
+        self.flow.end_pass()
+        self.feed = StateFeed()
+        self.first_unused = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """Options of the trainers that share the batches of job ``name``: ``world`` ranks, or with ``dynamic`` as many as
+    come. ``missing_rank``: seconds that trainers wait for a rank before the log names it. ``loss``: why the last
+    snapshot of a service before this one could not be used."""
+
+    name: str
+    world: int
+    dynamic: bool
+    lease: float
+    prefetch_bytes: int
+    missing_rank: float = DEFAULT_TIMING.missing_rank
+    loss: str = ""
+
+
+class RankRegistry:
+    """Trainers of a job by number: its ranks, or with ``dynamic`` one number for each trainer that comes."""
+
+    def __init__(self, options: GroupOptions) -> None:
+        self.name = options.name
+        self.world = options.world
+        self.dynamic = options.dynamic
+        self.lease = options.lease
+        self.loss = options.loss
+        self.is_single_rank = self.world == 1 and not self.dynamic
+        """There is one rank."""
+        self.trainers: dict[int, Trainer] = {}
+        """Trainers that are connected, or were and may come back."""
+        self.passed_through: dict[int, PassState] = {}
+        """Where those ranks stand that ended or left the pass under way, and then the job."""
+        self.left_at: set[int] = set()
+        """Ranks that were there and left in order."""
+        self._expired: dict[str, Trainer] = {}  # by session: they hold no batches, and nobody waits for them
+        self._connected: dict[bytes, Trainer] = {}
+        self._numbers = count()  # of trainers of a dynamic job: none is given twice
+        self._parted_at = 0.0  # when the last of them left
+
+    @property
+    def empty(self) -> bool:
+        """True while no trainer is connected."""
+        return not self._connected
+
+    @property
+    def absent(self) -> int:
+        """Number of ranks that are not there and have not ended or left the pass under way."""
+        return 0 if self.dynamic else self.world - len(self.trainers) - len(self.passed_through)
+
+    @property
+    def first_rank(self) -> int | None:
+        """The lowest rank that is connected, None while there is none."""
+        return min((rank for rank, trainer in self.trainers.items() if trainer.peer), default=None)
+
+    @property
+    def to_come(self) -> int:
+        """Number of ranks that were never there."""
+        return 0 if self.dynamic else self.world - len(self.trainers.keys() | self.left_at)
+
+    def absent_ranks(self, most: int) -> list[int]:
+        """Return the first ``most`` of them."""
+        found: list[int] = []
+        for rank in range(self.world if self.absent else 0):
+            if rank not in self.trainers and rank not in self.passed_through:
+                found.append(rank)
+            if len(found) == min(most, self.absent):
+                break
+        return found
+
+    def silent_seconds(self, now: float) -> float:
+        """Return the seconds since a trainer of the job was last heard of."""
+        return now - max([self._parted_at, *(trainer.last_heard for trainer in self.trainers.values())])
+
+    def ending_reason(self, now: float) -> str:
+        """Return when the job will be over, for a trainer that wants another one of its name; empty while a trainer is
+        connected."""
+        if not self.empty:
+            return ""
+        left = max(0.0, self.lease - self.silent_seconds(now))
+        return f"; no rank is connected to it now, and it ends if none comes back within {left:.0f} s"
+
+    def ends_with(self, session: str | None, now: float) -> bool:
+        """Return True if the job is over: all trainers have been gone for longer than the lease, or there was one only
+        and ``session`` is another."""
+        if not self.empty or self.by_session(session) is not None:
+            return False
+        return (self.is_single_rank and session is not None) or self.silent_seconds(now) > self.lease
+
+    def by_peer(self, peer: bytes) -> Trainer | None:
+        """Return the trainer that is connected as ``peer``."""
+        return self._connected.get(peer)
+
+    def by_session(self, session: str | None) -> Trainer | None:
+        """Return the trainer that calls itself ``session``."""
+        return next((trainer for trainer in self.trainers.values() if trainer.session == session), None)
+
+    def by_rank(self, rank: int) -> Trainer | None:
+        """Return the trainer that a newcomer with the rank ``rank`` would replace."""
+        return None if self.dynamic else self.trainers.get(rank)
+
+    def claim(self, attach: m.Attach, now: float) -> Trainer:
+        """Return the trainer whose rank ``attach`` asks for. Raises OptionError, JobTaken, Rewound."""
+        known = self.by_session(attach.session)
+        if known is not None and attach.connection_number < known.connection_number:
+            raise Rewound(f"a later connection of the same process has rank {known.rank} of job {self.name!r}")
+        return self._newcomer(attach.session) if self.dynamic else self._rank(attach, now)
+
+    def connect(self, trainer: Trainer, peer: bytes, attach: m.Attach, now: float) -> None:
+        """Make ``peer``, which says ``attach``, the only connection of ``trainer``."""
+        self.disconnect(trainer)
+        trainer.connect(peer, attach, now)
+        self._connected[peer] = trainer
+
+    def disconnect(self, trainer: Trainer) -> None:
+        """Forget the connection of ``trainer``."""
+        self._connected.pop(trainer.peer, None)
+        trainer.disconnect()
+
+    def leave_in_order(self, trainer: Trainer, now: float) -> None:
+        """Free the rank of ``trainer``, which left in order. Where it stood is remembered as long as the pass lasts."""
+        self.disconnect(trainer)
+        del self.trainers[trainer.rank]
+        self._parted_at = now
+        if not self.dynamic:
+            self.left_at.add(trainer.rank)
+            if trainer.state in (PassState.ENDED, PassState.LEFT):
+                self.passed_through[trainer.rank] = trainer.state
+
+    def expire(self, trainer: Trainer) -> None:
+        """Set aside a trainer of a dynamic job that did not come back within its lease. If it does, it goes on."""
+        del self.trainers[trainer.rank]
+        trainer.reset()
+        self._expired[trainer.session] = trainer
+        if len(self._expired) > _MAX_ABSENT:
+            del self._expired[next(iter(self._expired))]
+
+    def members(self) -> list[Trainer]:
+        """Return all trainers, also those that are set aside."""
+        return [*self.trainers.values(), *self._expired.values()]
+
+    def restore(self, trainers: Iterable[Trainer], now: float) -> None:
+        """Take in ``trainers`` of a service that was killed: they may come back, as if last heard of ``now``."""
+        for trainer in trainers:
+            trainer.last_heard = now
+            self.trainers[trainer.rank] = trainer
+        self._parted_at = now
+
+    def _newcomer(self, session: str) -> Trainer:
+        known = self.by_session(session)
+        if known is None:
+            known = self._expired.pop(session, None) or Trainer(next(self._numbers))
+            self.trainers[known.rank] = known
+        return known
+
+    def _rank(self, attach: m.Attach, now: float) -> Trainer:
+        if attach.world_size != self.world:
+            raise OptionError(
+                f"job {self.name!r} has world_size={self.world}, this trainer says {attach.world_size}; all ranks of a "
+                f"job must say the same{self.ending_reason(now)}"
+            )
+        trainer = self.trainers.get(attach.rank)
+        if trainer is None:
+            trainer = Trainer(attach.rank, state=self.passed_through.pop(attach.rank, PassState.BEFORE))
+            self.trainers[attach.rank] = trainer
+        silent = now - trainer.last_heard
+        if trainer.peer and trainer.session != attach.session and silent < self.lease:
+            who = "another trainer reads this job" if self.world == 1 else f"rank {attach.rank} is taken"
+            raise JobTaken(
+                f"{who} ({trainer.process}, last heard of {silent:.0f} s ago); wait until it has closed its client "
+                f"or been silent for lease={self.lease:g} s, or read a job of your own (job='…')"
+            )
+        return trainer
+
+    def replacement_error(self, trainer: Trainer, now: float) -> Rewound:
+        """Return the error for the process that had the rank of ``trainer`` and loses it."""
+        return Rewound(
+            f"rank {trainer.rank} of job {self.name!r} was silent for {now - trainer.last_heard:.0f} s "
+            f"(lease={self.lease:g}) and another process has its place now; raise lease where a step may take that long"
+        )
+
+
+class AbsentRanks(NamedTuple):
+    """Ranks that are not there: the first of them, how many there are beside these, and which were there once."""
+
+    ranks: Sequence[int]
+    others: int
+    parted: Set[int]
+
+
+class MissingRanks:
+    """Missing ranks of a job of ``world`` ranks. Each is named once for each time that it is missing, after
+    ``missed`` seconds."""
+
+    def __init__(self, job: str, world: int, missed: float) -> None:
+        self._job = job
+        self._world = world
+        self._missed = missed
+        self._since = 0.0
+        self._named: set[int] = set()
+
+    def rank_returned(self, trainer: Trainer) -> None:
+        """Note that ``trainer`` is there again."""
+        self._named.discard(trainer.rank)
+
+    def overdue_messages(self, late: Sequence[Trainer], absent: AbsentRanks, now: float) -> list[str]:
+        """Return the lines for the log when others wait for the trainers that are ``late``, and for ranks that are
+        not there."""
+        if not (late or absent.ranks):
+            self._since = 0.0
+            return []
+        self._since = self._since or now
+        if now - self._since < self._missed:
+            return []
+        lines = [
+            (f"rank {trainer.rank}", self._why(trainer, now)) for trainer in late if trainer.rank not in self._named
+        ]
+        ranks = [rank for rank in absent.ranks if rank not in self._named]
+        self._named.update(ranks, (trainer.rank for trainer in late))
+        if ranks:
+            who = f"rank {ranks[0]}" if len(ranks) + absent.others == 1 else f"ranks {', '.join(map(str, ranks))}"
+            who += f" and {absent.others} others" if absent.others else ""
+            why = "left" if absent.parted >= {*ranks} else "never came"
+            lines.append((who, f"{why}; connect with rank={ranks[0]}, world_size={self._world}"))
+        return [f"job {self._job!r} waits for {who}, which {why}" for who, why in lines]
+
+    def _why(self, trainer: Trainer, now: float) -> str:
+        if trainer.peer:
+            return f"has not asked for a batch for {now - trainer.last_heard:.0f} s ({trainer.process})"
+        return f"is gone since {now - trainer.last_heard:.0f} s; connect it again with rank={trainer.rank}"
