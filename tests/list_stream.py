@@ -88,7 +88,7 @@ class ListStream(DerivedStream):
     def _seek(self, position: ListPosition) -> None:
         pass
 
-    def _put_back(self, position: ListPosition) -> bool:
+    def _rewind_to(self, position: ListPosition) -> bool:
         return True  # it has no cursors
 
     def _cut(self, position: ListPosition) -> Cut:

@@ -1,10 +1,21 @@
 """Read the rows of a stream one after the other, for a stream that is made of them.
 
+Theory of operation
+-------------------
 A place is the position before the batch in hand, and how many of its rows were taken: all that a state needs.
 
-An exception may come anywhere while rows are taken. A cursor therefore keeps the batches that it has fetched until
-:meth:`Cursor.mark`, and :meth:`Cursor.put_back` gives them again, without a question to the stream: ranks of a job
-cannot go back one by one.
+A derived stream makes a batch of rows from several cursors, and an exception may come anywhere while it does. Its own
+position is one value, stored at the end (:mod:`pydp2.client.client`); its cursors are then anywhere behind that
+position, and have to go back. They must do so without a question to their streams: ranks of a job cannot go back one by
+one, and a source with ``order="relaxed"`` has no state to go back to. So the cursor keeps what it has fetched in a
+:class:`History`, until a batch was made of it (:meth:`History.commit`), and :meth:`Cursor.rewind_to` gives it again.
+
+What is fetched must come into the history in one step, or an exception between the two would lose it: one call of C
+code takes a batch from the iterator and puts it into a list. How much of the list was given is stored with the list, in
+one value. Only the end of a pass takes two steps; the stream itself tells then that it has ended.
+
+A history is worth nothing once the stream was moved by others, by a state that is loaded, say
+(:meth:`History.invalidate`). The cursor goes to a place then by way of a state of its stream.
 """
 
 from __future__ import annotations
@@ -32,29 +43,138 @@ class Place(NamedTuple):
         return not self.position.batch and not self.offset
 
 
+class History:
+    """Batches of ``stream`` since the last commit, and the iterator that the next ones come from.
+
+    ``position_before``, ``position_after``: of the stream, on both sides of the batch that was given last.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._passes: list[Pass] = []  # the one that is under way
+        # For each the position before it and the batch (None: the end of a pass), and the number of those given.
+        self._entries: tuple[list[tuple[Any, Batch | None]], int] = [], 0
+        self._is_valid = True
+        self.position_before: Any
+        self.position_after: Any
+        self.position_before = self.position_after = stream._session.progress.position
+
+    @property
+    def has_more(self) -> bool:
+        """True if :meth:`next_batch` may have a batch, or the end of a pass."""
+        entries, given = self._entries
+        return given < len(entries) or self.is_open
+
+    @property
+    def is_open(self) -> bool:
+        """True if the iterator of the pass may give more."""
+        ended = self._stream._session.progress.state is LoopState.BETWEEN
+        return bool(self._passes) and not self._passes[0].over and not ended
+
+    def next_batch(self) -> Batch | None:
+        """Return the next batch, None at the end of the pass and if no pass is under way."""
+        entries, given = self._entries
+        if given == len(entries):
+            if not self._passes:
+                return None
+            entries.extend(zip(repeat(self.position_after), islice(self._passes[0], 1)))
+            if given == len(entries):
+                entries.append((self.position_after, None))
+        self._entries = entries, given + 1
+        self.position_before, self.position_after = self._position(given), self._position(given + 1)
+        batch = entries[given][1]
+        if batch is None and given + 1 == len(entries) and not self.is_open:
+            self._passes = []
+        return batch
+
+    def commit(self) -> None:
+        """Forget all but the batch that was given last: nothing goes back behind here."""
+        entries, given = self._entries
+        self._entries = entries[given - 1 :] if given else entries, min(given, 1)
+
+    def invalidate(self) -> None:
+        """Have :meth:`rewind_to` return False until :meth:`restart`."""
+        self._is_valid = False
+
+    def restart(self, position: Any) -> None:
+        """Begin a new history at ``position``, where the stream is."""
+        self.commit()
+        self.position_after = position
+        self._is_valid = True
+
+    def rewind_to(self, position: Any, *, may_begin: bool, opens: bool) -> bool:
+        """Have the batches behind ``position`` given again. Return False if that is not known, or the stream was moved
+        by others. ``may_begin``: it may be the start of a pass that is not begun; ``opens``: begin that pass."""
+        if not self._is_valid or not self._is_whole():
+            return False
+        entries, _ = self._entries
+        known = [self._position(number).index for number in range(len(entries) + 1)]
+        if position.index in known:
+            given = known.index(position.index)
+            self._entries, self.position_after = (entries, given), self._position(given)
+        elif opens and may_begin:
+            self.close()  # this may be the next pass
+            given = 0
+        else:
+            return False
+        if given == len(self._entries[0]) and opens and not self.is_open:
+            self.open()
+            return bool(self.position_after.index == position.index)
+        return True
+
+    def open(self) -> None:
+        """Begin the pass of the stream's position."""
+        passes: list[Any] = []
+        self._passes = passes
+        passes.extend(map(iter, (self._stream,)))  # one call of C code here, too
+        self.position_after = self._stream._session.progress.position
+
+    def close(self) -> None:
+        """Leave the pass, if one is under way, and forget its batches."""
+        self._entries = [], 0
+        passes, self._passes = self._passes, []
+        for iterator in passes:
+            iterator.close()
+
+    def _is_whole(self) -> bool:
+        """Return True if the stream is where the last batch of the history has left it."""
+        entries, _ = self._entries
+        if not entries or entries[-1][1] is None:
+            return True
+        now, after = self._stream._session.progress, self._position(len(entries))
+        if self._passes and now.state is LoopState.BETWEEN and now.position.index == (after.pass_id + 1, 0):
+            entries.append((after, None))  # the end was found, and an exception came before it was kept
+            return True
+        return self.is_open and now.position.index == after.index
+
+    def _position(self, number: int) -> Any:
+        """Return the position before entry ``number``, which may be the one to come."""
+        entries, _ = self._entries
+        if number < len(entries):
+            return entries[number][0]
+        batch = entries[-1][1] if entries else None
+        return self._stream._session.progress.position if batch is None else batch._resume[1]
+
+
 class Cursor:
     """Rows of ``stream``, pass by pass. Rows that only fill a batch up are left out."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self.history = History(stream)
         self.batch: Batch | None = None
         """Batch in hand."""
         self.jumps = False
         """True if :meth:`go_to` goes to the beginning of a pass once all ranks have ended theirs, as ``set_epoch``
         does; a loaded state takes the other ranks out of it."""
-        self._passes: list[Pass] = []  # the one that is under way
-        # What was fetched since the last mark, as (position before it, batch; None at the end of a pass), and how much
-        # of it was taken: one value, so that no exception comes between the two.
-        self._fetched: tuple[list[tuple[Any, Batch | None]], int] = [], 0
-        self._is_known = True  # that is all since the last mark
         self._rows = Columns.empty(stream.slots)
         self._offset = 0
-        self._before = self._behind = stream._session.progress.position
 
     @property
     def place(self) -> Place:
         """Place of the next row."""
-        return Place(self._before, self._offset) if self.rows_left else Place(self._behind)
+        history = self.history
+        return Place(history.position_before, self._offset) if self.rows_left else Place(history.position_after)
 
     @property
     def rows_left(self) -> int:
@@ -73,56 +193,20 @@ class Cursor:
 
     def fetch(self) -> bool:
         """Take the next batch in hand, when no row is left. Return False if the pass has ended."""
-        entries, taken = self._fetched
-        if taken == len(entries):
-            if not self._passes:
-                return False
-            # One call of C code takes a batch and keeps it.
-            entries.extend(zip(repeat(self._behind), islice(self._passes[0], 1)))
-            if taken == len(entries):
-                entries.append((self._behind, None))
+        batch = self.history.next_batch()
         self._drop()
-        before, batch = entries[taken]
-        self._fetched = entries, taken + 1
-        self._before, self._behind = before, self._behind_entry(taken)
         if batch is None:
-            if taken + 1 == len(entries) and not self._is_open:
-                self._passes = []
             return False
         self.batch = batch
         self._rows = batch._columns.slice(0, len(batch) - batch.padding)
         return True
 
-    def mark(self) -> None:
-        """Forget what was fetched, but for the batch in hand: nothing goes back behind here."""
-        entries, taken = self._fetched
-        self._fetched = entries[taken - 1 :] if taken else entries, min(taken, 1)
-
-    def forget(self) -> None:
-        """Have :meth:`put_back` return False until the stream was asked for a place."""
-        self._is_known = False
-
-    def put_back(self, place: Place, *, opens: bool = True) -> bool:
-        """Go back to ``place`` by giving again what was fetched since :meth:`mark`. Return False if it is not known, or
-        the stream was moved by others. ``opens``: take up the pass of the place."""
-        entries, _ = self._fetched
+    def rewind_to(self, place: Place, *, opens: bool = True) -> bool:
+        """Go back to ``place`` by giving again what was fetched since the last commit. Return False if the history does
+        not have it. ``opens``: begin the pass of the place."""
         self._drop()
-        if not self._is_known or not self._is_whole():
+        if not self.history.rewind_to(place.position, may_begin=place.is_start, opens=opens):
             return False
-        for number in range(len(entries) + 1):
-            before = entries[number][0] if number < len(entries) else self._behind_entry(number - 1)
-            if before.index == place.position.index:
-                break
-        else:
-            if not (opens and place.is_start):
-                return False
-            self.leave()
-            entries, number, before = [], 0, None  # this may be the next pass
-        self._fetched, self._behind = (entries, number), before
-        if number == len(entries) and opens and not self._is_open:
-            self._open()
-            if self._behind.index != place.position.index:
-                return False
         if place.offset:
             self.fetch()
             self._offset = place.offset
@@ -131,30 +215,28 @@ class Cursor:
     def leave(self) -> None:
         """Leave the pass, if one is under way."""
         self._drop()
-        self._fetched = [], 0
-        passes, self._passes = self._passes, []
-        for one in passes:
-            one.close()
+        self.history.close()
 
     def begin(self, position: Any) -> None:
         """Begin the pass at whose start ``position`` is. Nothing happens if it has begun and no batch was taken."""
-        entries, taken = self._fetched
-        if self.batch is None and self._behind.index == position.index:
-            if taken < len(entries) or self._is_open:
+        history = self.history
+        if self.batch is None and history.position_after.index == position.index:
+            if history.has_more:
                 return
         else:
             self.leave()
         self._open()
-        if self._behind.index != position.index:
+        if history.position_after.index != position.index:
             self.go_to(Place(position))
 
     def go_to(self, place: Place, *, start: Any = None, opens: bool = True) -> None:
         """Go to ``place``, by way of ``start``: a position before it, if the stream should be asked for that one.
 
-        ``opens``: take up its pass, also if no batch is between the two. Raises StateMismatch if the stream has no such
+        ``opens``: begin its pass, also if no batch is between the two. Raises StateMismatch if the stream has no such
         place.
         """
-        self._is_known = False
+        history = self.history
+        history.invalidate()
         self.leave()
         first = place.position if start is None else start
         self.stream.load_state_dict(self.stream._state_of(first))
@@ -162,11 +244,10 @@ class Cursor:
             self.stream._jump(first)
         self.jumps = False
         if not opens and first.index == place.position.index:
-            self._behind = first
-            self._is_known = True
+            history.restart(first)
             return
         self._open()
-        while self._behind.index < place.position.index:
+        while history.position_after.index < place.position.index:
             if not self.fetch():
                 self._open()
         if place.offset and not (self.fetch() and place.offset <= len(self._rows)):
@@ -175,40 +256,11 @@ class Cursor:
                 f"{len(self._rows)}: the data have changed, or the state is damaged"
             )
         self._offset = place.offset
-        self.mark()
-        self._is_known = True
-
-    @property
-    def _is_open(self) -> bool:
-        """True if the iterator of the pass may give more."""
-        ended = self.stream._session.progress.state is LoopState.BETWEEN
-        return bool(self._passes) and not self._passes[0].over and not ended
-
-    def _is_whole(self) -> bool:
-        """Return True if the stream is where the last of what was fetched has left it."""
-        entries, _ = self._fetched
-        if not entries or entries[-1][1] is None:
-            return True
-        now, behind = self.stream._session.progress, self._behind_entry(len(entries) - 1)
-        if self._passes and now.state is LoopState.BETWEEN and now.position.index == (behind.pass_id + 1, 0):
-            entries.append((behind, None))  # the end was found, and an exception came before it was kept
-            return True
-        return self._is_open and now.position.index == behind.index
-
-    def _behind_entry(self, number: int) -> Any:
-        """Return the position behind entry ``number`` of what was fetched."""
-        entries, _ = self._fetched
-        if number + 1 < len(entries):
-            return entries[number + 1][0]
-        batch = entries[number][1] if number >= 0 else None
-        return self.stream._session.progress.position if batch is None else batch._resume[1]
+        history.restart(history.position_after)
 
     def _open(self) -> None:
         self._drop()
-        passes: list[Any] = []
-        self._passes = passes
-        passes.extend(map(iter, (self.stream,)))  # here too
-        self._behind = self.stream._session.progress.position
+        self.history.open()
 
     def _drop(self) -> None:
         """Drop the batch in hand."""

@@ -55,7 +55,7 @@ class DerivedStream(Stream):
         self._cursors = [Cursor(source) for source in sources]
         self._session = ClientGuard(Progress(position))
         self._is_damaged = False
-        self._is_astray = False  # the cursors are not where the position is
+        self._needs_seek = False  # the cursors are not where the position is
         self._ready: tuple[Any, Cut] | None = None  # what was cut behind a position
         self._last_length: int | None = None  # batches of the last pass
         self.batch_size = batch_size
@@ -68,8 +68,8 @@ class DerivedStream(Stream):
         """Have the cursors go to ``position``."""
 
     @abstractmethod
-    def _put_back(self, position: Any) -> bool:
-        """Have the cursors put back what was fetched behind ``position``. Return False if one cannot."""
+    def _rewind_to(self, position: Any) -> bool:
+        """Have the cursors go back to ``position`` in their histories. Return False if one cannot."""
 
     @abstractmethod
     def _cut(self, position: Any) -> Cut:
@@ -120,7 +120,7 @@ class DerivedStream(Stream):
         try:
             session.enter(token)
             self._leave()
-            self._astray(jumps=False)
+            self._require_seek(jumps=False)
             now = session.progress
             session.progress = now._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
         finally:
@@ -169,12 +169,12 @@ class DerivedStream(Stream):
         position: Any = self._session.progress.position
         if self._ready is not None and self._ready[0] is position:
             position = self._ready[1][1]
-        if self._is_astray:
-            if not self._put_back(position):
+        if self._needs_seek:
+            if not self._rewind_to(position):
                 self._check_can_seek(position)
                 self._seek(position)
         elif all(place.is_start for place in position.places):
-            self._is_astray = True  # until all have begun
+            self._needs_seek = True  # until all have begun
             for cursor, place in zip(self._cursors, position.places, strict=True):
                 cursor.begin(place.position)
         else:
@@ -182,27 +182,27 @@ class DerivedStream(Stream):
                 "a source is in the middle of a pass, and nothing says which of its rows were used; load the state of "
                 "this stream, or begin before the first batch of the source"
             )
-        self._is_damaged = self._is_astray = False
+        self._is_damaged = self._needs_seek = False
 
     def _check_can_seek(self, position: Any) -> None:
         """Raise StateMismatch, and give the pass up, if a source has no state at ``position``."""
         if position.batch and self._is_relaxed:
             self._session.progress = self._session.progress._replace(state=LoopState.FAILED, loop=None)
-            self._astray(jumps=True)
+            self._require_seek(jumps=True)
             raise StateMismatch(
                 'a source has order="relaxed", and cannot go back to where the loop was interrupted, so the rest of '
                 f"pass {position.pass_id} is lost; the next loop begins the pass behind it"
             )
 
     def _jump(self, position: Any) -> None:
-        self._astray(jumps=True)
+        self._require_seek(jumps=True)
 
-    def _astray(self, *, jumps: bool) -> None:
+    def _require_seek(self, *, jumps: bool) -> None:
         """Have the cursors go where the position is before anything is cut. ``jumps``: as :attr:`Cursor.jumps`."""
-        self._is_astray = True
+        self._needs_seek = True
         for cursor in self._cursors:
             cursor.jumps = jumps
-            cursor.forget()
+            cursor.history.invalidate()
 
     def _places_before(self, position: Any, pass_id: int) -> tuple[Place, ...]:
         """Return the places of the sources before pass ``pass_id``, if each takes one pass of its own for each."""
@@ -218,12 +218,12 @@ class DerivedStream(Stream):
         if self._ready is None or self._ready[0] is not position:
             if self._is_damaged:
                 self._begin()
-            self._is_astray = self._is_damaged = True  # an exception leaves the cursors anywhere
+            self._needs_seek = self._is_damaged = True  # an exception leaves the cursors anywhere
             cut = self._cut(position)
             self._ready = position, cut
             for cursor in self._cursors:
-                cursor.mark()
-            self._is_damaged = self._is_astray = False
+                cursor.history.commit()
+            self._is_damaged = self._needs_seek = False
         return self._ready[1]
 
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
@@ -270,7 +270,7 @@ class DerivedStream(Stream):
             return
         progresses = [self._session.progress, *(cursor.stream._session.progress for cursor in self._cursors)]
         failed = isinstance(error, BadSample) or any(each.state is LoopState.FAILED for each in progresses)
-        self._astray(jumps=failed)
+        self._require_seek(jumps=failed)
         self._session.progress = self._session.progress._replace(
             state=LoopState.FAILED if failed else LoopState.ENTERED, loop=None
         )

@@ -243,10 +243,10 @@ class Mixture(DerivedStream):
         for cursor, place, ended in zip(self._cursors, position.places, position.ended, strict=True):
             cursor.go_to(place, opens=self._repeats or not ended)
 
-    def _put_back(self, position: MixPosition) -> bool:
+    def _rewind_to(self, position: MixPosition) -> bool:
         self._begun_empty = [False] * len(self._cursors)
         return all(
-            cursor.put_back(place, opens=self._repeats or not ended)
+            cursor.rewind_to(place, opens=self._repeats or not ended)
             for cursor, place, ended in zip(self._cursors, position.places, position.ended, strict=True)
         )
 

@@ -262,11 +262,11 @@ class PackedSequences(DerivedStream):
         self._windows = {}
         self._cursors[0].go_to(position.places[0], start=position.start, opens=not position.ended)
 
-    def _put_back(self, position: PackPosition) -> bool:
+    def _rewind_to(self, position: PackPosition) -> bool:
         place, document, ended = position.places[0], position.document, position.ended
         while not ended and (window := self._windows.get((position.pass_id, document))):
             place, document, ended = window.behind, window.document, window.is_last
-        return self._cursors[0].put_back(place, opens=not ended)
+        return self._cursors[0].rewind_to(place, opens=not ended)
 
     # -- batches -------------------------------------------------------------------------------------------------------
     def _cut(self, position: PackPosition) -> Cut:

@@ -81,5 +81,11 @@ def test_interrupted_at_any_instruction_it_goes_on_without_a_question_to_its_sou
         with stream:
             assert read(stream, injector, seen, states) == seen
             assert [source.loads for source in sources] == [0] * len(sources)
-    assert {"Cursor.fetch", "Cursor.put_back", "Cursor.mark", "DerivedStream._take"} <= injector.names
+    assert {
+        "Cursor.fetch",
+        "History.rewind_to",
+        "History.commit",
+        "History.next_batch",
+        "DerivedStream._take",
+    } <= injector.names
     assert len(injector) > 1000
