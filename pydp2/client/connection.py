@@ -18,9 +18,9 @@ from pydp2.client.wait_notice import notice_seconds, write_notice
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
+from pydp2.protocol import progress_word
 from pydp2.protocol.link_states import LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import decode_plain
-from pydp2.protocol.used_word import pack_used
 from pydp2.system.stdlib import time
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
@@ -285,7 +285,7 @@ class Connection:
     def show_used(self, run: int, used_batches: int) -> bool:
         """Show the service, without a message, that the first ``used_batches`` of ``run`` are used. Return False if it
         cannot see that."""
-        return self._line.write_progress(pack_used(run, used_batches))
+        return self._line.write_progress(progress_word.pack(run, used_batches))
 
     def stay_in_pass(self) -> None:
         """Note that the message that ended a pass belonged to one that was left before."""

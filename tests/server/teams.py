@@ -25,7 +25,7 @@ from pydp2.order.saved_pool import encode_pool
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
-from pydp2.protocol.used_word import pack_used
+from pydp2.protocol import progress_word
 from pydp2.server.sessions.batches import BatchGroup, CutBatch, PassBroken, PassEnded
 from pydp2.server.sessions.group import TrainerGroup
 from pydp2.server.sessions.membership import GroupOptions
@@ -331,7 +331,7 @@ class World:
             return self.receive(trainer)
         if self.now - trainer.spoke > LEASE:
             self._ask(trainer)
-        trainer.word = pack_used(trainer.run, trainer.done)
+        trainer.word = progress_word.pack(trainer.run, trainer.done)
         missing = trainer.prefetch + 1 - (trainer.asked - trainer.done)
         if not trainer.shows or max(missing, trainer.done - trainer.said) >= (trainer.prefetch + 1) // 2:
             self._need(trainer)

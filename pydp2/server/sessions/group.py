@@ -17,7 +17,7 @@ from pydp2.options.tables import JobOptions
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.order.stream_state import StreamPosition, StreamState
 from pydp2.protocol import messages as m
-from pydp2.protocol.used_word import unpack_used
+from pydp2.protocol import progress_word
 from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.sessions.agreement import (
@@ -356,7 +356,7 @@ class TrainerGroup:
 
     def note_used(self, trainer: Trainer, word: int) -> None:
         """Note which batches ``trainer`` has used, as the ``word`` says that it shows."""
-        self.delivery.acknowledge(trainer.acknowledge(unpack_used(word, trainer.run)))
+        self.delivery.acknowledge(trainer.acknowledge(progress_word.unpack(word, trainer.run)))
 
     def _heard_from(self, peer: bytes, now: float) -> Trainer:
         trainer = self.registry.by_peer(peer)
