@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks import many
 from pydp2 import dense_vector, integer_value_sequence, provider
-from pydp2.client.prefetch_window import PrefetchWindow
+from pydp2.client.run_protocol import PrefetchWindow
 from pydp2.data.columns.columns import Columns
 from pydp2.data.packers.packer import Packer
 from pydp2.data.schema.provider_schema import Schema
@@ -295,7 +295,9 @@ class _Trainer:
         self._case = case
         self._row_bytes = row_bytes
         options = job_options(batch_size=case.batch_size, seed=1, interleave=case.interleave)
-        self._window = PrefetchWindow(options.prefetch, options.prefetch_bytes, prompt=False, remote=case.rows_stay)
+        self._window = PrefetchWindow(
+            options.prefetch, options.prefetch_bytes, report_each=False, high_latency=case.rows_stay
+        )
         self._done = 0
         self._is_shared = False
         self.samples = 0

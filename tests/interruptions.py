@@ -11,13 +11,16 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pydp2.client import client, connection
+from pydp2.client.pass_iterator import Pass
+from pydp2.client.progress import LoopState, Progress
+from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.order import stream_state
 from pydp2.streams import cursor
 from pydp2.transport import line
 
-LEAVING = ("if 0 in session.current_call and session.current_call[0] is token:", "del session.current_call[0]")
+LEAVING = ("if 0 in self.current_call and self.current_call[0] is token:", "del self.current_call[0]")
 
 
 class Interruption(BaseException):
@@ -26,6 +29,7 @@ class Interruption(BaseException):
 
 FOLDERS = (*(str(Path(each.__file__).parent) for each in (client, cursor)), line.__file__, stream_state.__file__)
 ENTRIES = (client.Client._deliver.__code__, client.Client.__iter__.__code__)
+GUARDED = ClientGuard.guarded.__code__  # stores the progress, and returns to an entry
 
 
 def within(frame: FrameType | None, code: CodeType) -> bool:
@@ -46,9 +50,16 @@ def entered(frame: FrameType | None) -> int:
     return depth
 
 
+def progress_of(frame: FrameType) -> Progress:
+    """The progress of the stream whose entry, or :meth:`ClientGuard.guarded`, is under way."""
+    owner = frame.f_locals["self"]
+    progress: Progress = (owner if isinstance(owner, ClientGuard) else owner._session).progress
+    return progress
+
+
 # What is raised in a destructor goes nowhere, which is Python's affair. What is raised where a descriptor has just come
 # loses no more than that, once in a connection: it stays open until the process ends.
-SPARED = (client.Pass.__del__.__code__, connection.Connection._receive_shared_rows.__code__)
+SPARED = (Pass.__del__.__code__, connection.Connection._receive_shared_rows.__code__)
 
 
 class Injector:
@@ -80,8 +91,8 @@ class Injector:
     def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
         if not frame.f_code.co_filename.startswith(self._folders) or any(within(frame, each) for each in SPARED):
             return None
-        if frame.f_code in ENTRIES:
-            self._progress[id(frame)] = frame.f_locals["self"]._session.progress
+        if frame.f_code in (*ENTRIES, GUARDED):
+            self._progress[id(frame)] = progress_of(frame)
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         key = id(frame.f_code), entered(frame)
         stepped = self._stepped.get(key)
@@ -103,9 +114,9 @@ class Injector:
         """Whether no handler's exception comes here. CPython looks for signals after calls, where a function begins,
         and going back in a loop. What stores the batch that is delivered, and what leaves the session, does none of
         that before it ends."""
-        if frame.f_code in ENTRIES:
-            now = frame.f_locals["self"]._session.progress
-            if now is not self._progress[id(frame)] and now.state is not client.LoopState.ENTERED:
+        if frame.f_code in (*ENTRIES, GUARDED):
+            now = progress_of(frame)
+            if now is not self._progress[id(frame)] and now.state is not LoopState.ENTERED:
                 return True
         return frame.f_lineno is None or linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() in LEAVING
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,24 @@ from pydp2.client.lazy_rows import SharedRows, open_shared_rows
 from pydp2.client.look_ahead import LookAhead
 from pydp2.client.received import split_rows_of_hosts
 from pydp2.client.row_fetcher import RowFetcher
-from pydp2.client.session import ClientGuard
+from pydp2.client.session import CLOSE_SECONDS, ClientGuard
 from pydp2.client.wait_notice import notice_seconds, write_notice
 from pydp2.data.schema.input_types import Slots
-from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.errors import (
+    Error,
+    ProtocolError,
+    RemoteProtocolError,
+    ServiceLost,
+    ServiceUnreachable,
+    StateMismatch,
+    from_wire,
+)
 from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
 from pydp2.protocol.link_states import LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import decode_plain
+from pydp2.protocol.stream_identity import differences
+from pydp2.system.log_writer import write_stderr
 from pydp2.system.stdlib import time
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
@@ -30,8 +40,6 @@ from pydp2.transport.sockets import new_context
 
 _connection_numbers = itertools.count(1)  # of this process, for all its clients
 _RETRY_SECONDS = 0.1  # seconds between attempts to connect
-CLOSE_SECONDS = 5.0
-"""Number of seconds that a thread inside a client has to come out once the client is closed."""
 _SECOND_SECONDS = 0.25  # seconds that a thread waits at most for the batch behind the one in hand,
 _LOOK_SECONDS = 0.002  # and between two looks whether the next call has begun
 _POLL_SECONDS = 1.0  # seconds after which a wait checks again that the other side lives
@@ -143,7 +151,7 @@ class Connection:
             self._line.wait(
                 max(1, int(min(left, _POLL_SECONDS) * 1000)), None if self._session is None else self._session.wake_fd
             )
-            if self._session is not None:
+            if self._session is not None and self._session.closing:
                 self._session.check()
 
     def fetch_second(self, seconds: float, look_ahead: LookAhead) -> None:
@@ -154,11 +162,12 @@ class Connection:
         while len(self.inbox) == 1 and not look_ahead.is_wanted_back and time.monotonic() < deadline:
             self.fetch(time.monotonic() + _LOOK_SECONDS)
 
-    def check_damage(self) -> None:
-        """Set ``is_damaged`` if the last call was cut off so that something that came may be lost."""
+    def check_damage(self) -> bool:
+        """Return ``is_damaged``, and set it if the last call was cut off so that something that came may be lost."""
         if self._line.is_interrupted:
             self.is_damaged = True
             self._line.drop_partial_message(self.inbox)
+        return self.is_damaged
 
     @staticmethod
     def is_undecoded(item: Any) -> bool:
@@ -287,9 +296,14 @@ class Connection:
         cannot see that."""
         return self._line.write_progress(progress_word.pack(run, used_batches))
 
-    def stay_in_pass(self) -> None:
-        """Note that the message that ended a pass belonged to one that was left before."""
-        self._link.stay_in_pass()
+    def drop_first(self) -> None:
+        """Drop the first message of the inbox, which is of a run that was left."""
+        message, _ = self.inbox[0]
+        if isinstance(message, m.PassEnd | m.Failed):
+            self._link.stay_in_pass()  # the pass that it ended was left before
+        elif isinstance(message, m.BatchHead) and self.row_fetcher is not None:
+            self.row_fetcher.drop(message.request_id, message.batch_index)
+        del self.inbox[0]
 
     def close(self, linger_ms: int = 200) -> None:
         """Close the connection."""
@@ -405,6 +419,52 @@ def ask_stats(target: Target, timeout: float = 5.0) -> dict[str, Any]:
     if not isinstance(figures, dict):
         raise RemoteProtocolError("Stats: expected a dict")
     return figures
+
+
+def reconnect(
+    connection: Connection, attach: m.Attach, identity: Mapping[str, Any], patience: float, shown: Slots | None = None
+) -> None:
+    """Wait ``patience`` seconds for the service of ``connection``, which went away, and attach there again: one with a
+    ``state_dir`` goes on where it was when it is started again, and one on another host may only be cut off. ``shown``:
+    the slots of samples that lie in memory which it shows.
+
+    Raises:
+        ServiceLost: it did not come back. NotAdmitted: it does not let us in. JobTaken: another trainer has the place.
+        StateMismatch: it came back with another stream; ``identity`` is what this one depended on.
+    """
+    began = time.monotonic()
+    secured = connection.target.is_secured  # so it may be on another host
+    begin = "pydp2: " if attach.job == "default" else f"pydp2: job {attach.job!r}: "
+    write_stderr(
+        f"{begin}the connection to {connection.name} was lost; trying for {patience:g} s to connect again"
+        if secured
+        else f"{begin}the service at {connection.name} went away; waiting {patience:g} s for it to be started again"
+    )
+    try:
+        answer = parse_welcome(connection.renew(attach, began + patience))
+    except NotAdmitted:
+        raise
+    except ServiceUnreachable:
+        if secured:
+            raise ServiceLost(
+                f"the service at {connection.name} could not be reached for {patience:g} s; check that it runs and the "
+                "network between, or raise lease for more patience"
+            ) from None
+        raise ServiceLost(
+            f"the service at {connection.name} went away and was not started again within {patience:g} s; start it "
+            "with the same state_dir, or raise lease for more patience"
+        ) from None
+    if wrong := differences(identity, answer.service.get("stream_identity", {})):
+        raise StateMismatch(
+            f"the service at {connection.name} came back with another stream: {'; '.join(wrong)}; start it with "
+            "the same arguments as before"
+        )
+    connection.map_shared_rows(shown)
+    loss = answer.service.get("loss", "")
+    write_stderr(
+        f"{begin}the service at {connection.name} is back after {time.monotonic() - began:.1f} s"
+        + (f", but could not go on from where it was: {loss!s:.2000}" if loss else "")
+    )
 
 
 def detach(session: ClientGuard, connection: Connection, on_close: Callable[[], None] | None) -> None:

@@ -10,11 +10,22 @@ import _thread
 import contextlib
 import signal
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
+from typing import Any, Protocol
 
+from pydp2.client.lazy_rows import SharedRows
+from pydp2.client.progress import Progress
+from pydp2.client.received import Conversion, convert_lot, is_second_prepared, second_batch
+from pydp2.client.row_fetcher import RowFetcher
+from pydp2.data.schema.input_types import Slots
 from pydp2.system.stdlib import time
 
 _LOOK_SECONDS = 0.05  # seconds between two looks whether work is done
+_LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
+_DELAY_PART, _MAX_DELAY = 1 / 8, 0.001  # part of the step, and seconds, that pass before
+_SKIPPED_STEPS = 32  # in which nothing is converted, because it could not be
+_LOT_SECONDS = 0.002  # in which batches that came with the next one are converted, too: their values may be large
 
 
 class _Offer:
@@ -122,3 +133,76 @@ def _do(offer: _Offer) -> None:
     finally:
         offer.is_over = True
         offer.done.release()
+
+
+class BatchSource(Protocol):
+    """Connection of a client, as the thread uses it that prepares the next batch."""
+
+    inbox: list[Any]
+    shared_rows: SharedRows | None
+    row_fetcher: RowFetcher | None
+
+    def fetch_second(self, seconds: float, look_ahead: LookAhead) -> None: ...
+
+    def wait_for_rows(self, seconds: float) -> None: ...
+
+
+class NextBatch:
+    """Batch behind the one in hand, which is received, gathered and converted while a long step of the trainer runs.
+
+    ``left_at``: when the trainer got its last batch (``time.perf_counter``), if its step is measured. ``conversion``:
+    the one that the loop of the present pass asked for. ``is_wanted``: :meth:`begin_step` may have something to do.
+    """
+
+    def __init__(self, look_ahead: LookAhead, connection: BatchSource, slots: Slots) -> None:
+        self._look_ahead, self._connection, self._slots = look_ahead, connection, slots
+        self._step = 0.0  # seconds of the last step
+        self.left_at: float | None = None
+        self.conversion: Conversion | None = None
+        self._skips = 0  # steps in which nothing is converted
+        self.is_wanted = False
+
+    def set_conversion(self, conversion: Conversion | None) -> None:
+        """Have batches converted with ``conversion`` from now on."""
+        self.conversion, self._skips = conversion, 0
+
+    def end_step(self, now: float) -> float:
+        """Return how many seconds the trainer worked with its last batch, now that it asks for the next one."""
+        if self.left_at is None:
+            return 0.0
+        self._step, self.left_at = now - self.left_at, None
+        self.is_wanted = self._step >= _LONG_STEP
+        return self._step
+
+    def begin_step(self, progress: Progress) -> None:
+        """Have the next batch prepared beside a step, as the last one was long. ``progress``: behind the batch in
+        hand."""
+        conversion = None if self._skips else self.conversion
+        self._skips = max(self._skips - 1, 0)
+        if not is_second_prepared(self._connection.inbox, conversion is not None):
+            work = partial(self._prepare, progress.run, progress.done, progress.position.pass_id, conversion)
+            self._look_ahead.give(work, delay=min(self._step * _DELAY_PART, _MAX_DELAY))
+
+    def _prepare(self, run: int, number: int, pass_id: int, conversion: Conversion | None) -> None:
+        """Receive batch ``number`` of ``run``, which comes behind the present one, gather its rows and convert them."""
+        connection, look_ahead = self._connection, self._look_ahead
+        if len(connection.inbox) == 1:  # the batch in hand
+            connection.fetch_second(self._step / 2, look_ahead)
+        following = second_batch(
+            connection.inbox, self._slots, connection.shared_rows, run, number, connection.row_fetcher
+        )
+        if following is not None and following.awaits_rows:
+            connection.wait_for_rows(0.0)
+        if following is None or following.awaits_rows:
+            return
+        following.columns()  # gathers them
+        if conversion is not None:
+            until = time.perf_counter() + min(self._step / 2, _LOT_SECONDS)
+            self._skips = _SKIPPED_STEPS  # unless it can be converted
+            if convert_lot(
+                connection.inbox,
+                conversion,
+                pass_id,
+                lambda: not look_ahead.is_wanted_back and time.perf_counter() < until,
+            ):
+                self._skips = 0

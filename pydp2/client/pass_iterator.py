@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
-from pydp2.client.progress import LoopHandle, LoopState
+from pydp2.client.progress import LoopHandle, LoopState, Progress
 from pydp2.client.session import ClientGuard
 from pydp2.data.columns.batch import Batch
+from pydp2.errors import ClientUseError
+
+_DROP_SECONDS = 0.05  # that a destructor waits for a thread which prepares a batch
 
 if TYPE_CHECKING:
     _Batches = map[Batch]
@@ -52,33 +55,32 @@ class Pass(_Batches):
         """Leave the pass without its rest. ``unused``: the batch in hand is not used either; in a job
         with ``share="dynamic"`` it goes to another trainer. Raises ClientUseError while another
         thread is inside the client."""
-        loop, session, token = self._loop, self._client._session, [threading.get_ident()]
+        loop, session = self._loop, self._client._session
         if loop.is_over or session.closing or not session.in_own_process:
             loop.is_over = True
-            return
-        try:
-            session.enter(token)
-            if session.progress.loop is loop:
-                self._client._leave(unused=unused)
-            loop.is_over = True
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
+        else:
+            session.guarded(self._leave, unused)
+
+    def _leave(self, unused: bool) -> tuple[None, Progress]:
+        loop, session = self._loop, self._client._session
+        if session.progress.loop is loop:
+            self._client._leave(unused=unused)
+        loop.is_over = True
+        return None, session.progress
 
     def __del__(self) -> None:
         if not hasattr(self, "pass_id") or self._loop.is_over or (session := self._client._session).closing:
             return  # when the interpreter exits, clients are closed, and what is needed below is gone
-        loop, token = self._loop, [threading.get_ident()]
-        if not session.in_own_process:
-            return
-        try:  # a call that is inside sees by itself that the iterator was dropped
-            if session.current_call.setdefault(0, token) is token and session.look_ahead.reclaim(0.05):
-                now = session.progress
-                if now.loop is loop and now.state is LoopState.RUNNING:
-                    if now.was_cut_off:
-                        session.progress = now._replace(state=LoopState.ENTERED)
-                    else:
-                        self._client._leave()
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
+        if session.in_own_process:
+            with contextlib.suppress(ClientUseError):  # a call that is inside sees by itself that this was dropped
+                session.guarded(self._drop, patience=_DROP_SECONDS)
+
+    def _drop(self) -> tuple[None, Progress]:
+        """Leave the pass, unless a call was cut off: it goes on then in the next loop."""
+        loop, session = self._loop, self._client._session
+        now = session.progress
+        if now.loop is loop and now.state is LoopState.RUNNING:
+            if now.was_cut_off:
+                return None, now._replace(state=LoopState.ENTERED)
+            self._client._leave()
+        return None, session.progress

@@ -95,10 +95,6 @@ class ReceivedBatch:
         lot, lo, hi = self.rows
         return lot.columns(lo, hi)
 
-    def is_outdated(self, run: int, done: int) -> bool:
-        """Return True if it belongs to another run than ``run``, or to the first ``done`` batches of that."""
-        return self.head.request_id != run or self.number < done
-
     def to_batch(self, pass_id: int) -> Batch:
         """Return the batch for the trainer. Raises what :meth:`columns` does."""
         if (converted := self.converted) is not None:
@@ -186,16 +182,6 @@ def split_rows_of_hosts(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[
     RemoteProtocolError."""
     heads = unpack_head(head)
     return [each.rows for each in heads], _split_body(heads, body)[0]
-
-
-def is_rewind(message: m.Message, run: int) -> bool:
-    """Return True if ``message`` says that ``run`` is not the job's any more."""
-    return isinstance(message, m.Failed) and message.request_id == run and message.error.get("kind") == "Rewound"
-
-
-def ends_run(message: m.Message, run: int) -> bool:
-    """Return True if nothing that waits of ``run`` is to be delivered because of ``message``."""
-    return is_rewind(message, run) or (isinstance(message, m.BeginAgain) and message.request_id == run)
 
 
 def is_second_prepared(inbox: Sequence[Any], converts: bool) -> bool:

@@ -1,8 +1,9 @@
 """Keep all threads but one out of a client; another thread may ask that one to come out.
 
-ZeroMQ sockets may go from one thread to another, but two threads never use them at once. A lock would not
-do: an exception of a signal handler can come between taking it and noting that, and behind its release,
-when the batch in hand is lost.
+ZeroMQ sockets may go from one thread to another, but two threads never use them at once. A lock would not do: an
+exception of a signal handler can come between taking it and noting that, and behind its release, when the batch in hand
+is lost. So a call enters by putting a token of its own into a dict, and leaves by deleting it, which no exception can
+cut in two; and it leaves without a call, behind which one could come.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pydp2.client.look_ahead import LookAhead
 from pydp2.client.progress import Progress
 from pydp2.errors import ClientUseError
 from pydp2.system.stdlib import time
 
+CLOSE_SECONDS = 5.0
+"""Number of seconds that a thread inside a client has to come out once the client is closed."""
 _RECLAIM_SECONDS = 10.0  # seconds that a call waits for what was begun for it
 _POLL_SECONDS = 0.005  # seconds between two checks whether a thread has come out
+_Result = TypeVar("_Result")
 _forks = 0  # forks that led to this process; os.getpid() is a system call, too much for each batch
 
 
@@ -30,18 +36,7 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class ClientGuard:
-    """Part of a client that its finalizer needs as well. ``progress``: how far it has come.
-
-    A call that enters also leaves, in a ``finally`` and without a call, behind which an exception could come::
-
-        token = [threading.get_ident()]
-        try:
-            session.enter(token)
-            ...
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
-    """
+    """Part of a client that its finalizer needs as well. ``progress``: how far it has come."""
 
     def __init__(self, progress: Progress) -> None:
         self.pid = os.getpid()
@@ -49,6 +44,8 @@ class ClientGuard:
         self.progress = progress
         self.current_call: dict[int, list[int]] = {}
         """Under 0 the token of the call that is inside: a list with the number of its thread."""
+        self.is_damaged = False
+        """True if the pass has to be asked for anew before the next batch."""
         self.closing = False
         self._lock = threading.RLock()  # for the pipe; a signal handler may close what is being closed
         self.look_ahead = LookAhead()
@@ -56,19 +53,38 @@ class ClientGuard:
         self._pipe: tuple[int, int] | None = os.pipe()
         os.set_blocking(self._pipe[1], False)
 
-    def enter(self, token: list[int]) -> None:
-        """Enter the client. Raises ClientUseError if another call is inside, the client is closed,
-        or it is the parent's."""
-        self.check_process()
+    def guarded(
+        self, change: Callable[..., tuple[_Result, Progress]], *arguments: Any, patience: float | None = None
+    ) -> _Result:
+        """Call ``change`` while no other call is inside. It returns what this method returns, and the progress with
+        that, which is stored as the last step (:mod:`.run_protocol`). ``patience``: seconds to wait for what a thread
+        does for this call.
+
+        Raises ClientUseError if another call is inside, the client is closed, or it is the parent's.
+        """
+        token = [threading.get_ident()]
+        try:
+            self._enter(token, _RECLAIM_SECONDS if patience is None else patience)
+            result, progress = change(*arguments)
+            self.progress = progress
+            return result
+        finally:
+            if 0 in self.current_call and self.current_call[0] is token:
+                del self.current_call[0]
+
+    def _enter(self, token: list[int], patience: float) -> None:
+        if self._forks != _forks:
+            self.check_process()
         if self.current_call.setdefault(0, token) is not token:
             raise ClientUseError(
                 "another thread is inside this client, waiting for a batch; let one thread at a time iterate it, or "
                 "put a lock around next()"
             )
-        self.check()
-        if not self.look_ahead.reclaim(_RECLAIM_SECONDS):
+        if self.closing:
+            self.check()
+        if not self.look_ahead.reclaim(patience):
             raise ClientUseError(
-                f"a thread that prepares the next batch has not come out for {_RECLAIM_SECONDS:g} s; find out whether "
+                f"a thread that prepares the next batch has not come out for {patience:g} s; find out whether "
                 "this process was stopped, and call again"
             )
 

@@ -6,7 +6,6 @@ A :class:`pydp2.client.client.Client` gets its batches from a service, a
 
 from __future__ import annotations
 
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
@@ -14,9 +13,17 @@ from typing import Any, NoReturn, Self
 
 from pydp2.client.describe import Fact, stream_html, stream_text
 from pydp2.client.pass_iterator import Pass
-from pydp2.client.progress import DeliveryMark, LoopHandle, LoopState, PassOrigin, Progress, position_at
+from pydp2.client.progress import (
+    DeliveryMark,
+    LoopHandle,
+    LoopState,
+    PassOrigin,
+    Progress,
+    position_after,
+    position_at,
+)
 from pydp2.client.received import Conversion
-from pydp2.client.session import ClientGuard
+from pydp2.client.session import CLOSE_SECONDS, ClientGuard
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.unbatch import unbatch
 from pydp2.data.schema.input_types import Slots
@@ -29,9 +36,9 @@ class Stream(ABC):
 
     batch_size: int
     _session: ClientGuard
+    _end: weakref.finalize[..., Any]
+    """What has to be done last; the garbage collector does it, too."""
     _stream_identity: dict[str, Any]
-    _is_damaged: bool
-    """True if the pass has to be asked for anew before the next batch."""
     _dynamic = False
     """True if its batches go to the trainer that asks first."""
     owner: object = None
@@ -57,17 +64,54 @@ class Stream(ABC):
         """Slots as adapters of frameworks convert them that widen indices: arrays of indices are index slots here."""
         return self.slots
 
-    @abstractmethod
     def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
-        """Return the position as plain data."""
+        """Return where this trainer stands, as plain JSON-able data: put it into the checkpoint, beside the model.
+
+        Inside the body of a loop it counts the batch in hand as delivered: what follows a restore is the next one. The
+        state is made in this process, so the call works without the service too. That of a stream which is made of
+        others holds the state of each. See docs/order.md, "State", and docs/mixing.md.
+
+        Args:
+            after: a batch of the present pass; the state is the one that this method returned when the batch had just
+                been delivered, however many others were taken since. Use it if another thread prefetches batches.
+
+        Raises:
+            StateMismatch: in the middle of a pass with ``order="relaxed"``, here or in a source, which has no state
+                there.
+            ClientUseError: ``after`` is no batch of this stream, or of a pass before.
+        """
+        now = self._session.progress
+        return self._state_at(now.position if after is None else position_after(after, now))
+
+    def _state_at(self, position: Any) -> dict[str, Any]:
+        """Return the state at ``position``. Raises StateMismatch if the stream has none there."""
+        if position.batch and self._is_relaxed:
+            raise StateMismatch('order="relaxed" has no state in the middle of a pass; take it between passes')
+        return self._state_of(position)
 
     def _state_after(self, mark: DeliveryMark) -> dict[str, Any]:
         """Return the state behind the batch that has ``mark``, for a loader that has let the batch go."""
         return self._state_at(position_at(mark, self._session.progress))
 
-    @abstractmethod
     def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
-        """Go to where ``state`` was taken."""
+        """Go to where ``state`` was taken: the next iteration continues there, on any number of workers.
+
+        The same batches follow as would have followed then, bit by bit. A pass under way is left.
+
+        Args:
+            state: what :meth:`state_dict` returned, here or in another process, on this or another service.
+            allow: differences to accept, ``"provider_source"`` or ``"args"``, for changed code that yields the same.
+
+        Raises:
+            StateMismatch: the state belongs to another list, seed, option, provider, source or release; the text says
+                what differs. Nothing has changed then.
+            OptionError, OptionTypeError: ``allow`` names what may not differ.
+            ClientUseError: another thread is inside this stream, or it is closed.
+        """
+        self._session.guarded(self._load, state, allow)
+
+    def _load(self, state: Any, allow: Collection[str]) -> tuple[None, Progress]:
+        return None, self._moved_to(self._position_of(state, allow), after_pass=False)
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration be pass ``epoch``, as ``set_epoch`` of torch's ``DistributedSampler`` does.
@@ -86,28 +130,28 @@ class Stream(ABC):
                 packed sequences, it follows from the passes before.
             ClientUseError: a loop is in the middle of a pass, another thread is inside this stream, or it is closed.
         """
-        session, token = self._session, [threading.get_ident()]
-        wanted = _pass_number(epoch)
-        try:
-            session.enter(token)
-            now = session.progress
-            if wanted == now.coming_pass and not self._lacks_state():
-                if now.state in (LoopState.LEFT, LoopState.FAILED):  # iter() would do the same
-                    session.progress = now._replace(position=now.position.next_pass(), state=LoopState.BETWEEN)
-                return
-            if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
-                raise ClientUseError(
-                    f"set_epoch({wanted}) needs a client between two loops, and this one is in the middle of pass "
-                    f"{now.position.pass_id}; leave the loop, or close() its iterator, before"
-                )
-            position = self._before_pass(now.position, wanted)
-            self._leave()
-            moved = session.progress._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
-            self._jump(position)
-            session.progress = moved
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
+        self._session.guarded(self._go_to_pass, _pass_number(epoch))
+
+    def _go_to_pass(self, wanted: int) -> tuple[None, Progress]:
+        now = self._session.progress
+        if wanted == now.coming_pass and not self._lacks_state():
+            if now.state in (LoopState.LEFT, LoopState.FAILED):  # iter() would do the same
+                now = now._replace(position=now.position.next_pass(), state=LoopState.BETWEEN)
+            return None, now
+        if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
+            raise ClientUseError(
+                f"set_epoch({wanted}) needs a client between two loops, and this one is in the middle of pass "
+                f"{now.position.pass_id}; leave the loop, or close() its iterator, before"
+            )
+        return None, self._moved_to(self._before_pass(now.position, wanted), after_pass=True)
+
+    def _moved_to(self, position: Any, *, after_pass: bool) -> Progress:
+        """Leave the pass that is under way, and return the progress with which the next iteration begins at
+        ``position``. ``after_pass``: once other ranks have ended their pass."""
+        self._leave()
+        moved = self._session.progress._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
+        self._go_to(position, after_pass=after_pass)
+        return moved
 
     @abstractmethod
     def __len__(self) -> int:
@@ -121,9 +165,29 @@ class Stream(ABC):
     def stats(self) -> dict[str, Any]:
         """Return statistics as plain data."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Leave the stream. Closing twice is allowed."""
+        """Leave the stream, and close those that it is made of. A service that :func:`pydp2.load` started ends with it.
+        Closing twice is allowed.
+
+        Any thread may call it. A thread that waits for a batch meanwhile gets a ClientUseError, and this call waits for
+        that; if it takes longer than 5 seconds, this call raises ClientUseError too.
+        """
+        session = self._session
+        if self._end.alive and session.in_own_process:
+            session.closing = True
+            self._close_sources()
+            if not session.stop(CLOSE_SECONDS):
+                raise ClientUseError(
+                    f"another thread has been inside this client for {CLOSE_SECONDS:g} s; find out what it "
+                    "does there, and close the client again"
+                )
+            if session.is_reentrant:
+                return  # called by a signal handler in the middle of a call, which closes this when it goes on
+        self._end()
+
+    def _close_sources(self) -> None:
+        """Close the streams that this one is made of."""
+        return
 
     def __enter__(self) -> Self:
         return self
@@ -162,15 +226,7 @@ class Stream(ABC):
         raise TypeError(f"a {type(self).__name__} gives batches of arrays, and is none: loop over it")
 
     def __iter__(self) -> Iterator[Batch]:
-        session, token = self._session, [threading.get_ident()]
-        try:
-            session.enter(token)
-            one, progress = self._open()
-            session.progress = progress
-            return one
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
+        return self._session.guarded(self._open)
 
     def _open(self) -> tuple[Pass, Progress]:
         """Return the iterator of the pass that :class:`LoopState` tells, and the progress with it."""
@@ -188,54 +244,35 @@ class Stream(ABC):
         now = session.progress
         if now.state is not LoopState.ENTERED:
             begins = now.state is LoopState.BETWEEN
-            self._is_damaged = True  # until the pass is asked for
+            session.is_damaged = True  # until the pass is asked for
             position = now.position if begins else now.position.next_pass()
             session.progress = now = now._replace(
                 position=position, state=LoopState.ENTERED, loop=None, origin=PassOrigin(position.batch)
             )
-        if self._is_damaged:
+        if session.is_damaged:
             self._begin()
             now = session.progress
+        self._convert_beside_steps(None)  # as the loop before may have asked for
         loop = LoopHandle()
         one = Pass(self, now.position.pass_id, loop)
         loop.iterator = weakref.ref(one)
         return one, now._replace(state=LoopState.RUNNING, loop=loop, calls=0)
 
     def _deliver(self, loop: LoopHandle, _: None) -> Batch:
-        """Return the next batch, for next(). Between storing the progress with it and returning it there is no call,
-        and so no place where an exception of a signal handler could come."""
+        """Return the next batch, for next()."""
         if loop.is_over:
             raise StopIteration
-        session, token = self._session, [threading.get_ident()]
-        try:
-            session.enter(token)
-            batch, progress = self._next(loop)
-            session.progress = progress
-            if batch is not None:
-                return batch
-            loop.is_over = True
-            raise StopIteration
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
+        batch = self._session.guarded(self._next, loop)
+        if batch is not None:
+            return batch
+        loop.is_over = True
+        raise StopIteration
 
     def __repr__(self) -> str:
         return stream_text(type(self).__name__, self._facts(), self._session)
 
     def _repr_html_(self) -> str:
         return stream_html(type(self).__name__, self._facts(), self.slots, self._session)
-
-    # -- states --------------------------------------------------------------------------------------------------------
-    @property
-    def _is_relaxed(self) -> bool:
-        """True if a pass has no state in its middle."""
-        return bool(self._stream_identity.get("order") == "relaxed")
-
-    def _state_at(self, position: Any) -> dict[str, Any]:
-        """Return the state at ``position``. Raises StateMismatch if the stream has none there."""
-        if position.batch and self._is_relaxed:
-            raise StateMismatch('order="relaxed" has no state in the middle of a pass; take it between passes')
-        return self._state_of(position)
 
     # -- what each kind of stream does in its own way ------------------------------------------------------------------
     @abstractmethod
@@ -276,17 +313,22 @@ class Stream(ABC):
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
         """Return the position of a state. Raises StateMismatch."""
 
-    @abstractmethod
     def _before_pass(self, position: Any, pass_id: int) -> Any:
         """Return the position before pass ``pass_id``, as known at ``position``. Raises OptionError if it is not."""
+        return position.before_pass(pass_id)
 
     def _lacks_state(self) -> bool:
         """Return True if other ranks went to a place, and this one was told to go there, too."""
         return False
 
     @abstractmethod
-    def _jump(self, position: Any) -> None:
-        """Have the next pass begin at ``position``, which lies before a pass."""
+    def _go_to(self, position: Any, *, after_pass: bool) -> None:
+        """Have the next pass begin at ``position``, once other ranks have ended their pass if ``after_pass``."""
+
+    @property
+    def _is_relaxed(self) -> bool:
+        """True if there is no state in the middle of a pass, because of ``order="relaxed"``."""
+        return bool(self._stream_identity.get("order") == "relaxed")
 
     @abstractmethod
     def _rows_of_pass(self) -> int:

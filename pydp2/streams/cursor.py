@@ -5,7 +5,7 @@ Theory of operation
 A place is the position before the batch in hand, and how many of its rows were taken: all that a state needs.
 
 A derived stream makes a batch of rows from several cursors, and an exception may come anywhere while it does. Its own
-position is one value, stored at the end (:mod:`pydp2.client.client`); its cursors are then anywhere behind that
+position is one value, stored at the end (:mod:`pydp2.client.run_protocol`); its cursors are then anywhere behind that
 position, and have to go back. They must do so without a question to their streams: ranks of a job cannot go back one by
 one, and a source with ``order="relaxed"`` has no state to go back to. So the cursor keeps what it has fetched in a
 :class:`History`, until a batch was made of it (:meth:`History.commit`), and :meth:`Cursor.rewind_to` gives it again.
@@ -241,7 +241,7 @@ class Cursor:
         first = place.position if start is None else start
         self.stream.load_state_dict(self.stream._state_of(first))
         if self.jumps and not first.batch:
-            self.stream._jump(first)
+            self.stream._go_to(first, after_pass=True)
         self.jumps = False
         if not opens and first.index == place.position.index:
             history.restart(first)

@@ -8,15 +8,13 @@ where the position says.
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.client.connection import CLOSE_SECONDS
-from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
+from pydp2.client.progress import LoopHandle, LoopState, Progress
 from pydp2.client.saved_state import check_seal, open_state, save
 from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
@@ -54,7 +52,6 @@ class DerivedStream(Stream):
                 )
         self._cursors = [Cursor(source) for source in sources]
         self._session = ClientGuard(Progress(position))
-        self._is_damaged = False
         self._needs_seek = False  # the cursors are not where the position is
         self._ready: tuple[Any, Cut] | None = None  # what was cut behind a position
         self._last_length: int | None = None  # batches of the last pass
@@ -85,48 +82,6 @@ class DerivedStream(Stream):
         ValueError for what cannot be one."""
 
     # -- states --------------------------------------------------------------------------------------------------------
-    def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
-        """Return where this stream stands, as plain JSON-able data: put it into the checkpoint, beside the model.
-
-        It holds the state of each source. Inside the body of a loop it counts the batch in hand as delivered: what
-        follows a restore is the next one. See docs/mixing.md.
-
-        Args:
-            after: a batch of the present pass; the state is the one that this method returned when the batch had just
-                been delivered, however many others were taken since.
-
-        Raises:
-            StateMismatch: in the middle of a pass, if a source has ``order="relaxed"``, which has no state there.
-            ClientUseError: ``after`` is no batch of this stream, or of a pass before.
-        """
-        now = self._session.progress
-        return self._state_at(now.position if after is None else position_after(after, now))
-
-    def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
-        """Go to where ``state`` was taken: the next iteration continues there. The same batches follow as would have
-        followed then, bit by bit. A pass under way is left.
-
-        Args:
-            state: what :meth:`state_dict` returned, here or in another process.
-            allow: differences of the sources to accept, as :meth:`pydp2.Client.load_state_dict` has them.
-
-        Raises:
-            StateMismatch: the state belongs to another stream; the text says what differs. Nothing has changed then.
-            OptionError, OptionTypeError: ``allow`` names what may not differ.
-            ClientUseError: another thread is inside this stream, or it is closed.
-        """
-        position = self._position_of(state, allow)
-        session, token = self._session, [threading.get_ident()]
-        try:
-            session.enter(token)
-            self._leave()
-            self._require_seek(jumps=False)
-            now = session.progress
-            session.progress = now._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
-
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
         plain = open_state(state, self._stream_identity, allow)
         try:
@@ -182,7 +137,7 @@ class DerivedStream(Stream):
                 "a source is in the middle of a pass, and nothing says which of its rows were used; load the state of "
                 "this stream, or begin before the first batch of the source"
             )
-        self._is_damaged = self._needs_seek = False
+        self._session.is_damaged = self._needs_seek = False
 
     def _check_can_seek(self, position: Any) -> None:
         """Raise StateMismatch, and give the pass up, if a source has no state at ``position``."""
@@ -194,8 +149,8 @@ class DerivedStream(Stream):
                 f"pass {position.pass_id} is lost; the next loop begins the pass behind it"
             )
 
-    def _jump(self, position: Any) -> None:
-        self._require_seek(jumps=True)
+    def _go_to(self, position: Any, *, after_pass: bool) -> None:
+        self._require_seek(jumps=after_pass)
 
     def _require_seek(self, *, jumps: bool) -> None:
         """Have the cursors go where the position is before anything is cut. ``jumps``: as :attr:`Cursor.jumps`."""
@@ -216,14 +171,14 @@ class DerivedStream(Stream):
         """Return what comes behind the position. Until the position changes, it is the same object."""
         position = self._session.progress.position
         if self._ready is None or self._ready[0] is not position:
-            if self._is_damaged:
+            if self._session.is_damaged:
                 self._begin()
-            self._needs_seek = self._is_damaged = True  # an exception leaves the cursors anywhere
+            self._needs_seek = self._session.is_damaged = True  # an exception leaves the cursors anywhere
             cut = self._cut(position)
             self._ready = position, cut
             for cursor in self._cursors:
                 cursor.history.commit()
-            self._is_damaged = self._needs_seek = False
+            self._session.is_damaged = self._needs_seek = False
         return self._ready[1]
 
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
@@ -286,19 +241,7 @@ class DerivedStream(Stream):
             with contextlib.suppress(Error):  # a source that was closed first
                 cursor.leave()
 
-    def close(self) -> None:
-        """Close all sources. Closing twice is allowed; a thread that waits for a batch gets a ClientUseError."""
-        session = self._session
-        if self._end.alive and session.in_own_process:
-            session.closing = True
-            with contextlib.ExitStack() as stack:
-                for cursor in self._cursors:
-                    stack.callback(cursor.stream.close)
-            if not session.stop(CLOSE_SECONDS):
-                raise ClientUseError(
-                    f"another thread has been inside this stream for {CLOSE_SECONDS:g} s; find out what it "
-                    "does there, and close the stream again"
-                )
-            if session.is_reentrant:
-                return
-        self._end()
+    def _close_sources(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for cursor in self._cursors:
+                stack.callback(cursor.stream.close)

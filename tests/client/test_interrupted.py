@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client import client, stream
+from pydp2.client import look_ahead, session
 from tests.interruptions import (
     ENTRIES,
     LEAVING,
@@ -119,7 +119,7 @@ def served(
 
         def serve(kind: str) -> pydp2.Service:
             if kind == AHEAD:  # however short a step is
-                monkeypatch.setattr(client, "_LONG_STEP", 0.0)
+                monkeypatch.setattr(look_ahead, "_LONG_STEP", 0.0)
             return stack.enter_context(pydp2.launch(FILES, address + KINDS[kind][0], workers=1))
 
         yield serve
@@ -165,12 +165,12 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
                 assert comparable(kind, data.state_dict()) == comparable(kind, states[len(found) - 1])
         assert found == seen
         assert data.samples == samples
-    source = Path(stream.__file__).read_text("utf-8") + Path(client.__file__).read_text("utf-8")
+    source = Path(session.__file__).read_text("utf-8")
     assert all(line in source for line in LEAVING)
     assert {
         "Stream._deliver",
         "Client._next",
-        "Client._handle_message",
+        "RunProtocol.next_action",
         "Connection._decode_one",
         "Line.receive_frames",
     } <= injector.names

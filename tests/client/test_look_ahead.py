@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client import client, connection, received, session
+from pydp2.client import connection, received, session
+from pydp2.client import look_ahead as look_ahead_module
 from pydp2.client.connection import Connection
 from pydp2.client.look_ahead import LookAhead
 from pydp2.data.columns.columns import Ints
@@ -213,7 +214,7 @@ def test_beside_long_steps_batches_are_gathered_ahead_and_the_stream_is_the_same
         return take(self, lo, hi)
 
     monkeypatch.setattr(received.LazyRows, "columns", noted)
-    monkeypatch.setattr(client, "_LONG_STEP", 0.001 if is_long else 60.0)
+    monkeypatch.setattr(look_ahead_module, "_LONG_STEP", 0.001 if is_long else 60.0)
     seen: list[int] = []
     with pydp2.load(["1", "2"], provider_file(LENGTHS), workers=1, batch_size=16, seed=3) as data:
         for batch in data:
@@ -235,7 +236,7 @@ FILES = [str(n) for n in range(40)]
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """However short a step is, the next batch is prepared in it."""
-    monkeypatch.setattr(client, "_LONG_STEP", 0.0)
+    monkeypatch.setattr(look_ahead_module, "_LONG_STEP", 0.0)
 
 
 @pytest.mark.usefixtures("always")

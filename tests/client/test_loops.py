@@ -321,7 +321,7 @@ def process(settings, filename):
         next(one)
         assert data.stats()["batches"] == 1
         waits = data._connection  # the error is asked for, and then lies here unread
-        data._ask(waits=True)
+        data._ask(time.monotonic(), waits=True)
         assert waits._line.wait(10_000)
         time.sleep(1.0)  # longer than the lease
         with pytest.raises(BadSample):

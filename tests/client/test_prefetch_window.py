@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.client.prefetch_window import WIDE_WINDOW_BYTES, WINDOW_BYTES, PrefetchWindow
+from pydp2.client.run_protocol import WIDE_WINDOW_BYTES, WINDOW_BYTES, PrefetchWindow
 from pydp2.protocol.batch_packing import BATCH_COST
 
 LIMIT = 1 << 40
@@ -23,9 +23,9 @@ def say(ahead: PrefetchWindow, done: int, *, now: bool = False) -> int | None:
 
 @given(st.integers(1, 9), st.booleans(), st.booleans(), st.lists(st.tuples(sizes, st.booleans()), max_size=200))
 def test_a_batch_is_asked_for_before_it_is_taken(
-    least: int, prompt: bool, grows: bool, taken: list[tuple[int, bool]]
+    least: int, report_each: bool, may_exceed_prefetch: bool, taken: list[tuple[int, bool]]
 ) -> None:
-    ahead = PrefetchWindow(least, LIMIT, prompt=prompt, grows=grows)
+    ahead = PrefetchWindow(least, LIMIT, report_each=report_each, may_exceed_prefetch=may_exceed_prefetch)
     asked = ahead.start_pass()
     assert asked == least
     for done, (nbytes, waits) in enumerate(taken):
@@ -33,9 +33,9 @@ def test_a_batch_is_asked_for_before_it_is_taken(
         if waits:
             asked += say(ahead, done, now=True) or 0
         assert 1 <= asked <= 65
-        if not grows:
+        if not may_exceed_prefetch:
             assert asked <= least + 1
-        if prompt:
+        if report_each:
             assert asked >= least + 1
         asked -= 1
         ahead.note_taken(nbytes, nbytes)
@@ -43,9 +43,9 @@ def test_a_batch_is_asked_for_before_it_is_taken(
 
 @given(st.integers(1, 9), sizes, st.booleans(), st.booleans())
 def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetch(
-    least: int, nbytes: int, shown: bool, remote: bool
+    least: int, nbytes: int, shown: bool, high_latency: bool
 ) -> None:
-    ahead = PrefetchWindow(least, LIMIT, prompt=False, remote=remote)
+    ahead = PrefetchWindow(least, LIMIT, report_each=False, high_latency=high_latency)
     asked, said = ahead.start_pass(), 0
     for done in range(1000):
         count = say(ahead, done)
@@ -53,21 +53,21 @@ def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetc
         asked += count or 0
         asked -= 1
         ahead.note_taken(nbytes, nbytes, shown=shown)
-    aim = max(least, min(64, (WIDE_WINDOW_BYTES if shown or remote else WINDOW_BYTES) // max(1, nbytes)))
+    aim = max(least, min(64, (WIDE_WINDOW_BYTES if shown or high_latency else WINDOW_BYTES) // max(1, nbytes)))
     assert asked <= aim
     assert said <= 2 + 1000 / max(1, (aim + 1) // 2)
 
 
-@pytest.mark.parametrize("prompt", [True, False])
-def test_who_waits_has_said_what_it_took(prompt: bool) -> None:
-    ahead = PrefetchWindow(2, LIMIT, prompt=prompt)
+@pytest.mark.parametrize("report_each", [True, False])
+def test_who_waits_has_said_what_it_took(report_each: bool) -> None:
+    ahead = PrefetchWindow(2, LIMIT, report_each=report_each)
     ahead.start_pass()
     assert say(ahead, 0) == 1
     assert say(ahead, 0, now=True) is None
     ahead.note_taken(10, 10)
     assert say(ahead, 1) == 62 + 1
     ahead.note_taken(10, 10)
-    if prompt:
+    if report_each:
         assert say(ahead, 2) == 1
     else:
         assert say(ahead, 2) is None
@@ -75,10 +75,10 @@ def test_who_waits_has_said_what_it_took(prompt: bool) -> None:
     assert say(ahead, 2, now=True) is None
 
 
-@pytest.mark.parametrize("prompt", [True, False])
-def test_what_was_not_told_is_still_due(prompt: bool) -> None:
+@pytest.mark.parametrize("report_each", [True, False])
+def test_what_was_not_told_is_still_due(report_each: bool) -> None:
     """An exception may come before it is sent."""
-    ahead = PrefetchWindow(2, LIMIT, prompt=prompt)
+    ahead = PrefetchWindow(2, LIMIT, report_each=report_each)
     ahead.start_pass()
     assert [ahead.next_request(0), ahead.next_request(0)] == [1, 1]
     ahead.note_requested(1, 0)
@@ -90,7 +90,7 @@ def test_who_asks_for_more_than_it_is_sent_says_what_it_took_before_it_has_to_wa
     least: int, limit: int, nbytes: int, shown: bool
 ) -> None:
     """A service that sends no more than ``limit`` bytes, two batches always, is told before all of them are used."""
-    ahead = PrefetchWindow(least, limit, prompt=False)
+    ahead = PrefetchWindow(least, limit, report_each=False)
     credit, sent, waits, untold = ahead.start_pass(), 0, 0, 0
     most = max(2, limit // (nbytes + BATCH_COST))
     for step in range(300):
@@ -110,7 +110,7 @@ def test_who_asks_for_more_than_it_is_sent_says_what_it_took_before_it_has_to_wa
 
 
 def test_who_read_what_it_had_left_says_so_before_it_waits() -> None:
-    ahead = PrefetchWindow(2, LIMIT, prompt=True)
+    ahead = PrefetchWindow(2, LIMIT, report_each=True)
     ahead.start_pass()
     assert say(ahead, 0) == 1
     assert say(ahead, 0, now=True) is None
@@ -120,11 +120,11 @@ def test_who_read_what_it_had_left_says_so_before_it_waits() -> None:
     assert say(ahead, 0, now=True) is None
 
 
-@pytest.mark.parametrize("grows", [True, False])
-def test_who_must_report_each_batch_says_so_before_the_next_is_taken(grows: bool) -> None:
-    ahead = PrefetchWindow(2, LIMIT, prompt=True, grows=grows)
+@pytest.mark.parametrize("may_exceed_prefetch", [True, False])
+def test_who_must_report_each_batch_says_so_before_the_next_is_taken(may_exceed_prefetch: bool) -> None:
+    ahead = PrefetchWindow(2, LIMIT, report_each=True, may_exceed_prefetch=may_exceed_prefetch)
     ahead.start_pass()
     assert say(ahead, 0) == 1
     for done in range(1, 9):
         ahead.note_taken(10, 10)
-        assert say(ahead, done) == (1 if done > 1 or not grows else 63)
+        assert say(ahead, done) == (1 if done > 1 or not may_exceed_prefetch else 63)

@@ -21,7 +21,6 @@ from pydp2.data.packers.packer import Packer
 from pydp2.data.schema.input_types import Slots, dense_vector, integer_value
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import (
-    BadSample,
     Error,
     FileCondemned,
     JobTaken,
@@ -226,18 +225,6 @@ def test_silence_ends_with_the_timeout(served: Callable[[Answer], Scripted]) -> 
         pydp2.connect(server.hub.address, timeout=0.3, batch_size=3)
 
 
-def test_an_error_in_the_stream_comes_after_what_came_before_it(served: Callable[[Answer], Scripted]) -> None:
-    error = to_wire(BadSample("file a, sample 7", slot="x", expected="1", got="2"))
-    with connected(served(in_pass(batch(0), said(m.Failed(1, error))))) as data:
-        passing = iter(data)
-        next(passing)
-        with pytest.raises(BadSample, match="file a, sample 7") as caught:
-            next(passing)
-        assert caught.value.slot == "x"
-        with pytest.raises(StopIteration):
-            next(passing)
-
-
 def test_a_server_that_goes_away_in_the_middle_is_noticed(served: Callable[[Answer], Scripted]) -> None:
     server = served(in_pass(batch(0)))
     with connected(server) as data:
@@ -247,24 +234,6 @@ def test_a_server_that_goes_away_in_the_middle_is_noticed(served: Callable[[Answ
         with pytest.raises(ServiceLost, match="ended without a message"):
             next(passing)
         server._zmq = new_context()  # for the fixture
-
-
-def test_what_belongs_to_a_pass_that_was_left_is_passed_over(served: Callable[[Answer], Scripted]) -> None:
-    def answer(message: m.Message) -> list[Frames]:
-        match message:
-            case m.Attach():
-                return [welcome()]
-            case m.BeginPass(request_id=1):
-                return [batch(0), batch(1)]
-            case m.BeginPass(request_id=2):  # the end of the first pass crossed the beginning of the second
-                return [batch(2), end(3), batch(0, 2, 2), batch(1, 1, 2), end(2, 2)]
-        return []
-
-    with connected(served(answer)) as data:
-        for _ in data:
-            break
-        assert [len(one) for one in data] == [2, 1]
-        assert len(data) == 2
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client import client as client_module
+from pydp2.client import look_ahead
 from pydp2.client.look_ahead import LookAhead
 from pydp2.frameworks.loader import FrameworkLoader
 from tests.runs import NUMBERS_OPTIONS, eventually
@@ -162,7 +162,7 @@ def test_only_values_of_the_context_of_their_loop_are_made_ahead(
     rows: pydp2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass goes on in a context that the other thread has not, in one where it must not, and in the first one."""
-    monkeypatch.setattr(client_module, "_SKIPPED_STEPS", 2)
+    monkeypatch.setattr(look_ahead, "_SKIPPED_STEPS", 2)
     mine = threading.get_ident()
     context: str | None = "everywhere"
     convert = Converter()
@@ -183,7 +183,7 @@ def test_what_could_not_be_made_ahead_for_a_while_is_made_ahead_again(
     rows: pydp2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The program changed for a moment what values depend on everywhere."""
-    monkeypatch.setattr(client_module, "_SKIPPED_STEPS", 2)
+    monkeypatch.setattr(look_ahead, "_SKIPPED_STEPS", 2)
     convert, asked = Converter(), [0]
 
     def context() -> int:

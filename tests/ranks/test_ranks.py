@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.client.client import Client
-from pydp2.client.loaded_state import LoadedState
+from pydp2.client.connection import Connection
 from pydp2.errors import JobTaken, OptionError, Rewound
 from pydp2.protocol import messages as m
-from tests.interruptions import Interruption
 from tests.runs import NUMBERS, Numbered, numbered
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
@@ -48,14 +46,14 @@ def alone(address: str) -> list[Numbered]:
 def needs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many batches were used, in the words of each Need that a client sends."""
     said: list[int] = []
-    send = Client._send
+    send = Connection.send
 
-    def spy(client: Client, message: m.Message, frames: Any = ()) -> None:
+    def spy(connection: Connection, message: m.Message, frames: Any = ()) -> None:
         if isinstance(message, m.Need):
             said.append(message.used_batches)
-        send(client, message, frames)
+        send(connection, message, frames)
 
-    monkeypatch.setattr(Client, "_send", spy)
+    monkeypatch.setattr(Connection, "send", spy)
     return said
 
 
@@ -271,36 +269,6 @@ def test_ranks_in_the_middle_of_a_pass_load_a_state_one_after_the_other(
             client.load_state_dict(state)
             seen.append(numbered(next(iter(client))))
         assert seen == alone[6:8]
-
-
-def test_a_rank_that_is_interrupted_as_it_goes_back_to_its_loaded_state_goes_on(
-    service: pydp2.Service, alone: list[Numbered], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with ExitStack() as stack:
-        clients = ranks(service, stack, 2, prefetch=1)  # so no rank is far ahead of the news
-        streams = [iter(client) for client in clients]
-        for stream in streams:
-            next(stream)
-        state = clients[0].state_dict()
-        next(streams[0])
-        interrupted: list[str] = []
-        rejoin = LoadedState.rejoin
-
-        def interrupt(loaded: LoadedState, name: str) -> bool:
-            goes_on = rejoin(loaded, name)
-            if goes_on and not interrupted:
-                interrupted.append(name)
-                raise Interruption  # as a handler would, before a run has begun
-            return goes_on
-
-        monkeypatch.setattr(LoadedState, "rejoin", interrupt)
-        for number in (0, 1, 1):  # the second one goes back once more, and takes the first one with it
-            clients[number].load_state_dict(state)
-            streams[number] = iter(clients[number])
-            assert numbered(next(streams[number])) == alone[2 + number]
-        with pytest.raises(Interruption):
-            list(streams[0])
-        assert [numbered(next(stream)) for stream in streams] == alone[4:6]
 
 
 def test_dynamic_sharing_gives_each_batch_to_one_of_those_who_ask(

@@ -280,15 +280,6 @@ def test_a_service_that_a_signal_ends_is_waited_for(restarted: Restarted, alone:
         assert seen + [numbered(batch) for batch in stream] == alone[0]
 
 
-def test_relaxed_order_cannot_be_taken_up_in_the_middle(restarted: Restarted) -> None:
-    with restarted.service.connect(order="relaxed", **OPTIONS) as data:
-        stream = iter(data)
-        next(stream)
-        restarted.kill()
-        with pytest.raises(ServiceLost, match="ended without a message"):
-            list(stream)
-
-
 def test_the_directory_belongs_to_one_service(restarted: Restarted, address: str, tmp_path: Path) -> None:
     with pytest.raises(ServiceUnreachable, match="belongs to a service that is running; stop it"):
         pydp2.launch(FILES, address, state_dir=tmp_path / "state")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydp2.client.client import Client
 from pydp2.client.connection import Target
-from pydp2.client.loaded_state import MAX_REJOIN_BATCHES
+from pydp2.client.run_protocol import MAX_REJOIN_BATCHES
 from pydp2.errors import Error, JobTaken, Rewound, ServiceLost, ServiceUnreachable
 from pydp2.transport.keys import KeyPair
 

@@ -22,7 +22,7 @@ import pytest
 
 from pydp2 import CacheType, provider
 from pydp2.client import client as client_module
-from pydp2.client import connection, reconnect, row_fetcher
+from pydp2.client import connection, look_ahead, row_fetcher
 from pydp2.errors import Error, JobTaken, Rewound
 from pydp2.host import watchdog
 from pydp2.host.agent import agent as agent_module
@@ -102,10 +102,10 @@ class World:
         """Put clock and network in the place of the real ones."""
         patch = self._patch
         for module in (
-            server_loop, gateway, peers, agent_module, watchdog, client_module, connection, reconnect, row_fetcher,
+            server_loop, gateway, peers, agent_module, watchdog, client_module, connection, look_ahead, row_fetcher,
         ):  # fmt: skip
             patch(module, "time", self.network.clock)
-        for module in (server_loop, agent_module, reconnect):
+        for module in (server_loop, agent_module, connection):
             patch(module, "write_stderr", self.log.append)
         for module in (server_loop, agent_module):
             patch(module, "Poller", Poller)
@@ -119,7 +119,7 @@ class World:
         patch(connection, "Line", lambda *_, **__: ClientLine(self.clients))
         patch(connection, "Frame", Frame)
         patch(client_module, "os", SimpleNamespace(urandom=self.random.randbytes))
-        patch(client_module, "_LONG_STEP", float("inf"))  # its thread for the next batch would run beside the others
+        patch(look_ahead, "_LONG_STEP", float("inf"))  # its thread for the next batch would run beside the others
         patch(compression, "MIN_FRAME_BYTES", 1)
         patch(compression, "_WORTH", -1)  # small frames may become twice as large
         patch(resources, "_READ_AHEAD", self.case.budget)
