@@ -60,10 +60,9 @@ class SampleRun:
 
     def view(self) -> SampleRun:
         """Return the same samples as a run that the caller may shorten to what is taken of it."""
-        block = self.chunk_span()
-        if block.pool_ids is not None:
-            self.columns = None  # the pool has the rows
-        return SampleRun(self.columns, self.lo, self.hi, self.sample_indices, self.sizes, self.weights, block)
+        return SampleRun(
+            self.columns, self.lo, self.hi, self.sample_indices, self.sizes, self.weights, self.chunk_span()
+        )
 
     def chunk_span(self) -> ChunkSpan:
         """Return what is known of the samples that lie together with these."""

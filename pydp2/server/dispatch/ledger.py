@@ -272,6 +272,8 @@ class FileLedger:
             self.runs.popleft()
             if self.end_index:
                 self.end_index.popleft()
+        elif run.span is not None and run.span.pool_ids is not None:
+            run.columns = None  # the pool has all rows that lie together with these
         return last
 
     def merge_position(self) -> FilePosition:
