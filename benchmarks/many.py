@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 
 from pydp2 import dense_vector, provider
+from pydp2.data.rowstore.heap import HeapStore
+from pydp2.data.rowstore.pool_memory import PoolMemory
+from pydp2.data.schema.input_types import Slots
 from pydp2.host.worker.chunk_builder import MAX_BYTES, MAX_ROWS
 from pydp2.host.worker.loop import FLUSH
 from pydp2.host.worker.scheduler import TaskScheduler
@@ -109,26 +112,23 @@ class _Chunk:
             self.ranges.append((part, run))
 
 
-class _Store:
-    """Store of a pool that keeps the names of samples, never gives an id twice, and forgets nothing."""
+class _Memory(HeapStore):
+    """Memory of rows that keeps the names of samples, never gives an id twice, and forgets nothing."""
 
-    held_bytes = 0
-
-    def __init__(self, samples: int) -> None:
+    def __init__(self, slots: Slots, samples: int) -> None:
+        super().__init__(slots)
         self._file, self._sample_index = np.empty(samples, np.int64), np.empty(samples, np.int64)
         self._top = 0
 
-    def append(self, rows: _Rows) -> Any:
+    @property
+    def high_water(self) -> int:
+        return self._top
+
+    def append(self, rows: Any) -> Any:
         ids = np.arange(self._top, self._top + rows.rows)
         self._top += rows.rows
         self._file[ids], self._sample_index[ids] = rows.file, np.arange(rows.lo, rows.hi)
         return ids
-
-    def shared_row_count(self, ids: Any) -> int:
-        return 0
-
-    def release(self, ids: Any) -> None:
-        pass
 
     def release_later(self, ids: Any) -> None:
         pass
@@ -308,10 +308,11 @@ class _Service:
             pool_bytes=1 << 30, last_batch="keep",
         )  # fmt: skip
         schema = process.start().schema
-        self._store = _Store(sum(scene.sizes))
-        store: Any = self._store
+        self._memory = _Memory(schema.slots, sum(scene.sizes))
         context = ReadContext(workers=scene.workers, budget=scene.budget, label=str)
-        self._job = PassRunner(plan, schema, context, files=len(scene.sizes), store=lambda: store)
+        self._job = PassRunner(
+            plan, schema, context, files=len(scene.sizes), memory=PoolMemory(schema.slots, self._memory)
+        )
         self._taken: list[Any] = []
         self._pool = WorkerPool(scene.workers)
         for action in self._pool.start():
@@ -336,7 +337,7 @@ class _Service:
 
     def batches(self) -> list[list[tuple[int, int]]]:
         """Return the samples of all batches, as file and sample index."""
-        return [self._store.names(ids) for ids in self._taken]
+        return [self._memory.names(ids) for ids in self._taken]
 
 
 class World:

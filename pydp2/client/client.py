@@ -29,7 +29,7 @@ from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
 from pydp2.client.wait_notice import WaitNotice
 from pydp2.data.columns.batch import Batch
-from pydp2.data.rowstore.handles import StaleRows
+from pydp2.data.rowstore.ids import StaleRows
 from pydp2.data.schema.input_types import Slots
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import ClientUseError, Error, OutOfMemory, ProtocolError, RemoteProtocolError

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydp2.client.lazy_rows import SharedRows, open_shared_rows
+from pydp2.client.lazy_rows import open_shared_rows
 from pydp2.client.look_ahead import LookAhead
 from pydp2.client.received import split_rows_of_hosts
 from pydp2.client.row_fetcher import RowFetcher
 from pydp2.client.session import CLOSE_SECONDS, ClientGuard
 from pydp2.client.wait_notice import notice_seconds, write_notice
+from pydp2.data.rowstore.reader import SharedRows
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import (
     Error,

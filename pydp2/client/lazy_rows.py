@@ -11,41 +11,29 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pydp2.data.columns.columns import Columns, Ints, offsets
-from pydp2.data.rowstore.append_only import AppendOnlyStore
-from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
-from pydp2.data.rowstore.region_layout import RegionLayout
-from pydp2.data.rowstore.shared_heap import HEAP_NOTE_PREFIX, SharedHeapReader
-from pydp2.data.schema.input_types import Slots, suits_cells
+from pydp2.data.rowstore.reader import SharedRows, shared_rows_of
+from pydp2.data.schema.input_types import Slots
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol.batch_packing import MAX_PACK_BYTES
 from pydp2.transport.shared_region import map_region
-
-SharedRows = AppendOnlyStore | CellRegion | SharedHeapReader
-"""Memory of a service that a trainer gathers from: its cache, the cells of its rows, or the heap of its pools."""
 
 
 def open_shared_rows(slots: Slots, descriptor: int, note: bytes) -> SharedRows | None:
     """Map the memory that a service shows, of samples with ``slots``, to be read. Return None if it cannot be had
     here."""
-    reader: type[SharedRows] = AppendOnlyStore
-    if note.startswith(CELL_NOTE_PREFIX) and suits_cells(slots):
-        reader, note = CellRegion, note.removeprefix(CELL_NOTE_PREFIX)
-    elif note.startswith(HEAP_NOTE_PREFIX):
-        reader, note = SharedHeapReader, note.removeprefix(HEAP_NOTE_PREFIX)
-    layout = RegionLayout.from_note(slots, note, movable=reader is SharedHeapReader)
     try:
-        return reader(layout, map_region(descriptor, layout.size))
+        return shared_rows_of(slots, note, lambda size: map_region(descriptor, size))
     except (OSError, ValueError, OverflowError):  # no room for so many addresses, or it is something else
         return None
 
 
 class LazyRows:
-    """Rows ``numbers`` of the memory ``shown``, of ``nbytes`` bytes, gathered once they are wanted."""
+    """Rows ``numbers`` of the memory ``shared_rows``, of ``nbytes`` bytes, gathered once they are wanted."""
 
-    __slots__ = ("_columns", "_nbytes", "_numbers", "_shown")
+    __slots__ = ("_columns", "_nbytes", "_numbers", "_shared_rows")
 
-    def __init__(self, shown: SharedRows, numbers: Ints, nbytes: int) -> None:
-        self._shown, self._numbers, self._nbytes = shown, numbers, nbytes
+    def __init__(self, shared_rows: SharedRows, numbers: Ints, nbytes: int) -> None:
+        self._shared_rows, self._numbers, self._nbytes = shared_rows, numbers, nbytes
         self._columns: Columns | None = None
 
     @property
@@ -55,8 +43,8 @@ class LazyRows:
 
     def held_bytes(self, lo: int, hi: int) -> int:
         """Return the bytes that the service keeps for rows ``lo`` to ``hi`` until they are taken, if rows are alike."""
-        if self._shown.row_cost is not None:
-            return self._shown.row_cost * (hi - lo)
+        if self._shared_rows.row_cost is not None:
+            return self._shared_rows.row_cost * (hi - lo)
         return self._nbytes * (hi - lo) // max(1, len(self._numbers))
 
     def nbytes(self, lo: int, hi: int) -> int:
@@ -68,24 +56,24 @@ class LazyRows:
         cells hold others by now."""
         if self._columns is None:
             try:
-                self._columns = self._shown.take(self._numbers)
+                self._columns = self._shared_rows.take(self._numbers)
             except (IndexError, ValueError) as error:
                 raise RemoteProtocolError(f"BatchHead: rows that do not lie in the cache ({error})") from None
         return self._columns if hi - lo == len(self._numbers) else self._columns.slice(lo, hi)
 
 
-def split_rows(shown: SharedRows, numbers: Ints, counts: Sequence[int]) -> Iterator[tuple[LazyRows, int, int]]:
+def split_rows(shared_rows: SharedRows, numbers: Ints, counts: Sequence[int]) -> Iterator[tuple[LazyRows, int, int]]:
     """Yield for each of some batches, with ``counts`` of the rows ``numbers``, the lot that it is gathered with,
     and its part of the lot."""
     edges = np.cumsum([0, *counts])
-    nbytes = offsets(shown.row_sizes(numbers))[edges].tolist()
+    nbytes = offsets(shared_rows.row_sizes(numbers))[edges].tolist()
     edges = edges.tolist()
     begin = 0
     while begin < len(counts):
         end = begin + 1
         while end < len(counts) and nbytes[end + 1] - nbytes[begin] <= MAX_PACK_BYTES:
             end += 1
-        lot = LazyRows(shown, numbers[edges[begin] : edges[end]], nbytes[end] - nbytes[begin])
+        lot = LazyRows(shared_rows, numbers[edges[begin] : edges[end]], nbytes[end] - nbytes[begin])
         for i in range(begin, end):
             yield lot, edges[i] - edges[begin], edges[i + 1] - edges[begin]
         begin = end

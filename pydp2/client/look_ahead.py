@@ -14,10 +14,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from pydp2.client.lazy_rows import SharedRows
 from pydp2.client.progress import Progress
 from pydp2.client.received import Conversion, convert_lot, is_second_prepared, second_batch
 from pydp2.client.row_fetcher import RowFetcher
+from pydp2.data.rowstore.reader import SharedRows
 from pydp2.data.schema.input_types import Slots
 from pydp2.system.stdlib import time
 

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.client.lazy_rows import LazyRows, SharedRows, split_rows
+from pydp2.client.lazy_rows import LazyRows, split_rows
 from pydp2.client.row_fetcher import FetchedLot, RowFetcher
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.checksum_log import RECORD_BYTES, are_records
 from pydp2.data.columns.columns import Columns, Ints
+from pydp2.data.rowstore.reader import SharedRows
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol import messages as m
@@ -117,13 +118,13 @@ def parse_batches(
     slots: Slots,
     head: m.BatchHead,
     body: Sequence[memoryview],
-    shown: SharedRows | None = None,
+    shared_rows: SharedRows | None = None,
     number: int = 0,
     fetcher: RowFetcher | None = None,
 ) -> list[ReceivedBatch]:
-    """Return the batches that came with ``head`` and the frames ``body``. ``shown``: the memory of the service that can
-    be seen. ``number``: the number of the first batch in its run. ``fetcher`` was told of rows on hosts. Raises
-    RemoteProtocolError for an invalid message."""
+    """Return the batches that came with ``head`` and the frames ``body``. ``shared_rows``: the memory of the service
+    that can be seen. ``number``: the number of the first batch in its run. ``fetcher`` was told of rows on hosts.
+    Raises RemoteProtocolError for an invalid message."""
     if any(type(index) is not int for index in head.acknowledged_ahead):
         raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
     heads = unpack_head(head)
@@ -133,7 +134,7 @@ def parse_batches(
     if head.on_hosts and fetcher is not None:
         parts = fetcher.parts(head.request_id, head.batch_index)
     elif head.shared_rows:
-        parts = split_rows(*_shared_rows(head, sum(counts), frames, shown), counts)
+        parts = split_rows(*_shared_rows(head, sum(counts), frames, shared_rows), counts)
     else:
         parts = _split_columns(Columns.from_frames(slots, sum(counts), owned_arrays(frames)), counts)
     batches = [*map(ReceivedBatch, heads, parts, count(number))]
@@ -146,12 +147,12 @@ def parse_batches(
 
 
 def replace_by_batches(
-    inbox: list[Any], at: int, slots: Slots, shown: SharedRows | None, number: int, fetcher: RowFetcher | None
+    inbox: list[Any], at: int, slots: Slots, shared_rows: SharedRows | None, number: int, fetcher: RowFetcher | None
 ) -> None:
     """Replace the message at ``at`` of ``inbox`` by its batches, as :func:`parse_batches` does. After an exception the
     message is there as before, or the batches are."""
     head, body = inbox[at]
-    inbox[at : at + 1] = parse_batches(slots, head, body, shown, number, fetcher)
+    inbox[at : at + 1] = parse_batches(slots, head, body, shared_rows, number, fetcher)
     if fetcher is not None:  # if an exception comes before this, only memory waits for the next run
         fetcher.note_taken(head.request_id, head.batch_index)
 
@@ -191,7 +192,12 @@ def is_second_prepared(inbox: Sequence[Any], converts: bool) -> bool:
 
 
 def second_batch(
-    inbox: list[Any], slots: Slots, shown: SharedRows | None, run: int, number: int, fetcher: RowFetcher | None = None
+    inbox: list[Any],
+    slots: Slots,
+    shared_rows: SharedRows | None,
+    run: int,
+    number: int,
+    fetcher: RowFetcher | None = None,
 ) -> ReceivedBatch | None:
     """Return the second batch of ``inbox``. None: it has not come.
 
@@ -201,7 +207,7 @@ def second_batch(
     match inbox[1:2]:
         case [(m.BatchHead() as head, _)] if head.request_id == run:
             with contextlib.suppress(RemoteProtocolError):
-                replace_by_batches(inbox, 1, slots, shown, number, fetcher)
+                replace_by_batches(inbox, 1, slots, shared_rows, number, fetcher)
     match inbox[1:2]:
         case [ReceivedBatch() as following]:
             return following
@@ -238,15 +244,15 @@ def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:
 
 
 def _shared_rows(
-    head: m.BatchHead, rows: int, frames: Sequence[memoryview], shown: SharedRows | None
+    head: m.BatchHead, rows: int, frames: Sequence[memoryview], shared_rows: SharedRows | None
 ) -> tuple[SharedRows, Ints]:
-    """Return the shown memory, and the numbers of the rows of ``head`` there, checked."""
-    if shown is None or head.shared_rows > shown.layout.max_rows:
+    """Return the memory, and the numbers of the rows of ``head`` there, checked."""
+    if shared_rows is None or head.shared_rows > shared_rows.layout.max_rows:
         raise RemoteProtocolError(f"BatchHead: rows of a cache of {head.shared_rows}, which is not known here")
     if len(frames) != 1 or frames[0].nbytes != 8 * rows:
         raise RemoteProtocolError("BatchHead: one frame with the number of each row is needed")
     numbers = np.frombuffer(frames[0], "<i8").astype(np.int64)
-    where = shown.resolve(numbers)
+    where = shared_rows.resolve(numbers)
     if rows and not 0 <= int(where.min()) <= int(where.max()) < head.shared_rows:
         raise RemoteProtocolError(f"BatchHead: a row that is not among the {head.shared_rows} of the cache")
-    return shown, numbers
+    return shared_rows, numbers

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.data.columns.sample_set import files_of_set
-from pydp2.data.rowstore.base import RowStore
+from pydp2.data.rowstore.base import PoolStore
 from pydp2.errors import Error, OptionError, SampleTooLarge
 from pydp2.order.bulk_cut import BulkCutter, PlainCut
 from pydp2.order.merge import Merge, RelaxedMerge
@@ -81,7 +81,7 @@ class Batcher:
         self,
         plan: PassPlan,
         source: SampleSource,
-        store: RowStore,
+        store: PoolStore,
         file_order: npt.NDArray[np.int64],
         snapshot: SnapshotPoint | None = None,
     ) -> None:
@@ -106,7 +106,7 @@ class Batcher:
         self.byte_limited = False
         """True if the byte limit stopped a fill before its level was reached (told once to the user)."""
 
-    def _new_pool(self, store: RowStore) -> Pool:
+    def _new_pool(self, store: PoolStore) -> Pool:
         return Pool(self.plan, store)
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.data.columns.sample_set import encode_set
-from pydp2.data.rowstore.base import RowStore
+from pydp2.data.rowstore.base import PoolStore
 from pydp2.errors import OptionError
 from pydp2.order.batcher import Batcher, BlockedOnFile, PassFailed
 from pydp2.order.picking import PoolIds, sort_by_name
@@ -70,7 +70,7 @@ class BucketPool(Pool):
 
     _facts = (*Pool._facts, "_length")
 
-    def __init__(self, plan: PassPlan, store: RowStore, buckets: BucketPlan) -> None:
+    def __init__(self, plan: PassPlan, store: PoolStore, buckets: BucketPlan) -> None:
         super().__init__(plan, store)
         self._buckets = buckets
         self._length = np.empty(len(self._file), np.int64)
@@ -250,7 +250,7 @@ class BucketPool(Pool):
 def make_batcher(
     plan: PassPlan,
     source: SampleSource,
-    store: RowStore,
+    store: PoolStore,
     file_order: npt.NDArray[np.int64],
     snapshot: SnapshotPoint | None = None,
 ) -> Batcher:
@@ -268,7 +268,7 @@ class BucketBatcher(Batcher):
         self,
         plan: PassPlan,
         source: SampleSource,
-        store: RowStore,
+        store: PoolStore,
         file_order: npt.NDArray[np.int64],
         snapshot: SnapshotPoint | None = None,
     ) -> None:
@@ -278,7 +278,7 @@ class BucketBatcher(Batcher):
                 raise OptionError("the state does not say where its buckets stood: it is damaged")
             self.pool.bucket_number = snapshot.bucket_number
 
-    def _new_pool(self, store: RowStore) -> Pool:
+    def _new_pool(self, store: PoolStore) -> Pool:
         assert self.plan.buckets is not None
         return BucketPool(self.plan, store, self.plan.buckets)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.data.rowstore.base import RowStore
+from pydp2.data.rowstore.base import PoolStore
 from pydp2.order.batcher import Batcher
 from pydp2.order.picking import PoolIds
 from pydp2.order.plan import PassPlan
@@ -65,5 +65,5 @@ class CachedPassBatcher(Batcher):
         super().__init__(plan, source, _NoStore(), np.empty(0, np.int64))
         self.merge.next_file = plan.files  # the merge has met all files
 
-    def _new_pool(self, store: RowStore) -> Pool:
+    def _new_pool(self, store: PoolStore) -> Pool:
         return _FullPool(self.plan, self._listing)

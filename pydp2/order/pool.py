@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.data.columns.sample_set import encode_set
-from pydp2.data.rowstore.base import RowStore
+from pydp2.data.rowstore.base import PoolStore
 from pydp2.data.rowstore.gather import gather_copy
 from pydp2.order.picking import PoolIds, pick, sort_by_name
 from pydp2.order.plan import PassPlan
@@ -43,7 +43,7 @@ class Pool:
     bucket_bound = 0
     """Bound of that bucket; 0: it has none."""
 
-    def __init__(self, plan: PassPlan, store: RowStore) -> None:
+    def __init__(self, plan: PassPlan, store: PoolStore) -> None:
         self._plan = plan
         self._store = store
         self.pool_ids = array("q")

@@ -156,6 +156,11 @@ class Chunk(Message):
     in_cells: bool = False
     on_host: bool = False
 
+    @property
+    def naming_frames(self) -> int:
+        """Number of frames that name the rows; 0: their columns come with the message."""
+        return 2 if self.on_host else int(self.in_cells)
+
 
 # -- host and server ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)

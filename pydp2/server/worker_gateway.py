@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -225,13 +225,13 @@ class WorkerGateway:
         if self.schema is None:
             return
         pool = self._pool
-        keep, grants = self._clients.caching, self._cell_grants
-        taken = None if grants is None or connection.host else partial(grants.claim, worker)
-        servers = None if self._hosts is None else self._hosts.row_servers
-        on_host = None
-        if servers is not None and connection.host in servers:
-            on_host = partial(servers.accept, connection.host)
-        decoded = decode_chunk(chunk, body, self.schema, pool.wanted_samples, keep=keep, taken=taken, on_host=on_host)
+        claim: Callable[..., Any] | None = None  # what rows are that lie elsewhere
+        if connection.host and self._hosts is not None:
+            claim = self._hosts.claim_of(connection.host)
+        elif self._cell_grants is not None and not connection.host:
+            claim = partial(self._cell_grants.claim, worker)
+        copy = self._clients.caching
+        decoded = decode_chunk(chunk, body, self.schema, pool.wanted_samples, copy=copy, claim=claim)
         commit_chunk(decoded, partial(pool.commit, worker))
         self._grant_cells(worker)
         connection.rates.add(now, chunk.rows)
@@ -296,12 +296,11 @@ class WorkerGateway:
         for event in [*events, *hosts.watch(now)]:
             self._host_event(hosts, event, now)
         for session in hosts.draining():
-            is_empty = self._pool.is_drained(session.host) and not hosts.row_servers.row_count(session.host)
+            is_empty = self._pool.is_drained(session.host) and not hosts.is_needed(session.host)
             if is_empty or now > session.drain_until:
                 hosts.release(session.host)
                 more = True
-        hosts.release_rows()
-        hosts.allow_readers(self._clients.trainer_keys)
+        hosts.tell_hosts(self._clients.trainer_keys)
         return more
 
     def _host_event(self, hosts: HostGateway, event: HostEvent, now: float) -> None:
@@ -331,8 +330,8 @@ class WorkerGateway:
             self._remote.pop(worker, None)
         self._pool.remove_host(gone.host, gone.running, gone.how)
         self._clients.fit_budget()
-        if gone.rows_lost:
-            self._clients.rows_lost()
+        if gone.breaks_passes:
+            self._clients.restart_passes()
 
     def _remote_connection(self, host: int, worker: int) -> WorkerConnection:
         return self._remote.setdefault(worker, WorkerConnection(host=host))

@@ -71,7 +71,9 @@ def at_the_service(frames: list[Any], servers: RowServers) -> HostRows:
     message, body = m.decode(frames)
     assert isinstance(message, m.Chunk)
     views = [memoryview(frame).cast("B") for frame in body]
-    (_, run), *_ = decode_chunk(message, views, SCHEMA, on_host=lambda *given: servers.accept(1, *given))
+    (_, run), *_ = decode_chunk(
+        message, views, SCHEMA, claim=lambda _, named: servers.accept(1, *(frame.view(np.int64) for frame in named))
+    )
     assert isinstance(run, SampleRun)
     return run.columns
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydp2.data.columns.sample_set import decode_set
 from pydp2.data.packers.packer import Packer
 from pydp2.data.rowstore.append_only import AppendOnlyStore
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.region import RegionLayout
 from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.order.sample_source import SampleRun
 from pydp2.server.cache.memory import MemoryCache

@@ -14,9 +14,10 @@ from pydp2.client.received import parse_batches
 from pydp2.data.columns.columns import Columns, Ints
 from pydp2.data.packers.packer import Packer
 from pydp2.data.rowstore.append_only import AppendOnlyStore
-from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion
-from pydp2.data.rowstore.handles import StaleRows
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.cells import CellStore
+from pydp2.data.rowstore.ids import StaleRows
+from pydp2.data.rowstore.reader import SharedHeapReader
+from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, RegionLayout
 from pydp2.data.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol import messages as m
@@ -32,7 +33,7 @@ def fill(row_store: AppendOnlyStore, factor: int = 1) -> AppendOnlyStore:
     for i in range(ROWS):
         packer.add([i, [i] * (i % 4 * factor)])
     columns = packer.finish().columns
-    row_store.append(columns, np.arange(ROWS), columns.sample_bytes(), None)
+    row_store.add(columns, np.arange(ROWS), columns.sample_bytes(), None)
     return row_store
 
 
@@ -134,37 +135,38 @@ def test_a_cache_is_seen_as_it_is_filled_and_cannot_be_written_to() -> None:
         b"\1",
         (1 << 21).to_bytes(8, "little"),
         b"\xff" * 64,
-        CELL_NOTE_PREFIX,
-        CELL_NOTE_PREFIX + layout.note,
+        HEAP_NOTE_PREFIX,
+        HEAP_NOTE_PREFIX + (1 << 21).to_bytes(8, "little"),
     ):
         assert open_shared_rows(SLOTS, lasting.read_only_descriptor, note) is None
     lasting.close()
 
 
 PLACED = Slots((dense_vector(300),))
+PLACED_LAYOUT = RegionLayout(PLACED, 1 << 20, movable=True)
 
 
-def placed() -> tuple[SharedRegion, CellAllocator, Ints]:
+def placed() -> tuple[SharedRegion, CellStore, Ints]:
     """Memory of rows that have places, and 9 that lie there: row i is full of i."""
-    layout = RegionLayout(PLACED, 1 << 20)
-    lasting = SharedRegion(layout.size)
-    places = CellAllocator(CellRegion(layout, lasting.memory))
+    lasting = SharedRegion(PLACED_LAYOUT.size)
+    places = CellStore(PLACED_LAYOUT, lasting.memory)
     rows = np.repeat(np.arange(9, dtype=np.float32)[:, None], 300, axis=1)
-    return lasting, places, places.put(Columns(PLACED, 9, [[rows]]))
+    return lasting, places, places.append(Columns(PLACED, 9, [[rows]]))
 
 
 def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
     lasting, places, ids = placed()
     assert lasting.read_only_descriptor is not None
-    seen = open_shared_rows(PLACED, lasting.read_only_descriptor, CELL_NOTE_PREFIX + places.region.layout.note)
-    assert isinstance(seen, CellRegion)
-    numbers = places.region.handles(ids)
+    seen = open_shared_rows(PLACED, lasting.read_only_descriptor, HEAP_NOTE_PREFIX + PLACED_LAYOUT.note)
+    assert isinstance(seen, SharedHeapReader)
+    numbers = places.handles(ids)
     first, second, third = (
         parse_batches(PLACED, head(i, 3, places.high_water), frame(numbers[3 * i : 3 * i + 3]), seen)[0]
         for i in range(3)
     )
     assert (first.nbytes, first.is_shared) == (3 * PLACED.row_bytes, True)
     places.release_later(ids[3:4])
+    places.append(Columns.empty(PLACED))  # applies it
     assert len(places) == 8
     made = first.to_batch(0)
     assert made[0][:, 7].tolist() == [0, 1, 2]
@@ -181,5 +183,7 @@ def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
 def test_numbers_that_are_those_of_no_place_are_refused(number: int) -> None:
     lasting, places, _ = placed()
     with pytest.raises(RemoteProtocolError, match="not among"):
-        parse_batches(PLACED, head(0, 1, places.high_water), frame([number]), places.region)
+        parse_batches(
+            PLACED, head(0, 1, places.high_water), frame([number]), SharedHeapReader(PLACED_LAYOUT, lasting.memory)
+        )
     lasting.close()

@@ -18,7 +18,7 @@ from pydp2.client.connection import Connection
 from pydp2.client.look_ahead import LookAhead
 from pydp2.data.columns.columns import Ints
 from pydp2.data.rowstore.append_only import AppendOnlyStore
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.region import RegionLayout
 from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.errors import ClientUseError, Error
 from pydp2.protocol import messages as m

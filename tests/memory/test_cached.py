@@ -38,7 +38,7 @@ def process(settings, filename):
 ORDINARY = """
 import pydp2.server.sessions.pass_runner as pass_runner
 pass_runner.cached_rows = lambda *_: None
-pass_runner.PassRunner._new_store = lambda self: pass_runner.HeapStore(self.schema.slots)
+pass_runner.PassRunner._new_store = lambda self, plan: self._memory.open_pass()
 """
 NO_MEMFD = "import os\ndel os.memfd_create\n"
 HOW: dict[str, Any] = {"batch_size": 9, "seed": 5}

@@ -35,9 +35,9 @@ def process(settings, filename):
 """
 WIDTH = 300 * 4 + 8 + 192
 OFF = """
-import pydp2.server.loop
-import pydp2.server.sessions.resources
-pydp2.server.loop.create_cell_grants = pydp2.server.sessions.resources.create_shared_pool = lambda *_: None
+import pydp2.server.sessions.resources as resources
+import pydp2.server.worker_gateway as worker_gateway
+worker_gateway.create_cell_grants = resources.create_shared_pool = lambda *_: None
 """
 NO_MEMFD = "import os\ndel os.memfd_create\n"
 HOW: dict[str, Any] = {"batch_size": 16, "seed": 3}

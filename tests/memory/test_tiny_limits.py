@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.data.rowstore.region_layout import ROW_OVERHEAD, RegionLayout
+from pydp2.data.rowstore.region import ROW_OVERHEAD, RegionLayout
 from pydp2.data.schema.input_types import Slots, dense_vector
 from pydp2.errors import OptionError
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydp2.data.columns.columns import Columns
-from pydp2.data.rowstore import append_only
+from pydp2.data.rowstore import region as region_module
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.batch_rows import BatchRows, concat_rows
-from pydp2.data.rowstore.region_layout import ROW_OVERHEAD, RegionLayout
+from pydp2.data.rowstore.region import ROW_OVERHEAD, RegionLayout
 from pydp2.data.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
 from pydp2.transport.shared_region import SharedRegion, map_region
 
@@ -32,7 +32,7 @@ def shelf_of(slots: Slots, limit: int = 1 << 14) -> AppendOnlyStore:
 
 def fill(row_store: AppendOnlyStore, columns: Columns, weights: list[int] | None = None) -> tuple[int, Columns]:
     count = columns.rows
-    return row_store.append(
+    return row_store.add(
         columns, np.arange(count), columns.sample_bytes(), None if weights is None else np.array(weights, np.int64)
     )
 
@@ -93,7 +93,7 @@ def writing(how: str) -> Iterator[None]:
 
     pwrite = os.pwrite
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(append_only, "_LEAST_WRITTEN", 1)
+        patch.setattr(region_module, "_LEAST_WRITTEN", 1)
         patch.setattr(os, "pwrite", {"at once": pwrite, "little by little": few_bytes, "not": no_memory}[how])
         yield
 

@@ -1,4 +1,4 @@
-"""Rows that have places: what was put is what is gathered, a place is one row's at a time, and whoever comes too late
+"""Rows in cells: what was put is what is gathered, a cell is one row's at a time, and whoever comes too late
 for a row finds out."""
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pydp2.data.columns.columns import Columns, Ints
 from pydp2.data.rowstore import row_copier
 from pydp2.data.rowstore.batch_rows import BatchRows
-from pydp2.data.rowstore.cells import CellAllocator, CellRegion, CellRows, CellStore
-from pydp2.data.rowstore.handles import StaleRows
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.cells import CellRegion, CellRows, CellStore
+from pydp2.data.rowstore.ids import StaleRows
+from pydp2.data.rowstore.pass_view import PassView
+from pydp2.data.rowstore.reader import SharedHeapReader
+from pydp2.data.rowstore.region import RegionLayout
 from pydp2.data.schema.input_types import (
     MIN_CELL_BYTES,
     Slots,
@@ -38,13 +40,19 @@ def each_row_is_copied_by_the_thread() -> Iterator[None]:
 
 
 SLOTS = Slots((dense_vector(300), integer_value(1 << 20)))
-ROOM = 40  # places
+ROOM = 40  # cells
 
 
-def places_of(rows: int = ROOM) -> CellAllocator:
-    layout = RegionLayout(SLOTS, rows * (64 + SLOTS.row_bytes))
-    assert layout.max_rows == rows
-    return CellAllocator(CellRegion(layout, bytearray(layout.size)))
+class Cells(CellStore):
+    """Cells, with what a worker and a trainer have of them."""
+
+    def __init__(self, rows: int = ROOM) -> None:
+        layout = RegionLayout(SLOTS, rows * (64 + SLOTS.row_bytes), movable=True)
+        assert layout.max_rows == rows
+        memory = bytearray(layout.size)
+        super().__init__(layout, memory)
+        self.of_workers, self.of_trainers = CellRegion(layout, memory), SharedHeapReader(layout, memory)
+        self.generations = self._views.generations
 
 
 def columns_of(numbers: list[int]) -> Columns:
@@ -59,12 +67,12 @@ def numbers_of(columns: Columns) -> list[int]:
     return numbers
 
 
-def put(places: CellAllocator, worker: int, numbers: list[int]) -> CellRows:
-    """What a worker does that was granted places."""
-    granted = places.grant(worker, len(numbers))
+def put(cells: Cells, worker: int, numbers: list[int]) -> CellRows:
+    """What a worker does that was granted cells."""
+    granted = cells.grant(worker, len(numbers))
     assert len(granted) == len(numbers)
-    places.region.put(granted, columns_of(numbers))
-    return places.accept_filled(worker, granted)
+    cells.of_workers.put(granted, columns_of(numbers))
+    return cells.accept_filled(worker, granted)
 
 
 @pytest.mark.parametrize(
@@ -77,16 +85,16 @@ def put(places: CellAllocator, worker: int, numbers: list[int]) -> CellRows:
         ((dense_vector(MIN_CELL_BYTES), integer_value_sequence(9)), False),
     ],
 )
-def test_large_samples_of_one_size_have_places_and_no_others(types: Any, fits: bool) -> None:
+def test_large_samples_of_one_size_have_cells_and_no_others(types: Any, fits: bool) -> None:
     assert suits_cells(Slots(types)) is fits
 
 
 def test_what_was_put_is_gathered_by_its_number_in_any_order() -> None:
-    places = places_of()
-    store = CellStore(places)
-    ids = store.append(put(places, 3, [5, 6, 7]))
+    cells = Cells()
+    store = PassView(cells)
+    ids = store.append(put(cells, 3, [5, 6, 7]))
     assert numbers_of(store.take(ids[[2, 0, 0]])) == [7, 5, 5]
-    assert numbers_of(places.region.take(store.handles(ids[[1, 2]]))) == [6, 7]
+    assert numbers_of(cells.of_trainers.take(store.handles(ids[[1, 2]]))) == [6, 7]
     assert [array.tolist() for array in map(np.asarray, store.take(ids).arrays[1])] == [[5, 6, 7]]
     taken = store.take(ids)
     taken.arrays[0][0][:] = -1
@@ -94,59 +102,59 @@ def test_what_was_put_is_gathered_by_its_number_in_any_order() -> None:
 
 
 def test_who_comes_too_late_finds_out_though_the_place_has_the_same_number() -> None:
-    places = places_of(4)
-    store = CellStore(places)
+    cells = Cells(4)
+    store = PassView(cells)
     for turn in range(9):
-        told = store.handles(ids := store.append(put(places, 0, [turn, turn + 1])))
-        assert numbers_of(places.region.take(told)) == [turn, turn + 1]
-        store.release(ids[:1])
-        again = store.append(put(places, 1, [100]))
+        told = store.handles(ids := store.append(put(cells, 0, [turn, turn + 1])))
+        assert numbers_of(cells.of_trainers.take(told)) == [turn, turn + 1]
+        store.release_later(ids[:1])
+        again = store.append(put(cells, 1, [100]))
         with pytest.raises(StaleRows):
-            places.region.take(told)
-        assert numbers_of(places.region.take(told[1:])) == [turn + 1]
-        store.release(np.concatenate([again, ids[1:]]))
+            cells.of_trainers.take(told)
+        assert numbers_of(cells.of_trainers.take(told[1:])) == [turn + 1]
+        store.release_later(np.concatenate([again, ids[1:]]))
 
 
 def test_a_mark_never_makes_a_number_that_a_message_cannot_carry() -> None:
-    places = places_of()
-    store = CellStore(places)
-    ids = store.append(put(places, 0, [8]))
-    places.region.generations[ids] = (1 << 22) - 1
+    cells = Cells()
+    store = PassView(cells)
+    ids = store.append(put(cells, 0, [8]))
+    cells.generations[ids] = (1 << 22) - 1
     assert 0 <= int(store.handles(ids)[0]) < 1 << 62
-    assert places.region.resolve(store.handles(ids)).tolist() == ids.tolist()
-    store.release(ids)
-    assert store.handles(store.append(put(places, 0, [8]))).tolist() == ids.tolist()
-    assert places.region.resolve(np.array([-1, -(1 << 62)])).max() < 0
+    assert cells.of_trainers.resolve(store.handles(ids)).tolist() == ids.tolist()
+    store.release_later(ids)
+    assert store.handles(store.append(put(cells, 0, [8]))).tolist() == ids.tolist()
+    assert cells.of_trainers.resolve(np.array([-1, -(1 << 62)])).max() < 0
 
 
-def test_places_that_were_not_granted_are_refused() -> None:
-    places = places_of()
-    mine, other = places.grant(0, 3), places.grant(1, 3)
-    held = places.accept_filled(0, mine[:1])
+def test_cells_that_were_not_granted_are_refused() -> None:
+    cells = Cells()
+    mine, other = cells.grant(0, 3), cells.grant(1, 3)
+    held = cells.accept_filled(0, mine[:1])
     for wrong in ([*mine[:1]], [*other[:1]], [mine[1], mine[1]], [-1], [1 << 40], [1 << 62], [ROOM - 1], []):
         with pytest.raises(RemoteProtocolError, match="not granted"):
-            places.accept_filled(0, np.array(wrong, np.int64))
-    assert places.granted == {0: 2, 1: 3}
-    assert len(places) == held.rows
+            cells.accept_filled(0, np.array(wrong, np.int64))
+    assert cells.granted == {0: 2, 1: 3}
+    assert len(cells) == held.rows
 
 
 def test_a_worker_gets_as_many_as_there_are_and_no_row_is_put_where_there_is_none() -> None:
-    places = places_of(4)
-    assert places.grant(0, 9).tolist() == [0, 1, 2, 3]
-    assert places.grant(1, 1).tolist() == []
-    with pytest.raises(MemoryError, match="2 cells are needed"):
-        places.put(columns_of([1, 2]))
-    places.reclaim_worker(0)
-    assert len(places.put(columns_of([1, 2, 3]))) == 3
+    cells = Cells(4)
+    assert cells.grant(0, 9).tolist() == [0, 1, 2, 3]
+    assert cells.grant(1, 1).tolist() == []
+    with pytest.raises(MemoryError, match="6 rows are needed"):
+        cells.append(columns_of([1, 2]))
+    cells.reclaim_worker(0)
+    assert len(cells.append(columns_of([1, 2, 3]))) == 3
     with pytest.raises(MemoryError):
-        places.put(columns_of([1, 2]))
-    assert len(places.grant(0, 9)) == 1
+        cells.append(columns_of([1, 2]))
+    assert len(cells.grant(0, 9)) == 1
 
 
 def test_rows_that_no_store_claims_or_that_a_closed_store_has_are_given_back() -> None:
-    places = places_of()
-    store = CellStore(places)
-    placed = put(places, 0, [1, 2, 3, 4])
+    cells = Cells()
+    store = PassView(cells)
+    placed = put(cells, 0, [1, 2, 3, 4])
     rows = store.append(placed.slice(1, 3))
     assert numbers_of(store.take(rows)) == [2, 3]
     with pytest.raises(ValueError, match="claimed once"):
@@ -155,42 +163,42 @@ def test_rows_that_no_store_claims_or_that_a_closed_store_has_are_given_back() -
     assert part.sample_bytes().tolist() == [SLOTS.row_bytes]
     last = store.append(part)
     assert numbers_of(store.take(last)) == [4]
-    store.release(last)
-    assert len(places) == 3
+    store.release_later(last)
+    assert len(cells) == 3
     for _ in range(2):
         placed.release()  # the first row, which no store has
-        assert len(places) == len(store) == 2
+        assert len(cells) == len(store) == 2
     with pytest.raises(ValueError, match="claimed once"):
         store.append(placed.slice(0, 1))
     picked, unused = BatchRows(store, rows[:1]), BatchRows(store, rows[1:])
     picked.release()
-    assert len(places) == len(store) == 1
+    assert len(cells) == len(store) == 1
     for _ in range(2):
         store.close()
-        assert len(places) == len(store) == 0
+        assert len(cells) == len(store) == 0
     unused.release()
-    assert len(places) == 0
+    assert len(cells) == 0
     with pytest.raises(RuntimeError, match="closed"):
         store.append(columns_of([1]))
 
 
 def test_rows_are_given_back_once() -> None:
-    places = places_of()
-    store, other = CellStore(places), CellStore(places)
-    ids = store.append(put(places, 0, [1, 2]))
+    cells = Cells()
+    store, other = PassView(cells), PassView(cells)
+    ids = store.append(put(cells, 0, [1, 2]))
     for wrong in (ids + 2, ids):
         with pytest.raises(KeyError):
-            other.release(wrong)
-    store.release(ids)
+            other.release_later(wrong)
+    store.release_later(ids)
     with pytest.raises(KeyError):
-        store.release(ids)
-    places.release_later(ids)
+        store.release_later(ids)
+    cells.release_later(ids)
     with pytest.raises(KeyError, match="given back once"):
-        places.grant(0, 1)
+        cells.grant(0, 1)
 
 
 def test_no_slot_of_them_has_steps() -> None:
-    store = CellStore(places_of())
+    store = Cells()
     with pytest.raises(TypeError, match="no sequences"):
         store.lengths(np.array([0]), 0)
 
@@ -200,8 +208,8 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.places = places_of()
-        self.stores = [CellStore(self.places), CellStore(self.places)]
+        self.cells = Cells()
+        self.stores = [PassView(self.cells), PassView(self.cells)]
         self.granted: dict[int, list[int]] = {0: [], 1: [], 2: []}
         self.chunks: list[tuple[CellRows, list[int]]] = []  # sent, with where their rows lie
         self.batches: list[tuple[BatchRows, list[int]]] = []
@@ -215,15 +223,15 @@ class Machine(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 2), count=st.integers(0, 9))
     def grant(self, worker: int, count: int) -> None:
-        places = self.places.grant(worker, count).tolist()
-        taken = {place for all_ in self.granted.values() for place in all_} | set(self.lies)
-        assert not taken & set(places)
-        assert len(places) == min(count, ROOM - len(taken))
-        self.granted[worker] += places
+        cells = self.cells.grant(worker, count).tolist()
+        taken = {cell for all_ in self.granted.values() for cell in all_} | set(self.lies)
+        assert not taken & set(cells)
+        assert len(cells) == min(count, ROOM - len(taken))
+        self.granted[worker] += cells
 
     @rule(worker=st.integers(0, 2))
     def worker_dies(self, worker: int) -> None:
-        self.places.reclaim_worker(worker)
+        self.cells.reclaim_worker(worker)
         self.granted[worker] = []
 
     @precondition(lambda self: any(self.granted.values()))
@@ -232,17 +240,17 @@ class Machine(RuleBasedStateMachine):
         mine, self.granted[worker] = self.granted[worker][:count], self.granted[worker][count:]
         if mine:
             numbers = self.fresh(len(mine))
-            self.places.region.put(np.array(mine), columns_of(numbers))
+            self.cells.of_workers.put(np.array(mine), columns_of(numbers))
             self.lies |= dict(zip(mine, numbers, strict=True))
-            self.chunks.append((self.places.accept_filled(worker, np.array(mine)), mine))
+            self.chunks.append((self.cells.accept_filled(worker, np.array(mine)), mine))
 
     @precondition(lambda self: self.chunks)
     @rule(which=st.integers(0, 99))
     def chunk_is_late(self, which: int) -> None:
-        rows, places = self.chunks.pop(which % len(self.chunks))
+        rows, cells = self.chunks.pop(which % len(self.chunks))
         rows.release()
-        for place in places:
-            del self.lies[place]
+        for cell in cells:
+            del self.lies[cell]
 
     @precondition(lambda self: self.chunks)
     @rule(which=st.integers(0, 99), store=st.integers(0, 1), cut=st.integers(0, 4), reverse=st.booleans())
@@ -263,8 +271,8 @@ class Machine(RuleBasedStateMachine):
                 (BatchRows(self.stores[store], self.stores[store].append(placed.slice(0, len(here)))), here)
             )
         placed.release()
-        for place in mine[cut:]:
-            del self.lies[place]
+        for cell in mine[cut:]:
+            del self.lies[cell]
 
     @rule(store=st.integers(0, 1), count=st.integers(1, 4))
     def rows_come_another_way(self, store: int, count: int) -> None:
@@ -280,42 +288,44 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(which=st.integers(0, 99))
     def trainer_is_told(self, which: int) -> None:
-        picked, places = self.batches[which % len(self.batches)]
-        self.told.append((picked.handles(), [self.lies[place] for place in places]))
+        picked, cells = self.batches[which % len(self.batches)]
+        self.told.append((picked.handles(), [self.lies[cell] for cell in cells]))
 
     @precondition(lambda self: self.batches)
     @rule(which=st.integers(0, 99))
     def batch_is_used(self, which: int) -> None:
-        picked, places = self.batches.pop(which % len(self.batches))
-        assert numbers_of(picked.columns()) == [self.lies.pop(place) for place in places]
+        picked, cells = self.batches.pop(which % len(self.batches))
+        assert numbers_of(picked.columns()) == [self.lies.pop(cell) for cell in cells]
         picked.release()
 
     @rule(store=st.integers(0, 1))
     def pass_is_left(self, store: int) -> None:
         left = self.stores[store]
         left.close()
-        self.stores[store] = CellStore(self.places)
-        for picked, places in self.batches:
+        self.stores[store] = PassView(self.cells)
+        for picked, cells in self.batches:
             if picked.store is left:
                 picked.release()  # that comes too late
-                for place in places:
-                    del self.lies[place]
+                for cell in cells:
+                    del self.lies[cell]
         self.batches = [batch for batch in self.batches if batch[0].store is not left]
 
     @invariant()
     def what_trainers_were_told_is_there_or_they_find_out(self) -> None:
         there = set(self.lies.values())
-        assert len(self.places) == len(self.lies)
+        assert len(self.cells) == len(self.lies)
+        granted = sum(map(len, self.granted.values()))
+        assert self.cells.free_count == ROOM - granted - len(self.lies)  # what was given back is applied now
         for told, numbers in self.told:
             if there.issuperset(numbers):
-                assert numbers_of(self.places.region.take(told)) == numbers
+                assert numbers_of(self.cells.of_trainers.take(told)) == numbers
             else:
                 with pytest.raises(StaleRows):
-                    self.places.region.take(told)
+                    self.cells.of_trainers.take(told)
 
     @invariant()
     def what_is_granted_is_counted(self) -> None:
-        assert {w: n for w, n in self.places.granted.items() if n} == {w: len(p) for w, p in self.granted.items() if p}
+        assert {w: n for w, n in self.cells.granted.items() if n} == {w: len(p) for w, p in self.granted.items() if p}
 
 
 TestMachine = Machine.TestCase

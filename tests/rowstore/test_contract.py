@@ -1,9 +1,10 @@
-"""What every memory of rows holds to (``pydp2/data/rowstore/base.py``), whichever it is."""
+"""What every store of a pass holds to (``pydp2/data/rowstore/base.py``), however it is composed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,167 +13,272 @@ from hypothesis import strategies as st
 
 from pydp2.data.columns.columns import Columns, Ints
 from pydp2.data.rowstore.append_only import AppendOnlyStore
-from pydp2.data.rowstore.base import RowReader, RowStore
+from pydp2.data.rowstore.base import RowMemory, RowStore
 from pydp2.data.rowstore.batch_rows import BatchRows, concat_rows
-from pydp2.data.rowstore.cells import CellAllocator, CellRegion, CellStore
+from pydp2.data.rowstore.cells import CellStore
+from pydp2.data.rowstore.composite import CompositeStore
 from pydp2.data.rowstore.gather import gather_copy
-from pydp2.data.rowstore.heap import HeapStore
-from pydp2.data.rowstore.mixed import MixedStore
-from pydp2.data.rowstore.region_layout import RegionLayout
-from pydp2.data.rowstore.shared_heap import PassRows, SharedHeap, SharedHeapReader
+from pydp2.data.rowstore.heap import HeapStore, SharedHeap
+from pydp2.data.rowstore.host_rows import RowServers
+from pydp2.data.rowstore.pass_view import PassView
+from pydp2.data.rowstore.reader import SharedHeapReader, SharedRows
+from pydp2.data.rowstore.region import RegionLayout
 from pydp2.data.schema.input_types import Slots, dense_array, dense_vector, integer_value
-from pydp2.server.dispatch.cached_rows import CachedRows
 
 ROOM = 1 << 16  # bytes, of the kinds that have a limit
+OF_ONE_SIZE = Slots((dense_vector(3), integer_value(1 << 40), dense_array(6, shape=(2, 3), dtype="u1")), tuple("abc"))
 data = st.data()
 
 
-class Memory(NamedTuple):
-    """A store, what reads rows from it, and what a trainer with the same memory reads them with (None: it cannot)."""
+@dataclass
+class Case:
+    """Memory of a service with two passes. ``memories``: what the passes share, and gives rows back;
+    ``readers``: what a trainer with the same memory reads rows with."""
 
-    store: RowStore
-    reader: RowReader
-    shared: Callable[[Ints], Columns] | None
+    slots: Slots
+    memories: list[Any] = field(default_factory=list)
+    readers: list[SharedRows] = field(default_factory=list)
+    open_pass: Callable[[], RowStore] = field(init=False)
+    arriving: Callable[[Columns], Any] = lambda columns: columns
+    """What arrives in place of some columns that are read as these."""
+    fetched: Callable[[Ints], Columns] | None = None
+    """The rows with these handles, of hosts."""
 
-
-class OverAppended:
-    """The store of a pass over the cache: rows lie in the append-only store before the pool asks for them."""
-
-    def __init__(self, rows: AppendOnlyStore) -> None:
-        self._rows, self._there = rows, CachedRows(rows)
-
-    def append(self, columns: Columns) -> Ints:
-        count = columns.rows
-        _, where = self._rows.append(columns, np.arange(count), columns.sample_bytes(), None)
-        return self._there.append(where)
-
-
-def on_the_heap(slots: Slots) -> Memory:
-    store = HeapStore(slots)
-    return Memory(store, store, None)
-
-
-def in_cells(slots: Slots) -> Memory:
-    layout = RegionLayout(slots, ROOM)
-    memory = bytearray(layout.size)
-    store = CellStore(CellAllocator(CellRegion(layout, memory)))
-    return Memory(store, store, CellRegion(layout, memory).take)
+    def read(self, store: RowStore, ids: Ints) -> Columns:
+        """The rows, as whoever gets them has them in the end."""
+        split = store.split(ids)
+        if split is None:
+            assert store.remote_count(ids) == 0
+            return store.take(ids)
+        assert self.fetched is not None
+        assert store.remote_count(ids) == len(split.handles) == sum(count for _, count in split.on_hosts)
+        assert store.shared_row_count(ids) == 0
+        with pytest.raises(RuntimeError, match="fetched from there"):
+            store.take(ids)
+        return Columns.concat([split.store.take(split.here), self.fetched(split.handles)]).take(split.order)
 
 
-def append_only(slots: Slots) -> Memory:
-    layout = RegionLayout(slots, ROOM)
-    memory = bytearray(layout.size)
-    rows = AppendOnlyStore(layout, memory)
-    return Memory(OverAppended(rows), rows, AppendOnlyStore(layout, memory).take)
+def on_the_heap(slots: Slots) -> Case:
+    heap = HeapStore(slots)
+    case = Case(slots, [heap])
+    case.open_pass = lambda: PassView(heap)
+    return case
 
 
-class PartlyCached:
-    """The store of a pass of which the cache takes every other chunk."""
-
-    def __init__(self, rows: AppendOnlyStore, store: MixedStore) -> None:
-        self._rows, self._store = rows, store
-        self._count = 0
-
-    def append(self, columns: Columns) -> Ints:
-        self._count += 1
-        if self._count % 2:
-            indices = np.arange(columns.rows)
-            _, columns = self._rows.append(columns, indices, columns.sample_bytes(), None)
-        return self._store.append(columns)
+def region_of(slots: Slots, *, movable: bool) -> tuple[RegionLayout, bytearray]:
+    layout = RegionLayout(slots, ROOM, movable=movable)
+    return layout, bytearray(layout.size)
 
 
-def mixed(slots: Slots) -> Memory:
-    layout = RegionLayout(slots, ROOM)
-    memory = bytearray(layout.size)
-    rows = AppendOnlyStore(layout, memory)
-    store = MixedStore(rows, HeapStore(slots))
-    return Memory(PartlyCached(rows, store), store, AppendOnlyStore(layout, memory).take)
+def on_a_shared_heap(slots: Slots) -> Case:
+    region = region_of(slots, movable=True)
+    heap = SharedHeap(*region)
+    case = Case(slots, [heap], [SharedHeapReader(*region)])
+    case.open_pass = lambda: PassView(heap)
+    return case
 
 
-def shared_heap(slots: Slots) -> Memory:
-    layout = RegionLayout(slots, ROOM, movable=True)
-    memory = bytearray(layout.size)
-    store = PassRows(SharedHeap(layout, memory))
-    return Memory(store, store, SharedHeapReader(layout, memory).take)
+def in_cells(slots: Slots) -> Case:
+    region = region_of(slots, movable=True)
+    cells = CellStore(*region)
+    case = Case(slots, [cells], [SharedHeapReader(*region)])
+    case.open_pass = lambda: PassView(cells)
+    return case
 
 
-OF_ONE_SIZE = Slots((dense_vector(3), integer_value(1 << 40), dense_array(6, shape=(2, 3), dtype="u1")), tuple("abc"))
+def in_the_cache(slots: Slots) -> Case:
+    """All rows lie there before the pool asks for them."""
+    region = region_of(slots, movable=False)
+    cache = AppendOnlyStore(*region)
+    case = Case(slots, [], [AppendOnlyStore(*region)])
+    case.open_pass = lambda: cache
+    case.arriving = lambda columns: cached(cache, columns)
+    return case
 
 
-def slots_of(make: Callable[[Slots], Memory], some: Any, draw: Callable[[Any], Any]) -> Slots:
-    return OF_ONE_SIZE if make is in_cells else draw(some.slots)
+def cached(cache: AppendOnlyStore, columns: Columns) -> Columns:
+    return cache.add(columns, np.arange(columns.rows), columns.sample_bytes(), None)[1]
 
 
-@pytest.mark.parametrize("make", [on_the_heap, in_cells, append_only, mixed, shared_heap])
+def every_other(some: Callable[[Columns], Any]) -> Callable[[Columns], Any]:
+    turns = [0]
+
+    def arriving(columns: Columns) -> Any:
+        turns[0] += 1
+        return some(columns) if turns[0] % 2 else columns
+
+    return arriving
+
+
+def partly_in_the_cache(slots: Slots, other: Callable[[Slots], Case]) -> Case:
+    case, region = other(slots), region_of(slots, movable=False)
+    cache, open_pass = AppendOnlyStore(*region), case.open_pass
+    case.readers.insert(0, AppendOnlyStore(*region))
+    case.open_pass = lambda: CompositeStore(cache, open_pass())
+    case.arriving = every_other(lambda columns: cached(cache, columns))
+    return case
+
+
+def partly_on_hosts(slots: Slots, other: Callable[[Slots], Case]) -> Case:
+    case, servers = other(slots), RowServers()
+    open_pass, there = case.open_pass, list[Columns]()
+    for host in (1, 2, 3):
+        servers.add(host, f"tcp://node{host}")
+
+    def stays(columns: Columns) -> Any:
+        handles = np.arange(len(there), len(there) + columns.rows)
+        there.extend(columns.slice(row, row + 1) for row in range(columns.rows))
+        return servers.accept(1 + len(there) % 3, handles, columns.sample_bytes())
+
+    case.memories.append(servers)
+    case.open_pass = lambda: CompositeStore(PassView(servers), open_pass())
+    case.arriving = every_other(stays)
+    case.fetched = lambda handles: Columns.concat([there[i] for i in handles.tolist()])
+    return case
+
+
+CASES: dict[str, Callable[[Slots], Case]] = {
+    "heap": on_the_heap,
+    "shared heap": on_a_shared_heap,
+    "cells": in_cells,
+    "cache": in_the_cache,
+    "cache, heap": lambda slots: partly_in_the_cache(slots, on_the_heap),
+    "cache, shared heap": lambda slots: partly_in_the_cache(slots, on_a_shared_heap),
+    "hosts, heap": lambda slots: partly_on_hosts(slots, on_the_heap),
+    "hosts, shared heap": lambda slots: partly_on_hosts(slots, on_a_shared_heap),
+    "hosts, cells": lambda slots: partly_on_hosts(slots, in_cells),
+}
+of_every_composition = pytest.mark.parametrize("kind", CASES)
+
+
+def case_of(kind: str, some: Any, draw: Callable[[Any], Any]) -> tuple[Case, Any]:
+    """A case, and a strategy for its samples."""
+    slots = OF_ONE_SIZE if "cells" in kind else draw(some.slots)
+    return CASES[kind](slots), st.tuples(*map(some.good_values, slots.types)).map(list)
+
+
+def frames_of(columns: Columns) -> list[bytes]:
+    return [frame.tobytes() for frame in columns.frames()]
+
+
+def live_rows(memory: Any) -> int:
+    return sum(memory.row_count(host) for host in (1, 2, 3)) if isinstance(memory, RowServers) else len(memory)
+
+
+@of_every_composition
 @given(data=data)
-def test_rows_are_found_under_their_ids_until_they_are_released(
-    make: Callable[[Slots], Memory], some: Any, data: Any
-) -> None:
-    """Any appending, reading and releasing, against a dict of samples."""
-    slots = slots_of(make, some, data.draw)
-    sample = st.tuples(*map(some.good_values, slots.types)).map(list)
-    store, reader, shared = make(slots)
-    rows: dict[int, Columns] = {}
-    for _ in range(data.draw(st.integers(1, 8))):
-        if data.draw(st.booleans()) or not rows:
-            columns = some.columns_of(slots, data.draw(st.lists(sample, max_size=5)))
-            ids = store.append(columns)
+def test_rows_are_found_under_their_ids_until_they_are_released(kind: str, some: Any, data: Any) -> None:
+    """Any appending, reading, releasing and closing of two passes, against a dict of samples."""
+    case, sample = case_of(kind, some, data.draw)
+    passes = [case.open_pass(), case.open_pass()]
+    rows: list[dict[int, Columns]] = [{}, {}]
+    for _ in range(data.draw(st.integers(1, 10))):
+        which = data.draw(st.integers(0, 1))
+        store, mine = passes[which], rows[which]
+        if data.draw(st.booleans()) or not mine:
+            columns = some.columns_of(case.slots, data.draw(st.lists(sample, max_size=5)))
+            ids = store.append(case.arriving(columns))
             assert (ids.dtype, ids.shape) == (np.int64, (columns.rows,))
-            assert not rows.keys() & set(ids.tolist()), "the id of a row that is kept"
-            rows |= {row: columns.slice(i, i + 1) for i, row in enumerate(ids.tolist())}
-        else:
-            gone = data.draw(st.lists(st.sampled_from(sorted(rows)), unique=True))
-            reader.release_later(np.array(gone, np.int64))
+            assert not mine.keys() & set(ids.tolist()), "the id of a row that is kept"
+            mine |= {row: columns.slice(i, i + 1) for i, row in enumerate(ids.tolist())}
+        elif data.draw(st.integers(0, 4)):
+            gone = data.draw(st.lists(st.sampled_from(sorted(mine)), unique=True))
+            store.release_later(np.array(gone, np.int64))
             for row in gone:
-                del rows[row]
-        chosen = data.draw(st.lists(st.sampled_from(sorted(rows)), max_size=6)) if rows else []
-        ids = np.array(chosen, np.int64)
-        expected = Columns.concat([Columns.empty(slots), *(rows[row] for row in chosen)])
-        check(reader, shared, ids, expected)
+                del mine[row]
+        else:
+            stays = sum(row >= 0 for row in mine) if "cache" in kind else 0
+            assert [store.close(), store.close()] == [len(mine) - stays, 0]
+            store.release_later(np.array([*mine], np.int64))  # by whoever has a batch of it
+            passes[which], rows[which] = case.open_pass(), {}
+        for store, mine in zip(passes, rows, strict=True):
+            chosen = data.draw(st.lists(st.sampled_from(sorted(mine)), max_size=6)) if mine else []
+            expected = Columns.concat([Columns.empty(case.slots), *(mine[row] for row in chosen)])
+            check(case, store, np.array(chosen, np.int64), expected)
+    for store in passes:
+        store.close()
+    assert [live_rows(memory) for memory in case.memories] == [0] * len(case.memories)
 
 
-def check(reader: RowReader, shared: Callable[[Ints], Columns] | None, ids: Ints, expected: Columns) -> None:
+def check(case: Case, store: RowStore, ids: Ints, expected: Columns) -> None:
     """Every way to read the rows ``ids`` gives ``expected``, bit by bit."""
-    frames = [frame.tobytes() for frame in expected.frames()]
-    taken = reader.take(ids)
-    assert [frame.tobytes() for frame in taken.frames()] == frames
+    frames = frames_of(expected)
+    taken = case.read(store, ids)
+    assert frames_of(taken) == frames
     assert all(array.flags.writeable for arrays in taken.arrays for array in arrays)
-    assert [gather_copy(array, which).tobytes() for array, which in reader.sources(ids)] == frames
+    if store.split(ids) is not None:
+        return
+    assert [gather_copy(array, which).tobytes() for array, which in store.sources(ids)] == frames
     for slot, declared in enumerate(expected.slots.types):
         if declared.seq_type:
-            assert reader.lengths(ids, slot).tolist() == expected.lengths(slot).tolist()
-        elif isinstance(reader, CellStore):
+            assert store.lengths(ids, slot).tolist() == expected.lengths(slot).tolist()
+        elif case.slots is OF_ONE_SIZE:
             with pytest.raises(TypeError):
-                reader.lengths(ids, slot)
-    if shared is None:
-        assert reader.shared_row_count(ids) == 0
-    elif not isinstance(reader, MixedStore) or reader.shared_row_count(ids):
-        assert (reader.handles(ids) & (1 << 40) - 1 < reader.shared_row_count(ids)).all()
-        assert [frame.tobytes() for frame in shared(reader.handles(ids)).frames()] == frames
+                store.lengths(ids, slot)
+    if not case.readers:
+        assert store.shared_row_count(ids) == 0
+    elif bound := store.shared_row_count(ids):
+        reader = case.readers[-1 if (ids < 0).all() else 0]
+        handles = store.handles(ids)
+        assert (reader.resolve(handles) < bound).all()
+        assert frames_of(reader.take(handles)) == frames
+        assert reader.row_sizes(handles).tolist() == expected.sample_bytes().tolist()
 
 
-@pytest.mark.parametrize("make", [on_the_heap, in_cells, append_only, mixed, shared_heap])
+@of_every_composition
 @settings(max_examples=15, deadline=None)
 @given(data=data)
-def test_a_batch_keeps_its_rows_until_it_is_released(make: Callable[[Slots], Memory], some: Any, data: Any) -> None:
+def test_a_batch_keeps_its_rows_until_it_is_released(kind: str, some: Any, data: Any) -> None:
     """It can be sent any number of times, alone or with others, however much is appended meanwhile."""
-    slots = slots_of(make, some, data.draw)
-    sample = st.tuples(*map(some.good_values, slots.types)).map(list)
-    store, reader, _ = make(slots)
+    case, sample = case_of(kind, some, data.draw)
+    store = case.open_pass()
     batches, contents = [], []
     for _ in range(data.draw(st.integers(1, 6))):
-        columns = some.columns_of(slots, data.draw(st.lists(sample, min_size=1, max_size=4)))
-        ids = store.append(columns)
+        columns = some.columns_of(case.slots, data.draw(st.lists(sample, min_size=1, max_size=4)))
+        ids = store.append(case.arriving(columns))
         padding = data.draw(st.integers(0, 2))
-        batches.append(BatchRows(reader, np.concatenate([ids, ids[:1].repeat(padding)]), padding, columns.nbytes))
+        batches.append(BatchRows(store, np.concatenate([ids, ids[:1].repeat(padding)]), padding, columns.nbytes))
         contents.append(Columns.concat([columns, *[columns.slice(0, 1)] * padding]))
         if len(batches) > 1 and data.draw(st.booleans()):
             gone = data.draw(st.integers(0, len(batches) - 1))
             batches.pop(gone).release()
             del contents[gone]
         for batch, expected in zip(batches, contents, strict=True):
-            into = [np.empty(size, np.uint8) for size in batch.sizes()]
-            batch.write(into)
-            assert [each.tobytes() for each in into] == [frame.tobytes() for frame in expected.frames()]
-        together = concat_rows(batches).columns()
-        assert [f.tobytes() for f in together.frames()] == [f.tobytes() for f in Columns.concat(contents).frames()]
+            if store.split(batch.row_ids) is None:
+                into = [np.empty(size, np.uint8) for size in batch.sizes()]
+                batch.write(into)
+                assert [each.tobytes() for each in into] == frames_of(expected)
+        together = case.read(store, concat_rows(batches).row_ids)
+        assert frames_of(together) == frames_of(Columns.concat(contents))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CASES if "cache" not in kind])
+def test_a_row_is_given_back_once_and_only_by_the_pass_that_has_it(kind: str, some: Any) -> None:
+    case = CASES[kind](OF_ONE_SIZE)
+    store, other = case.open_pass(), case.open_pass()
+    for _ in range(2):  # where rows lie in two memories, once in each
+        columns = some.columns_of(OF_ONE_SIZE, [[[5, 6, 7], 8, [1] * 6]])
+        ids = store.append(case.arriving(columns))
+        for wrong in (np.repeat(ids, 2), ids + (1 << 20), ids - (1 << 20)):
+            with pytest.raises(KeyError, match="given back once"):
+                store.release_later(wrong)
+        with pytest.raises(KeyError, match="given back once"):
+            other.release_later(ids)
+        assert frames_of(case.read(store, ids)) == frames_of(columns)
+        store.release_later(ids)
+        with pytest.raises(KeyError, match="given back once"):
+            store.release_later(ids)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CASES if kind != "cache"])
+def test_to_a_pass_that_is_over_nothing_is_added(kind: str, some: Any) -> None:
+    case = CASES[kind](OF_ONE_SIZE)
+    store = case.open_pass()
+    assert store.close() == 0
+    columns = some.columns_of(OF_ONE_SIZE, [[[1, 2, 3], 4, [0] * 6]])
+    if kind.startswith("cache"):
+        case.arriving(columns)
+    with pytest.raises(RuntimeError, match="its pass is over"):
+        store.append(case.arriving(columns))
+    memories: list[RowMemory] = case.memories
+    assert [live_rows(memory) for memory in memories if not isinstance(memory, RowServers)] == [0]

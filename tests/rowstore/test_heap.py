@@ -181,7 +181,7 @@ def test_a_row_is_released_once_and_only_if_it_is_there(some, wrong):
     slots = Slots((integer_value(9),))
     store = HeapStore(slots)
     store.append(some.columns_of(slots, [[1], [2]]))
-    with pytest.raises(KeyError, match="released once"):
+    with pytest.raises(KeyError, match="given back once"):
         store.release(wrong)
     assert store.take([0, 1]).samples() == [[1], [2]]
     store.release([0, 1])

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from pydp2.data.columns.columns import Columns, Ints
 from pydp2.data.rowstore.batch_rows import BatchRows, concat_rows
+from pydp2.data.rowstore.composite import CompositeStore
 from pydp2.data.rowstore.heap import HeapStore
-from pydp2.data.rowstore.host_rows import HostRowStore, RowServers, split_rows_by_host
+from pydp2.data.rowstore.host_rows import RowServers
+from pydp2.data.rowstore.pass_view import PassView
 from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.order.pool import Pool
 from pydp2.order.sample_source import SampleRun
@@ -30,11 +32,11 @@ def ints(values: list[int]) -> Ints:
     return np.array(values, np.int64)
 
 
-def on_three_hosts() -> tuple[RowServers, HostRowStore]:
+def on_three_hosts() -> tuple[RowServers, CompositeStore]:
     servers = RowServers()
     for host, address in ADDRESSES.items():
         servers.add(host, address)
-    return servers, HostRowStore(HeapStore(SLOTS), servers)
+    return servers, CompositeStore(PassView(servers), PassView(HeapStore(SLOTS)))
 
 
 STEPS = st.lists(
@@ -99,13 +101,13 @@ def test_each_row_is_found_where_it_lies_and_is_told_to_be_free_once(steps: list
     assert not any(kept.values())
 
 
-def check_split(store: HostRowStore, chosen: list[int], rows: dict[int, tuple[int, int]]) -> None:
+def check_split(store: CompositeStore, chosen: list[int], rows: dict[int, tuple[int, int]]) -> None:
     split = store.split(ints(chosen))
     if split is None:
         assert all(rows[row][0] == 0 for row in chosen)
         assert store.take(ints(chosen)).arrays[0][0].tolist() == [rows[row][1] for row in chosen]
         return
-    found = split.here.columns().arrays[0][0].tolist() + split.handles.tolist()
+    found = split.store.take(split.here).arrays[0][0].tolist() + split.handles.tolist()
     assert [found[i] for i in split.order] == [rows[row][1] for row in chosen]
     assert sorted(split.order.tolist()) == [*range(len(chosen))]
     hosts = [host for host, address in ADDRESSES.items() for at, _ in split.on_hosts if at == address]
@@ -121,14 +123,13 @@ def test_batches_of_one_message_are_split_together() -> None:
     here = store.append(local_rows([7, 8]))
     there = store.append(servers.accept(2, ints([70, 80]), ints([8, 8])))
     batches = [BatchRows(store, ints([there[1], here[0]])), BatchRows(store, ints([here[1], there[0]]))]
-    split = split_rows_by_host(concat_rows(batches))
+    split = store.split(concat_rows(batches).row_ids)
     assert split is not None
     assert split.on_hosts == [[ADDRESSES[2], 2]]
-    assert split.here.columns().arrays[0][0].tolist() == [7, 8]
+    assert split.store.take(split.here).arrays[0][0].tolist() == [7, 8]
     assert split.handles.tolist() == [80, 70]
     assert split.order.tolist() == [2, 0, 1, 3]
-    assert split_rows_by_host(BatchRows(store, here)) is None
-    assert split_rows_by_host(BatchRows(HeapStore(SLOTS), here)) is None
+    assert store.split(here) is None
 
 
 @pytest.mark.parametrize("taken", [0, 2, 5])
@@ -151,33 +152,15 @@ def test_rows_that_a_pool_has_are_not_given_back_with_what_was_not_taken(taken: 
     assert servers.row_count(2) == 0
 
 
-def test_a_pass_has_no_rows_on_a_host_whose_row_server_was_off_before_it_began() -> None:
-    servers, before = on_three_hosts()
-    assert [servers.turn_off(2), servers.turn_off(2)] == [True, False]
-    after = HostRowStore(HeapStore(SLOTS), servers)
-    servers.remove(2)
-    servers.turn_off(3)
-    assert [before.may_have_rows_on(host) for host in ADDRESSES] == [True, True, True]
-    assert [after.may_have_rows_on(host) for host in ADDRESSES] == [True, False, True]
-    assert servers.off == {3}
-
-
-def test_a_row_is_given_back_once() -> None:
-    servers, store = on_three_hosts()
-    ids = store.append(servers.accept(1, ints([5]), ints([8])))
-    store.release_later(ids)
-    with pytest.raises(KeyError, match="given back once"):
-        store.release_later(ids)
-
-
 def test_of_a_host_that_is_gone_nothing_is_told_and_its_rows_are_lost_if_it_had_some() -> None:
     servers, store = on_three_hosts()
     ids = store.append(servers.accept(1, ints([5, 6]), ints([8, 8])))
+    assert [servers.turn_off(1), servers.turn_off(1), servers.off] == [True, False, {1}]
     assert servers.host_at(ADDRESSES[1]) == 1
     assert servers.remove(1)
     assert not servers.remove(2)
     store.release_later(ids)
     assert servers.take_released() == []
-    assert (1 in servers, 3 in servers, len(servers), servers.address_of(1)) == (False, True, 1, "")
+    assert (1 in servers, 3 in servers, len(servers)) == (False, True, 1)
     assert servers.host_at(ADDRESSES[1]) is None
-    assert servers.row_count(1) == 0
+    assert (servers.row_count(1), servers.off) == (0, frozenset())

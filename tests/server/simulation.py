@@ -13,14 +13,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from pydp2 import CacheType, provider
 from pydp2.data.columns.columns import Columns
-from pydp2.data.rowstore.cells import CellAllocator, CellRows, CellStore
+from pydp2.data.rowstore.cells import CellRows, CellStore
+from pydp2.data.rowstore.pool_memory import PoolMemory
+from pydp2.data.rowstore.region import RegionLayout
+from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import BudgetExceeded, Error, FileCondemned, SampleTooLarge
 from pydp2.host.worker import chunk_builder
@@ -200,14 +202,13 @@ class Trainer:
 
     def _new_job(self) -> PassRunner:
         world, case = self.world, self.world.case
-        places: Any = world.places
         return PassRunner(
             self.plan, Schema.from_wire(world.declaration.to_wire()),
             ReadContext(
                 label=lambda file: f"{file}@{self.number}", budget=case.budget, workers=case.workers,
                 skip_errors=case.skip, cache=world.cache, error_budget=case.error_budget,
             ),
-            files=len(case.files), store=None if world.places is None else lambda: CellStore(places),
+            files=len(case.files), memory=PoolMemory(world.declaration.slots, world.places),
         )  # fmt: skip
 
     @property
@@ -350,19 +351,31 @@ class Trainer:
         assert self.told.get(index, state.early_ends.keys()) == state.early_ends.keys(), "as when it was cut first"
 
 
-class _Rows:
-    """The memory of rows that have places, for rows of any size."""
+class _Cells(CellStore):
+    """Cells for rows of any size: a dict says which row lies where."""
 
     def __init__(self, schema: Schema) -> None:
-        self.layout = SimpleNamespace(max_rows=1 << 16, slots=schema.slots)
-        self.generations = np.zeros(self.layout.max_rows, np.int64)
+        layout = RegionLayout(Slots((integer_value(9),)), 68 << 16, movable=True)
+        super().__init__(layout, bytearray(layout.size))
+        self.slots = schema.slots
         self._lie: dict[int, Columns] = {}
 
-    def put(self, places: Any, columns: Columns) -> None:
-        self._lie |= {place: columns.take([row]) for row, place in enumerate(places.tolist())}
+    def put(self, cells: Any, columns: Columns) -> None:
+        self._lie |= {cell: columns.take([row]) for row, cell in enumerate(cells.tolist())}
 
-    def take_cells(self, places: Any) -> Columns:
-        return Columns.concat([Columns.empty(self.layout.slots), *(self._lie[place] for place in places.tolist())])
+    def append(self, columns: Any) -> Any:
+        if isinstance(columns, CellRows):
+            return columns.claim()
+        cells = self._new_rows(columns.rows)
+        self.put(cells, columns)
+        self._ids.live[cells] = True
+        return cells
+
+    def take(self, ids: Any) -> Columns:
+        return Columns.concat([Columns.empty(self.slots), *(self._lie[cell] for cell in ids.tolist())])
+
+    def sources(self, ids: Any) -> Any:
+        return [(array, np.arange(len(array))) for arrays in self.take(ids).arrays for array in arrays]
 
 
 class World:
@@ -389,7 +402,7 @@ class World:
         self.cache = None if case.cache_limit is None else CacheFill(MemoryCache(case.cache_limit))
         plans = (case.plan, *case.others)
         placed = self.cache is None and not any(plan.buckets for plan in plans) and Random(case.seed).random() < 0.5
-        self.places = CellAllocator(_Rows(self.declaration)) if placed else None  # type: ignore[arg-type]
+        self.places = _Cells(self.declaration) if placed else None
         self.trainers = [Trainer(self, number, plan) for number, plan in enumerate(plans)]
 
     # -- the user's code -----------------------------------------------------------------------------------------------
@@ -526,7 +539,7 @@ class World:
             if self.places is not None and run is not None:
                 if placed is None:
                     granted = self.places.grant(number, run.columns.rows)
-                    self.places.region.put(granted, run.columns)
+                    self.places.put(granted, run.columns)
                     placed = self.places.accept_filled(number, granted)
                 run.columns = placed
             worker_pool.commit(number, part, run)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pydp2.data.packers.packer import Packer
 from pydp2.data.rowstore.append_only import AppendOnlyStore
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.region import RegionLayout
 from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.order.cached_pass import CachedPassBatcher
@@ -191,17 +191,17 @@ def test_a_pass_that_needs_a_merge_takes_from_the_cache_what_it_would_copy_into_
     assert found[0] == found[1]
 
 
-def test_what_lies_elsewhere_has_no_number_on_a_shelf() -> None:
+def test_what_lies_elsewhere_has_no_number_in_the_cache() -> None:
     cache = cache_fill_of([[1] * 9], row_store=True, order=[0]).memory
     assert cache is not None
     row_store = cache.row_store
     assert row_store is not None
     columns = cache.runs_of(0)[1].columns
-    assert row_store.row_ids_of(columns).tolist() == [5, 6, 7, 8]
-    assert row_store.row_ids_of(columns.slice(1, 3)).tolist() == [6, 7]
-    assert row_store.row_ids_of(columns.slice(2, 2)).tolist() == []
-    with pytest.raises(ValueError, match="do not lie on the shelf"):
-        row_store.row_ids_of(columns.take([0, 1]))
+    assert row_store.append(columns).tolist() == [5, 6, 7, 8]
+    assert row_store.append(columns.slice(1, 3)).tolist() == [6, 7]
+    assert row_store.append(columns.slice(2, 2)).tolist() == []
+    with pytest.raises(ValueError, match="not in the append-only store"):
+        row_store.append(columns.take([0, 1]))
 
 
 def ordinary(files: Files, case: Case = Case(), **how: Any) -> bool:

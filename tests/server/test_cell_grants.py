@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pydp2.data.columns.columns import Columns
-from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.columns.columns import Columns, Ints
+from pydp2.data.rowstore.cells import CellRegion, CellRows
+from pydp2.data.rowstore.pass_view import PassView
+from pydp2.data.rowstore.reader import SharedHeapReader
+from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, RegionLayout
 from pydp2.data.schema.input_types import Slots, dense_vector, integer_value_sequence
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.host.worker.chunk_builder import MAX_CELL_BYTES
@@ -34,6 +36,10 @@ def open_placing(slots: Slots = DECLARED.slots) -> CellGrants:
     made = create_cell_grants(replace(DECLARED, slots=slots), 1 << 30, 1)
     assert made is not None
     return made
+
+
+def claim(made: CellGrants, worker: int, cells: Ints) -> CellRows:
+    return made.claim(worker, len(cells), [np.ascontiguousarray(cells).view(np.uint8)])
 
 
 @pytest.mark.parametrize(
@@ -76,9 +82,9 @@ def test_a_worker_is_granted_places_ahead_and_more_when_half_of_them_are_used() 
     assert first is not None
     assert len(first) == AHEAD
     assert made.next_grant(3) is None
-    held = [made.claim(3, first[: AHEAD // 2 - 1])]
+    held = [claim(made, 3, first[: AHEAD // 2 - 1])]
     assert made.next_grant(3) is None
-    held.append(made.claim(3, first[AHEAD // 2 - 1 : AHEAD // 2]))
+    held.append(claim(made, 3, first[AHEAD // 2 - 1 : AHEAD // 2]))
     more = made.next_grant(3)
     assert more is not None
     assert len(more) == AHEAD // 2
@@ -106,7 +112,7 @@ def test_many_workers_leave_places_for_rows_that_come_as_columns(monkeypatch: py
     assert made is not None
     granted = [made.next_grant(worker) for worker in range(50)]
     assert len([places for places in granted if places is not None]) > 5
-    assert len(made.store().append(columns(3))) == 3
+    assert len(PassView(made.rows).append(columns(3))) == 3
     made.close()
 
 
@@ -119,18 +125,18 @@ def test_workers_write_trainers_read_and_nobody_else_is_needed() -> None:
     made = open_placing()
     (readable, note), (writable, same) = made.for_trainers, made.for_workers
     assert note == same
-    assert note.startswith(CELL_NOTE_PREFIX)
-    layout = RegionLayout.from_note(DECLARED.slots, note.removeprefix(CELL_NOTE_PREFIX))
+    assert note.startswith(HEAP_NOTE_PREFIX)
+    layout = RegionLayout.from_note(DECLARED.slots, note.removeprefix(HEAP_NOTE_PREFIX), movable=True)
     theirs = CellRegion(layout, map_region(writable, layout.size, writable=True))
-    seen = CellRegion(layout, map_region(readable, layout.size))
+    seen = SharedHeapReader(layout, map_region(readable, layout.size))
     places = made.next_grant(0)
     assert places is not None
     theirs.put(places[:3], columns(3))
-    store = made.store()
-    ids = store.append(made.claim(0, places[:3]))
+    store = PassView(made.rows)
+    ids = store.append(claim(made, 0, places[:3]))
     assert (seen.take(store.handles(ids)).arrays[0][0] == 7).all()
     with pytest.raises(ValueError, match="read-only"):
-        seen.put(places[:1], columns(1))
+        CellRegion(layout, map_region(readable, layout.size)).put(places[:1], columns(1))
     with pytest.raises(OSError, match=r"denied|permitted"):
         map_region(readable, layout.size, writable=True)
     made.close()
@@ -142,7 +148,7 @@ def test_workers_write_trainers_read_and_nobody_else_is_needed() -> None:
 
 def test_when_there_is_no_job_the_memory_is_given_back_but_never_under_a_row() -> None:
     made = open_placing()
-    store = made.store()
+    store = PassView(made.rows)
 
     def held() -> int:
         return os.fstat(made.for_trainers[0]).st_blocks * 512
@@ -152,7 +158,7 @@ def test_when_there_is_no_job_the_memory_is_given_back_but_never_under_a_row() -
     assert held() >= 100 * ROW
     made.release_memory()
     assert (store.take(ids).arrays[0][0] == 7).all()
-    store.release(ids)
+    store.release_later(ids)
     made.release_memory()
     assert held() < 10 * ROW
     ids = store.append(columns(100))

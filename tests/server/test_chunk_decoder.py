@@ -8,9 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pydp2.data.columns.columns import Columns
-from pydp2.data.rowstore.cells import CellAllocator, CellRegion
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.cells import CellStore
+from pydp2.data.rowstore.region import RegionLayout
 from pydp2.data.schema.input_types import Slots, dense_vector
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import RemoteProtocolError
@@ -37,34 +36,35 @@ WORKER = 3
 
 
 @pytest.fixture
-def allocator() -> CellAllocator:
-    layout = RegionLayout(SLOTS, 1 << 20)
-    return CellAllocator(CellRegion(layout, bytearray(layout.size)))
+def store() -> CellStore:
+    layout = RegionLayout(SLOTS, 1 << 20, movable=True)
+    return CellStore(layout, bytearray(layout.size))
 
 
 def decoded(
-    allocator: CellAllocator, parts: list[FileRange], wanted: Callable[[FileRange], Reread | None] = lambda _: None
+    store: CellStore, parts: list[FileRange], wanted: Callable[[FileRange], Reread | None] = lambda _: None
 ) -> list[DecodedRange]:
     rows = sum(part.rows for part in parts)
-    cells = allocator.grant(WORKER, rows)
-    allocator.region.put(cells, Columns(SLOTS, rows, [[np.zeros((rows, 4096), np.float32)]]))
+    cells = store.grant(WORKER, rows)
     chunk = Chunk(rows, [part.to_wire() for part in parts], [], 0, 0, True)
     body = [memoryview(cells).cast("B")]
-    return decode_chunk(chunk, body, SCHEMA, wanted, taken=partial(allocator.accept_filled, WORKER))
+    return decode_chunk(
+        chunk, body, SCHEMA, wanted, claim=lambda _, frames: store.accept_filled(WORKER, frames[0].view(np.int64))
+    )
 
 
 def part(file: int, first: int, rows: int, count: int | None = None) -> FileRange:
     return FileRange(file, 1, first, rows if count is None else count, rows, FILE_OPEN, [0, 0], [], {})
 
 
-def test_a_chunk_whose_parts_contradict_what_was_asked_for_gives_its_cells_back(allocator: CellAllocator) -> None:
+def test_a_chunk_whose_parts_contradict_what_was_asked_for_gives_its_cells_back(store: CellStore) -> None:
     asked = Reread(np.array([2, 5]))
     with pytest.raises(RemoteProtocolError, match="3 samples where 2 were asked for"):
-        decoded(allocator, [part(0, 0, 2), part(1, 0, 3, count=8)], lambda each: asked if each.file == 1 else None)
-    assert len(allocator) == 0
+        decoded(store, [part(0, 0, 2), part(1, 0, 3, count=8)], lambda each: asked if each.file == 1 else None)
+    assert len(store) == 0
 
 
-def test_what_is_behind_a_range_that_is_refused_gives_its_cells_back(allocator: CellAllocator) -> None:
+def test_what_is_behind_a_range_that_is_refused_gives_its_cells_back(store: CellStore) -> None:
     committed: list[SampleRun] = []
 
     def commit(each: FileRange, run: SampleRun | None) -> None:
@@ -73,16 +73,16 @@ def test_what_is_behind_a_range_that_is_refused_gives_its_cells_back(allocator: 
         assert run is not None
         committed.append(run)
 
-    ranges = decoded(allocator, [part(0, 0, 2), part(1, 0, 3), part(2, 0, 4)])
-    assert len(allocator) == 9
+    ranges = decoded(store, [part(0, 0, 2), part(1, 0, 3), part(2, 0, 4)])
+    assert len(store) == 9
     with pytest.raises(RemoteProtocolError, match="a gap"):
         commit_chunk(ranges, commit)
-    assert len(allocator) == 2
+    assert len(store) == 2
     committed[0].release()
-    assert len(allocator) == 0
+    assert len(store) == 0
 
 
-def test_late_output_of_an_attempt_that_was_given_up_gives_its_cells_back(allocator: CellAllocator) -> None:
+def test_late_output_of_an_attempt_that_was_given_up_gives_its_cells_back(store: CellStore) -> None:
     pass_files = FileDispatcher(
         ReadContext(workers=1, budget=1 << 20, label=str), CycleReading(length=1), pass_id=0, seed=0, order=np.arange(1)
     )
@@ -90,8 +90,8 @@ def test_late_output_of_an_attempt_that_was_given_up_gives_its_cells_back(alloca
     pass_files.add_worker(WORKER)
     pass_files.dispatch()
     pass_files.worker_lost(WORKER, None, "was killed")
-    ranges = decoded(allocator, [part(0, 0, 2)])
-    assert len(allocator) == 2
+    ranges = decoded(store, [part(0, 0, 2)])
+    assert len(store) == 2
     commit_chunk(ranges, partial(pass_files.commit, WORKER))
-    assert len(allocator) == 0
+    assert len(store) == 0
     assert pass_files.samples_committed == 0

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from pydp2.data.columns.columns import Columns
 from pydp2.data.packers.packer import Packer
 from pydp2.data.rowstore.batch_rows import BatchRows
+from pydp2.data.rowstore.composite import CompositeStore
 from pydp2.data.rowstore.heap import HeapStore
-from pydp2.data.rowstore.host_rows import HostRowStore, RowServers
+from pydp2.data.rowstore.host_rows import RowServers
+from pydp2.data.rowstore.pass_view import PassView
 from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, unpack_head
@@ -101,10 +103,11 @@ def test_small_ones_go_together_and_large_ones_alone() -> None:
 
 
 def test_large_batches_go_together_if_their_rows_stay_on_hosts() -> None:
-    store, ids = store_of(100)
+    store, columns = HeapStore(SLOTS), store_of(100)[0].take(range(100))
     servers = RowServers()
     servers.add(1, "tcp://node1:7800")
-    mixed = HostRowStore(store, servers)
+    mixed = CompositeStore(PassView(servers), PassView(store))
+    ids = mixed.append(columns)
     handles = np.arange(100, dtype=np.int64)
     there = mixed.append(servers.accept(1, handles, handles))
     for rows, sizes in ((there, [9]), (ids, [1] * 9), (np.append(there[:50], ids[:50]), [1] * 9)):
@@ -116,7 +119,7 @@ def test_large_batches_go_together_if_their_rows_stay_on_hosts() -> None:
         assert [len(heads) for _, _, _, heads in sent] == sizes
         for _, message, _, heads in sent:
             assert isinstance(message, m.BatchHead)
-            elsewhere = np.count_nonzero(rows < 0) * len(heads)
+            elsewhere = np.count_nonzero(rows >= 0) * len(heads)
             assert message.on_hosts == ([["tcp://node1:7800", elsewhere]] if elsewhere else [])
 
 

@@ -581,7 +581,7 @@ def test_nothing_is_taken_up_again_where_no_rows_stay_or_no_pass_is_under_way() 
     made.lose_rows()
     made.begin(one)
     made.begin(other)
-    made.numbers.do_rows_stay = False
+    made.numbers.can_lose_rows = False
     made.lose_rows()
     assert made.numbers.begun == [(0, 0)]
     assert made.logs == []

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pydp2.data.columns.columns import Columns
-from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.cells import CellStore
+from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, RegionLayout
 from pydp2.data.schema.input_types import Slots, dense_vector
 from pydp2.errors import RemoteProtocolError
 from pydp2.host.worker.cell_writer import CellWriter
@@ -18,7 +18,7 @@ from pydp2.transport import SharedRegion
 from tests.transport.conftest import Ends
 
 SLOTS = Slots((dense_vector(300),))
-LAYOUT = RegionLayout(SLOTS, 1 << 20)
+LAYOUT = RegionLayout(SLOTS, 1 << 20, movable=True)
 
 
 def columns(*values: int) -> Columns:
@@ -35,9 +35,9 @@ class Service(Ends):
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.lasting = SharedRegion(LAYOUT.size)
-        self.rows = CellRegion(LAYOUT, self.lasting.memory)
+        self.rows = CellStore(LAYOUT, self.lasting.memory)
         assert self.lasting.writable_descriptor is not None
-        self.hub.fd_offer.offered = self.lasting.writable_descriptor, CELL_NOTE_PREFIX + LAYOUT.note
+        self.hub.fd_offer.offered = self.lasting.writable_descriptor, HEAP_NOTE_PREFIX + LAYOUT.note
         self.room = CellWriter(self.line, SLOTS)
         self.line.send([b"hello"])
         self.received()
@@ -71,7 +71,7 @@ def test_rows_are_put_in_the_places_in_the_order_in_which_these_were_granted(ser
     assert first is not None
     assert second is not None
     assert (first.tolist(), second.tolist()) == ([7, 3], [9, 4])
-    assert service.rows.take_cells(np.array([7, 3, 9, 4])).arrays[0][0][:, 299].tolist() == [1, 2, 5, 6]
+    assert service.rows.take(np.array([7, 3, 9, 4])).arrays[0][0][:, 299].tolist() == [1, 2, 5, 6]
 
 
 def test_rows_for_which_there_are_too_few_places_go_another_way_and_leave_them(service: Service) -> None:
@@ -105,7 +105,7 @@ def test_samples_of_several_sizes_cannot_have_places(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "note", [b"", CELL_NOTE_PREFIX, CELL_NOTE_PREFIX + (1 << 60).to_bytes(8, "little"), b"\xff" * 64]
+    "note", [b"", HEAP_NOTE_PREFIX, HEAP_NOTE_PREFIX + (1 << 60).to_bytes(8, "little"), b"\xff" * 64]
 )
 def test_memory_that_is_not_what_is_said_of_it_is_done_without(service: Service, note: bytes) -> None:
     assert service.lasting.writable_descriptor is not None
@@ -118,7 +118,7 @@ def test_memory_that_is_not_what_is_said_of_it_is_done_without(service: Service,
 
 def test_memory_that_can_only_be_read_is_done_without(service: Service) -> None:
     assert service.lasting.read_only_descriptor is not None
-    service.hub.fd_offer.offered = service.lasting.read_only_descriptor, CELL_NOTE_PREFIX + LAYOUT.note
+    service.hub.fd_offer.offered = service.lasting.read_only_descriptor, HEAP_NOTE_PREFIX + LAYOUT.note
     service.room.add_cells(frame(1, 2))
     service.heard()
     assert service.room.write(columns(1)) is None

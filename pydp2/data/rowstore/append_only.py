@@ -1,78 +1,52 @@
 """Store columns of many files side by side in one memory, where they stay: the cache fills it, and every process that
 has the memory gathers rows from it.
 
-Rows are numbered as they come. Each array of the columns has a region of its own, as long as it can become within the
-limit; so a row is found by its number alone, in every array, and rows of all files are gathered in one go. A region for
-each level of counts says where the entries of a row begin. The nominal size of all this is a multiple of the limit: the
-memory must be of the kind that is used when it is first written to.
+Rows are numbered as they come. Each array of the columns has a region of its own; so a row is found by its number
+alone, in every array, and rows of all files are gathered in one go. A region for each level of counts says where the
+entries of a row begin. Nothing moves and no number is used again, so a reader needs neither marks nor handles.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
 from pydp2.data.columns.columns import Array, Columns, Ints
-from pydp2.data.rowstore.gather import EntryRanges, Selection, gather_copy
-from pydp2.data.rowstore.region_layout import RegionLayout
-
-_LEAST_WRITTEN = 1 << 16  # bytes: for less a call of the kernel costs more than it saves
-
-
-class _PageWriter:
-    """Writer to parts of ``memory`` that nobody has written to yet. ``descriptor``: of the file that it maps; None: it
-    maps none.
-
-    For a copy to such a part the kernel finds a page, fills it with zeros and maps it, one after the other. What is
-    written to the file fills its pages at once, in less than half of the time.
-    """
-
-    def __init__(self, memory: Any, descriptor: int | None) -> None:
-        self._descriptor = descriptor
-        self._address = 0 if descriptor is None else np.frombuffer(memory, np.uint8, 1).ctypes.data
-
-    def copy(self, values: Array, array: Array) -> None:
-        """Copy ``values`` to ``array``, a part of the memory without gaps, of the same shape and dtype."""
-        if self._descriptor is None or values.nbytes < _LEAST_WRITTEN or not values.flags.c_contiguous:
-            array[...] = values
-            return
-        rest, offset = values.reshape(-1).view(np.uint8).data, array.ctypes.data - self._address
-        try:
-            while rest:
-                written = os.pwrite(self._descriptor, rest, offset)
-                rest, offset = rest[written:], offset + written
-        except OSError:  # the kernel has no memory for it, say: then a copy may still find some
-            array[...] = values
+from pydp2.data.rowstore.base import LocalRows
+from pydp2.data.rowstore.gather import EntryRanges, Selection
+from pydp2.data.rowstore.region import PageWriter, RegionLayout, RegionViews
 
 
-class AppendOnlyStore:
+class AppendOnlyStore(LocalRows):
     """Store in ``memory``, of ``layout``: one process appends, processes that only read gather rows by number.
 
     ``descriptor``: of the file that ``memory`` maps, for the process that appends; None: it maps none.
     """
 
     def __init__(self, layout: RegionLayout, memory: Any, descriptor: int | None = None) -> None:
-        self.layout = layout
-        self._pages = _PageWriter(memory, descriptor)
-        self._arrays = [[layout.view(memory, region) for region in regions] for regions in layout.arrays]
-        self._offsets = [[layout.view(memory, region) for region in regions] for regions in layout.offsets]
-        self.sample_indices, self.sizes, self.weights = (layout.view(memory, region) for region in layout.row_info)
+        self.layout, self.slots = layout, layout.slots
+        self._pages = PageWriter(memory, descriptor)
+        views = RegionViews(layout, memory)
+        self._arrays, self._offsets = views.arrays, views.starts
+        self.sample_indices, self.sizes, self.weights = views.row_info
         """Sample index, size and weight of each row, int64."""
         self.row_count = 0
         """Number of rows, in the process that appends."""
 
-    held_bytes = 0
-    """Number of bytes of rows that wait to be drawn: 0, because the rows here are the cache's."""
     row_cost: int | None = 8
     """Number of bytes that a row holds for a trainer until it is taken: those of its number."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Number of bytes of rows that wait to be drawn: 0, because the rows here are the cache's."""
+        return 0
 
     def shared_row_count(self, ids: Ints) -> int:
         """Return the number of rows: a trainer can gather all of them by itself."""
         return self.row_count
 
-    def append(self, columns: Columns, sample_indices: Ints, sizes: Ints, weights: Ints | None) -> tuple[int, Columns]:
+    def add(self, columns: Columns, sample_indices: Ints, sizes: Ints, weights: Ints | None) -> tuple[int, Columns]:
         """Copy rows in, with what is to be known of each (``weights`` None: all 1). Return the number of the first, and
         the same columns where they lie now."""
         at, end = self.row_count, self.row_count + columns.rows
@@ -93,20 +67,20 @@ class AppendOnlyStore:
         self.row_count = end
         return at, Columns(columns.slots, columns.rows, views)
 
-    def holds(self, columns: Columns) -> bool:
-        """Return True if the rows of ``columns`` lie here. Without rows it does not matter."""
-        mine, theirs = self._arrays[0][0], columns.arrays[0][0]
-        return 0 <= theirs.ctypes.data - mine.ctypes.data < self.row_count * mine.strides[0]
+    def holds(self, rows: Any) -> bool:
+        """Return True if the rows of the columns ``rows`` lie here. Without rows it does not matter."""
+        mine, theirs = self._arrays[0][0], rows.arrays[0][0]
+        return bool(0 <= theirs.ctypes.data - mine.ctypes.data < self.row_count * mine.strides[0])
 
-    def row_ids_of(self, columns: Columns) -> Ints:
+    def append(self, columns: Columns) -> Ints:
         """Return the numbers that the rows of ``columns`` have here, ``(rows,)``. The columns are those that
-        :meth:`append` returned, or a slice of them. Raises ValueError for columns that lie elsewhere."""
+        :meth:`add` returned, or a slice of them. Raises ValueError for columns that lie elsewhere."""
         if not columns.rows:
             return np.empty(0, np.int64)
         mine, theirs = self._arrays[0][0], columns.arrays[0][0]
         first, rest = divmod(theirs.ctypes.data - mine.ctypes.data, mine.strides[0])
         if rest or not 0 <= first <= self.row_count - columns.rows:
-            raise ValueError("columns that do not lie on the shelf")
+            raise ValueError("these columns are not in the append-only store")
         return np.arange(first, first + columns.rows)
 
     def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
@@ -123,13 +97,6 @@ class AppendOnlyStore:
                 which = EntryRanges(starts, counts)
                 result += [(a, which) for a in (arrays[level:] if level == len(levels) else arrays[level : level + 1])]
         return result
-
-    def take(self, ids: Ints) -> Columns:
-        """Return the rows ``ids``, in that order, as columns over fresh, writable arrays. Raises IndexError
-        for a row that cannot be."""
-        taken = iter([gather_copy(array, which) for array, which in self.sources(ids)])
-        slots = self.layout.slots
-        return Columns(slots, len(ids), [[next(taken) for _ in fields] for fields in slots.fields])
 
     def lengths(self, ids: Ints, slot: int) -> Ints:
         """Return the length of each of the rows ``ids`` in ``slot`` (:meth:`Columns.lengths`): ``(rows,)``."""
@@ -149,4 +116,6 @@ class AppendOnlyStore:
     def release_later(self, ids: Ints) -> None:
         """Do nothing: rows stay when they are released."""
 
-    release = release_later
+    def close(self) -> int:
+        """Return 0: a pass has nothing here that its end gives back."""
+        return 0

@@ -1,8 +1,22 @@
-"""Store the rows of a pool: they come in chunks, leave one by one, in any order, and are gathered into batches.
+"""Keep the rows of pools: they come in chunks, leave one by one, in any order, and are gathered into batches. Nothing
+is done for a single sample in Python.
 
-The store does not decide the order: it gives out row ids and takes them back. Arrays with one entry per row are indexed
-by the id and their places used again; all others lie in arenas, where a row is a stretch that moves when garbage is
-swept out. Nothing is done per sample in Python.
+**Theory of operation.** Arrays with one entry per row are indexed by the row's id (:mod:`.ids`). Sequences and sparse
+slots have more entries, so they lie in arenas: a row is a stretch of an arena, found by its start and its count. What
+rows leave is used again by rows of about the same length (:mod:`.stretches`); where these do not come, a sweep moves
+all rows of the arena together. (Lists of free stretches alone fail: lengths differ a thousand times, and what is free
+is in pieces that fit nothing. Sweeping alone fails, too: it copies everything again and again.)
+
+The same store lies in private memory (:class:`HeapStore`), whose arrays grow and are copied as they do, or in a region
+that trainers map (:class:`SharedHeap`). The region has so many addresses that its arrays never move or grow, and a page
+takes memory only once it was written to; a trainer gathers its batches there by itself. Then two things can go wrong
+under its hands, and it must notice both (:mod:`.reader`).
+
+* Rows were given back and others lie there: their handles tell it.
+* A sweep moves rows meanwhile. A lock that trainers hold fails, because one that is stopped would stop the service. So
+  a sweep counts itself in the header of the region, when it begins and when it ends: while rows move, the count is odd.
+  A reader compares the count before and after, and gathers again if it is another one (a sequence lock). Appending
+  needs no mark: it writes only where no row is that anybody was told of.
 """
 
 from __future__ import annotations
@@ -15,15 +29,10 @@ from typing import Any
 import numpy as np
 
 from pydp2.data.columns.columns import Array, Columns, Ints
-from pydp2.data.rowstore.gather import (
-    EntryRanges,
-    Selection,
-    compact,
-    gather,
-    gather_copy,
-    mark_released,
-    sort_by_start,
-)
+from pydp2.data.rowstore.base import LocalRows
+from pydp2.data.rowstore.gather import EntryRanges, Selection, compact, gather, sort_by_start
+from pydp2.data.rowstore.ids import IdAllocator
+from pydp2.data.rowstore.region import SWEEPS, RegionLayout, RegionViews, fence, give_back_bytes, give_back_pages
 from pydp2.data.rowstore.stretches import ROUNDING_DIVISOR, Stretches, rounded_lengths, scatter
 from pydp2.data.schema.input_types import Field, Slots
 
@@ -34,6 +43,7 @@ _MAX_SPARE_BYTES = 256 << 20  # bytes of room that is not needed yet
 _TIGHT_DIVISOR = 8  # where memory is short, spare room is one such part of what is needed
 _EMPTY = np.empty(0, np.uint8)
 _GARBAGE_DIVISOR = 6  # a sweep is due when garbage is one such part of what is live
+_SPARE_BYTES = 16 << 20  # bytes of all arenas of a region together that are kept for use again
 
 
 def _roomy_capacity(need: int, size: int) -> int:
@@ -197,50 +207,77 @@ class Arena:
         self._stretches.reset(room)
 
 
-class HeapStore:
-    """Store of rows of columns that can be taken and released in any order.
+class _SharedArena(Arena):
+    """Arena whose arrays lie in a region, where they never move."""
+
+    __slots__ = ("_header", "_memory", "_spare")
+
+    def __init__(self, fields: Sequence[Field], views: RegionViews, slot: int, level: int, memory: Any) -> None:
+        super().__init__(fields)
+        self.arrays = views.level(slot, level)
+        self.starts, self.counts = views.starts[slot][level], views.counts[slot][level]
+        self._header, self._memory = views.header, memory
+        arenas = sum(map(len, views.starts))
+        self._spare = max(self._garbage_allowed, _SPARE_BYTES // arenas // max(1, self._bytes))
+
+    def _grow(self, live: Array, need: int) -> None:
+        raise MemoryError(f"{need} entries are needed, shared memory has room for {self.capacity}")
+
+    def _compact(self, live: Array, capacity: int) -> None:
+        self._header[SWEEPS] += 1
+        fence()
+        try:
+            super()._compact(live, self.capacity)
+        finally:
+            fence()
+            self._header[SWEEPS] += 1
+
+    def _shrink(self, live: Array) -> None:
+        if self._high_water <= 2 * self._stretches.room + self._spare:
+            return  # batches that trainers used come back many at a time: their memory is needed again at once
+        if self._stretches.end > self._stretches.room:
+            self._compact(live, self.capacity)
+        for array in self.arrays:
+            give_back_pages(self._memory, array, self._stretches.end, self._high_water)
+        self._high_water = self._stretches.end
+
+
+class HeapStore(LocalRows):
+    """Store of rows of columns that can be taken and released in any order, in private memory.
 
     It holds less than 1.25 times the most that was live at once, and for sequences and sparse slots less than twice
     what is live now, plus 1 MiB for each array; it keeps that for use again. See docs/architecture.md.
     """
 
-    __slots__ = (
-        "_arenas",
-        "_fixed",
-        "_fixed_bytes",
-        "_free",
-        "_free_count",
-        "_high_water",
-        "_live",
-        "_released",
-        "_slots",
-    )
+    __slots__ = ("_arenas", "_capacity", "_fixed", "_fixed_bytes", "_ids", "slots")
 
     def __init__(self, slots: Slots) -> None:
-        self._slots = slots
+        self.slots = slots
+        """Slots of the rows."""
         self._fixed_bytes = sum(fields[0].entry_bytes for fields in slots.fields)
-        self.clear()
+        self._ids = IdAllocator()
+        self._make_arrays()
+
+    def _make_arrays(self) -> None:
+        self._fixed = [np.empty((0, *f[0].shape), f[0].dtype) for f in self.slots.fields]
+        self._arenas: list[list[Arena]] = [[Arena(level) for level in levels] for levels in self._arena_fields()]
+        self._capacity = 0  # rows for which the arrays have room
 
     def clear(self) -> None:
-        """Forget all rows and give all memory back."""
-        self._fixed = [np.empty((0, *f[0].shape), f[0].dtype) for f in self._slots.fields]
-        self._arenas: list[list[Arena]] = [[Arena(level) for level in levels] for levels in self._arena_fields()]
-        self._live = np.empty(0, np.bool_)
-        self._high_water = 0  # rows that were used at some time
-        self._free: Ints = np.empty(0, np.int64)  # a stack: the first _free_count ids are free
-        self._free_count = 0
-        self._released: list[Ints] = []  # given back, and not released yet
+        """Forget all rows and give all memory back. Handles of rows that were there are void."""
+        self._ids.clear()
+        self._make_arrays()
 
     def _arena_fields(self) -> list[list[list[Field]]]:
         """Return for each slot the fields of each level below the rows."""
         return [
             [[f for i, f in enumerate(each[1:], 1) if min(i, depth) == level + 1] for level in range(depth)]
-            for each, depth in zip(self._slots.fields, self._slots.depths, strict=True)
+            for each, depth in zip(self.slots.fields, self.slots.depths, strict=True)
         ]
 
     def __len__(self) -> int:
         """Return the number of live rows."""
-        return len(self._live) - self._free_count - sum(map(len, self._released))
+        return len(self._ids)
 
     @property
     def live_bytes(self) -> int:
@@ -251,16 +288,19 @@ class HeapStore:
     @property
     def held_bytes(self) -> int:
         """Number of bytes of the memory that rows have or had."""
-        return self._high_water * self._fixed_bytes + sum(a.held_bytes for arenas in self._arenas for a in arenas)
+        return self.high_water * self._fixed_bytes + sum(a.held_bytes for arenas in self._arenas for a in arenas)
+
+    @property
+    def high_water(self) -> int:
+        """Number of ids that were used at some time."""
+        return self._ids.high_water
 
     def append(self, columns: Columns) -> Ints:
-        """Copy the rows of ``columns`` in and return their ids ``(rows,)``, valid until released."""
-        self._apply_releases()
-        count = columns.rows
-        rows = self._take_ids(count)
-        self._live[rows] = True
-        if count:
-            self._high_water = max(self._high_water, int(rows.max()) + 1)
+        """Copy the rows of ``columns`` in and return their ids ``(rows,)``, valid until released. Raises
+        MemoryError."""
+        rows = self._new_rows(columns.rows)
+        live = self._ids.live
+        live[rows] = True
         for slot, arrays in enumerate(columns.arrays):
             self._fixed[slot][rows] = arrays[0]
             depth = len(self._arenas[slot])
@@ -268,21 +308,17 @@ class HeapStore:
                 continue
             for level, (arena, edges) in enumerate(zip(self._arenas[slot], columns.row_offsets(slot), strict=True), 1):
                 theirs = arrays[level:] if level == depth else arrays[level : level + 1]
-                arena.append(rows, edges, theirs, self._live)
+                arena.append(rows, edges, theirs, live)
         return rows
 
-    def _take_ids(self, count: int) -> Ints:
-        """Return ``count`` ids of no row, and make room for the rows."""
-        if count > self._free_count:
-            self._add_rows(count - self._free_count)
-        self._free_count -= count
-        return self._free[self._free_count : self._free_count + count][::-1].copy()
-
-    def take(self, ids: Any) -> Columns:
-        """Return the rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
-        ids = np.asarray(ids, np.int64)
-        taken = iter([gather_copy(array, which) for array, which in self.sources(ids)])
-        return Columns(self._slots, len(ids), [[next(taken) for _ in fields] for fields in self._slots.fields])
+    def _new_rows(self, count: int) -> Ints:
+        """Return ``count`` ids of no row, for which there is room."""
+        ids = self._ids
+        if ids.released:
+            self._apply_releases()
+        if (need := ids.need(count)) > self._capacity:
+            self._add_rows(need)
+        return ids.allocate(count)
 
     def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
         """Return for each array of the columns of ``ids``, in the order of :meth:`Columns.frames`, where its entries
@@ -296,40 +332,42 @@ class HeapStore:
 
     def lengths(self, ids: Ints, slot: int) -> Ints:
         """Return the length of each of the rows ``ids`` in ``slot`` (:meth:`Columns.lengths`): ``(rows,)``."""
-        return self._arenas[slot][self._slots.types[slot].length_level].counts[ids]
+        return self._arenas[slot][self.slots.types[slot].length_level].counts[ids]
 
     def shared_row_count(self, ids: Ints) -> int:
         """Return 0: other processes can gather none of the rows."""
         return 0
 
     def handles(self, ids: Ints) -> Ints:
-        """Return the ids themselves; other processes cannot gather rows here."""
-        return ids
+        """Return the handles by which others name the rows."""
+        return self._ids.handles(ids)
+
+    def known(self, handles: Ints) -> Ints | None:
+        """Return the ids of the rows with these ``handles``, which may be any numbers; None: some are not here."""
+        return self._ids.known(handles)
 
     def release_later(self, ids: Ints) -> None:
         """Release ``ids`` together with others, before room is needed."""
-        self._released.append(ids)
+        self._ids.released.append(ids)  # no more than that: another method may be at work when this is called
 
     def _apply_releases(self) -> None:
-        if self._released:
-            back, self._released = self._released, []
-            self.release(np.concatenate(back))
+        if self._ids.released:
+            self.release(self._ids.take_released())
 
     def release(self, rows: Any) -> None:
-        """Give the rows back; their ids are used again. Raises KeyError for an id that is not live, or given twice."""
+        """Give the rows back; their ids are used again, and their handles are void. Raises KeyError for an id that is
+        not live, or given twice."""
         ids = np.ascontiguousarray(rows, np.int64)
         if not len(ids):
             return
-        if not mark_released(self._live, ids):
-            raise KeyError(f"rows are released once, and only live ones; got {ids.tolist()[:20]}")
+        self._ids.mark_released(ids)
         for arenas in self._arenas:
             for arena in arenas:
-                arena.release(ids, self._live)
-        self._free[self._free_count : self._free_count + len(ids)] = ids
-        self._free_count += len(ids)
+                arena.release(ids, self._ids.live)
+        self._ids.free(ids)
 
-    def _add_rows(self, missing: int) -> None:
-        need = len(self._live) + missing
+    def _add_rows(self, need: int) -> None:
+        """Make room for ``need`` rows in all. Raises MemoryError."""
         first = min(_FIRST_ROWS, _MAX_SPARE_BYTES // max(1, self._fixed_bytes))
         with contextlib.suppress(MemoryError):
             self._grow_rows(max(first, _roomy_capacity(need, self._fixed_bytes)))
@@ -338,21 +376,50 @@ class HeapStore:
 
     def _grow_rows(self, new: int, *, in_place: bool = False) -> None:
         """Make room for ``new`` rows in all; ``in_place``: without moving them. Raises MemoryError."""
-        old = len(self._live)
+        used = self.high_water
         arenas = [arena for arenas in self._arenas for arena in arenas]
-        where = [arena.grown_rows(old, new) for arena in arenas]
-        fixed = self._fixed
+        where = [arena.grown_rows(used, new) for arena in arenas]
+        fixed = self._fixed if in_place else [_grown_copy(a, used, new) for a in self._fixed]
+        self._ids.reserve(new)
         if in_place:
             _extend_in_place(fixed, new)
-        else:
-            fixed = [_grown_copy(a, self._high_water, new) for a in fixed]
-        live = np.zeros(new, np.bool_)
-        live[:old] = self._live
-        free = np.empty(new, np.int64)
-        # New ids below the free ones of the stack, the highest at the bottom: ids are given out in rising order.
-        free[: new - old] = np.arange(new - 1, old - 1, -1)
-        free[new - old : new - old + self._free_count] = self._free[: self._free_count]
+        self._fixed = fixed
         for arena, (starts, counts) in zip(arenas, where, strict=True):
             arena.starts, arena.counts = starts, counts
-        self._fixed, self._live, self._free = fixed, live, free
-        self._free_count += new - old
+        self._capacity = new
+
+
+class SharedHeap(HeapStore):
+    """Heap store in ``memory`` of ``layout``, for the pools of all passes of a service."""
+
+    __slots__ = ("_layout", "_memory", "_views")
+
+    def __init__(self, layout: RegionLayout, memory: Any) -> None:
+        self._layout, self._memory = layout, memory
+        self._views = RegionViews(layout, memory)
+        super().__init__(layout.slots)
+        self._ids = IdAllocator(self._views.generations)
+
+    def _make_arrays(self) -> None:
+        self._fixed = [arrays[0] for arrays in self._views.arrays]
+        self._arenas = [
+            [_SharedArena(fields, self._views, slot, level, self._memory) for level, fields in enumerate(levels)]
+            for slot, levels in enumerate(self._arena_fields())
+        ]
+        self._capacity = self._layout.max_rows
+
+    def _add_rows(self, need: int) -> None:
+        raise MemoryError(f"{need} rows are needed, shared memory has room for {self._capacity}")
+
+    def shared_row_count(self, ids: Ints) -> int:
+        """Return the number of ids that were used: a trainer can gather all rows by itself."""
+        return self._ids.high_water
+
+    def release_memory(self) -> None:
+        """Give the memory back, if no row is there. Handles of rows that were there stay void."""
+        self._apply_releases()
+        if not len(self):
+            give_back_bytes(self._memory, 0, self._layout.row_info[0].offset)
+            for arenas in self._arenas:
+                for arena in arenas:
+                    arena.forget_high_water()

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.data.columns.columns import Columns, Ints, frame_count
-from pydp2.data.rowstore.handles import handles_of, ids_of, next_generation
 from pydp2.data.rowstore.heap import HeapStore
-from pydp2.data.rowstore.pass_store import grown
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import ProtocolError, RemoteProtocolError
 from pydp2.protocol import messages as m
@@ -56,8 +54,6 @@ class RowServer:
         self._link = row_link(LinkRole.HOST)
         self._schema: Schema | None = None
         self._store: HeapStore | None = None
-        self._generations = np.zeros(0, np.int64)
-        self._live = np.zeros(0, np.bool_)
         self._dispatches: set[int] = set()  # whose rows stay
         self._attempts: dict[int, int] = {}  # attempts of these dispatches
         self._is_off = False
@@ -82,8 +78,6 @@ class RowServer:
         self._is_off = False
         if self._store is not None:
             self._store.clear()
-        next_generation(np.flatnonzero(self._live), self._generations)
-        self._live[:] = False
 
     def note_sent_to_worker(self, message: m.Message) -> None:
         """Note what the service tells a worker: of which attempts the rows stay."""
@@ -126,10 +120,7 @@ class RowServer:
         ids = self._known(np.frombuffer(body[0], "<i8").astype(np.int64))
         if ids is None or self._store is None or len(np.unique(ids)) != len(ids):
             raise RemoteProtocolError("ReleaseRows: rows that are not here")
-        if len(ids):
-            self._live[ids] = False
-            next_generation(ids, self._generations)
-            self._store.release(ids)
+        self._store.release(ids)
 
     # -- what workers send -----------------------------------------------------------------------------------------
     def keep(self, frames: Sequence[memoryview]) -> list[Any] | None:
@@ -145,21 +136,13 @@ class RowServer:
         slots = self._schema.slots
         columns = Columns.from_frames(slots, message.rows, array_views(body[: frame_count(slots)]))
         sizes = np.ascontiguousarray(columns.sample_bytes(), np.int64)
-        ids = self._store.append(columns)
-        self._note_live(ids)
-        handles = handles_of(ids, self._generations)
+        handles = self._store.handles(self._store.append(columns))
         return [m.encode(replace(message, on_host=True)), handles, sizes, *map(bytes, body[frame_count(slots) :])]
-
-    def _note_live(self, ids: Ints) -> None:
-        if len(ids) and (need := int(ids.max()) + 1) > len(self._live):
-            self._live = grown(self._live, 2 * need)
-            self._generations = grown(self._generations, 2 * need)
-        self._live[ids] = True
 
     @property
     def row_count(self) -> int:
         """Number of rows that are kept."""
-        return int(np.count_nonzero(self._live))
+        return 0 if self._store is None else len(self._store)
 
     # -- what trainers ask for -------------------------------------------------------------------------------------
     def serve(self, now: float) -> bool:
@@ -202,11 +185,7 @@ class RowServer:
 
     def _known(self, handles: Ints) -> Ints | None:
         """Return the ids of the rows with these ``handles``; None: some are not here."""
-        ids = ids_of(handles)
-        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(self._live):
-            return None
-        known = self._live[ids].all() and (handles_of(ids, self._generations) == handles).all()
-        return ids if known else None
+        return None if self._store is None else self._store.known(handles)
 
 
 def start_row_server(context: Any, address: str) -> RowServer:

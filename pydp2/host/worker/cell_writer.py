@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pydp2.data.columns.columns import Columns, Ints
-from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.cells import CellRegion
+from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, RegionLayout
 from pydp2.data.schema.input_types import Slots, suits_cells
 from pydp2.errors import RemoteProtocolError
 from pydp2.transport import Line
@@ -57,7 +57,7 @@ class CellWriter:
             and (given := request.poll()) is not None
         ):
             descriptor, note = given
-            layout = RegionLayout.from_note(self._slots, note.removeprefix(CELL_NOTE_PREFIX))
+            layout = RegionLayout.from_note(self._slots, note.removeprefix(HEAP_NOTE_PREFIX), movable=True)
             try:
                 self._region = CellRegion(layout, map_region(descriptor, layout.size, writable=True))
             except (OSError, ValueError, OverflowError):  # no room for so many addresses: it goes on without

@@ -21,7 +21,7 @@ from pydp2.data.columns.checksum import EndChecksum
 from pydp2.data.columns.columns import Ints, expand_ranges
 from pydp2.data.columns.sample_set import encode_set
 from pydp2.data.rowstore.append_only import AppendOnlyStore
-from pydp2.data.rowstore.region_layout import ROW_OVERHEAD
+from pydp2.data.rowstore.region import ROW_OVERHEAD
 from pydp2.server.cache.file_format import DroppedSample
 
 
@@ -284,9 +284,7 @@ def _move_to_store(part: Any, row_store: AppendOnlyStore) -> tuple[int, int]:
     the number of rows."""
     lo, hi, weights = part.lo, part.hi, part.weights
     weights = None if weights is None else weights[lo:hi]
-    at, part.columns = row_store.append(
-        part.columns.slice(lo, hi), part.sample_indices[lo:hi], part.sizes[lo:hi], weights
-    )
+    at, part.columns = row_store.add(part.columns.slice(lo, hi), part.sample_indices[lo:hi], part.sizes[lo:hi], weights)
     part.lo, part.hi, part.span = 0, hi - lo, None
     part.sample_indices, part.sizes = (
         row_store.sample_indices[at : row_store.row_count],

@@ -3,27 +3,13 @@ be copied into a store, and a pass that is one tail needs no merge."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.order.cached_pass import CachedSamples
 from pydp2.order.plan import PassPlan
-from pydp2.order.pool import RowIds
 from pydp2.server.dispatch.cache_fill import CacheFill
 
 
-class CachedRows:
-    """Store of a pass whose samples all lie in ``row_store`` already."""
-
-    def __init__(self, row_store: AppendOnlyStore) -> None:
-        self.row_store = row_store
-
-    def append(self, columns: Any) -> RowIds:
-        """Return the ids under which the rows of ``columns`` already lie there."""
-        return self.row_store.row_ids_of(columns)
-
-
-def cached_rows(plan: PassPlan, cache_fill: CacheFill | None) -> tuple[CachedRows, CachedSamples | None] | None:
+def cached_rows(plan: PassPlan, cache_fill: CacheFill | None) -> tuple[AppendOnlyStore, CachedSamples | None] | None:
     """Return the store in which all samples of the pass of ``plan``, which begins with its first batch, lie; None: some
     do not lie there, or not as the pass wants them. Return also which samples these are; None: the merge has to see
     them, because the pool cannot hold them all or the order may depend on more than which samples there are."""
@@ -31,14 +17,13 @@ def cached_rows(plan: PassPlan, cache_fill: CacheFill | None) -> tuple[CachedRow
     if cache is None or cache.row_store is None or len(cache) != plan.files:
         return None
     row_store = cache.row_store
-    found = CachedRows(row_store)
     if not plan.wait_for_all or plan.buckets is not None or cache.has_dropped:
-        return found, None
+        return row_store, None
     names = cache.sample_set()
     if names.nbytes >= plan.pool_bytes:
-        return found, None
+        return row_store, None
     if names.max_weight > plan.batch_size and not plan.can_over_batch_size:
-        return found, None  # it fails, at a place that the merge knows
+        return row_store, None  # it fails, at a place that the merge knows
     all_ = CachedSamples(
         names.row_ids,
         names.encoded,
@@ -48,4 +33,4 @@ def cached_rows(plan: PassPlan, cache_fill: CacheFill | None) -> tuple[CachedRow
         names.nbytes,
         names.max_weight == 1 and names.weight == len(names.row_ids),
     )
-    return found, all_
+    return row_store, all_

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum, LoggedChecksums
-from pydp2.data.rowstore.host_rows import RowServers
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError, from_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread, SnapshotPoint
@@ -51,7 +50,7 @@ class ReadContext:
 
     ``budget``: bytes of read-ahead credit; ``label``: the name of a file by its number; ``skip_errors``: a file whose
     generator raises ends there; ``error_budget``: how much a pass may lose, see :class:`Losses`; ``counts``: where the
-    samples of files are counted; ``row_servers``: where rows may stay on other hosts, None if there are no others.
+    samples of files are counted.
     """
 
     workers: int
@@ -61,7 +60,6 @@ class ReadContext:
     error_budget: float | None = None
     cache: CacheFill | None = None
     counts: FileCounts | None = None
-    row_servers: RowServers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,21 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydp2.data.rowstore.host_rows import RowServers
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.data.rowstore.base import ClaimRows
+from pydp2.data.rowstore.host_rows import HostRows, RowServers
 from pydp2.errors import Error, HostRefused, OptionError, ProtocolError, RemoteProtocolError, shorten, to_wire
 from pydp2.host.list_entries import opened_entries, sampled_entries
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
-from pydp2.protocol.file_ranges import check_ints
+from pydp2.protocol.file_ranges import MAX_SIZE, check_ints
 from pydp2.protocol.link_states import LinkState
 from pydp2.server.hosts.host_sessions import MAX_BEATS, HostSession, HostSessions, shown
 from pydp2.system.release import RELEASE
@@ -46,12 +51,12 @@ class HostLeaves:
 @dataclass(frozen=True, slots=True)
 class HostGone:
     """Host without a session any more, ``how`` in words. ``running``: the samples that its workers asked for;
-    ``rows_lost``: rows that stayed there are lost."""
+    ``breaks_passes``: passes cannot go on, because of rows that only this host had."""
 
     host: int
     running: dict[int, tuple[int, int, int]]
     how: str
-    rows_lost: bool = False
+    breaks_passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,18 +321,33 @@ class HostGateway:
         """Send a message to a worker of ``host``."""
         self._to_host(host, m.ToWorker(worker), frames)
 
-    def allow_readers(self, keys: frozenset[str]) -> None:
-        """Let the trainers with these public keys, and no others, fetch rows from the row servers of hosts."""
+    # -- rows that stay there --------------------------------------------------------------------------------------
+    def claim_of(self, host: int) -> ClaimRows | None:
+        """Return what takes over rows that stayed on ``host``; None: none may stay there."""
+        return partial(self._claim, host) if host in self.row_servers else None
+
+    def _claim(self, host: int, rows: int, frames: Sequence[npt.NDArray[np.uint8]]) -> HostRows:
+        if len(frames) != 2 or any(frame.nbytes != 8 * rows for frame in frames):
+            raise RemoteProtocolError("Chunk: one handle and one size is needed for each row that stayed on its host")
+        handles, sizes = (frame.view(np.int64).copy() for frame in frames)
+        if int(sizes.min()) < 0 or int(sizes.max()) > MAX_SIZE:
+            raise RemoteProtocolError(f"Chunk: the size of a row that is not from 0 to {MAX_SIZE}")
+        return self.row_servers.accept(host, handles, sizes)
+
+    def is_needed(self, host: int) -> bool:
+        """Return True if trainers may still need something of ``host``."""
+        return self.row_servers.row_count(host) > 0
+
+    def tell_hosts(self, keys: frozenset[str]) -> None:
+        """Tell the row servers what they need not keep any more. The trainers with these public ``keys``, and no
+        others, may fetch from them."""
+        for host, handles in self.row_servers.take_released():
+            self._to_host(host, m.ReleaseRows(), [handles])
         if keys != self._readers:
             self._readers = keys
             for session in self.sessions:
                 if session.host in self.row_servers:
                     self._send_control(session, m.RowReaders(sorted(keys)))
-
-    def release_rows(self) -> None:
-        """Tell the row servers which rows are not needed any more."""
-        for host, handles in self.row_servers.take_released():
-            self._to_host(host, m.ReleaseRows(), [handles])
 
     def send_rows(self, host: int) -> None:
         """Have no more rows stay on ``host``."""

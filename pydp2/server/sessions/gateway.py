@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydp2.data.rowstore.host_rows import RowServers
+from pydp2.data.rowstore.pool_memory import PoolMemory
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import (
     Error,
@@ -231,10 +232,11 @@ class ClientGateway:
         return job_session
 
     def _context(self, resources: Resources) -> ServiceContext:
-        pool_memory = resources.pool_memory
+        shared = None if resources.pool_memory is None else resources.pool_memory.rows
         return ServiceContext(
             schema=resources.schema, spec=self._spec, files=self._files, source=resources.source,
-            read=resources.read_context(self.row_servers), store=None if pool_memory is None else pool_memory.store,
+            read=resources.read_context(),
+            memory=functools.partial(PoolMemory, resources.schema.slots, shared, self.row_servers),
             worker_pool=self._worker_pool, act=lambda actions: self.outbox.extend(actions),
             remember_counts=resources.counts.remember, loss=self._snapshotter.loss,
         )  # fmt: skip
@@ -286,8 +288,8 @@ class ClientGateway:
         if told:
             job_session.trainers.restart_from_resume_point()
 
-    def rows_lost(self) -> None:
-        """Note that rows are lost that stayed on a host: passes are taken up where no trainer misses a batch."""
+    def restart_passes(self) -> None:
+        """Take up passes where no trainer misses a batch: rows of them are lost that stayed on a host."""
         for job_session in self._sessions.values():
             job_session.trainers.restart_from_resume_point()
 

@@ -76,7 +76,7 @@ class TrainerGroup:
         log: JobLog,
     ) -> None:
         self.runner = runner
-        runner.rows_may_stay = not options.dynamic
+        runner.may_lose_rows = not options.dynamic
         self.registry = RankRegistry(options)
         self.delivery: Delivery = _way_of(self.registry)(self.registry, runner, options.prefetch_bytes)
         self._limit = options.prefetch_bytes  # of batches that one trainer was sent and has not used
@@ -403,7 +403,7 @@ class TrainerGroup:
     def restart_from_resume_point(self) -> None:
         """Go back to where no trainer misses a batch: rows that wait here are lost with their host."""
         runner, registry = self.runner, self.registry
-        if not (self.in_pass and runner.do_rows_stay):
+        if not (self.in_pass and runner.can_lose_rows):
             return
         self._log(f"rows of pass {runner.pass_id} are lost with their host and are read again", "rows lost")
         start = self._state()

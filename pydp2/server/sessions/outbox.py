@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydp2.data.rowstore.batch_rows import BatchRows, concat_rows
-from pydp2.data.rowstore.host_rows import count_on_hosts, split_rows_by_host
+from pydp2.data.rowstore.batch_rows import BatchRows, RowView, concat_rows
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, can_follow, pack_heads
 
@@ -19,7 +18,7 @@ PackedMessage = tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]
 """To whom, what, its frames, and the batches that it announces."""
 
 
-_BYTES_ON_HOST = 16  # of a row that stays on its host, in a message: its place and its handle
+_BYTES_ON_HOST = 16  # of a row that stays on its host, in a message: its position and its handle
 
 
 @dataclass(slots=True)
@@ -37,7 +36,7 @@ class _MessagePack:
     def _carries(self, picked: BatchRows) -> int:
         if self.shared_rows:
             return 8 * len(picked)
-        elsewhere = count_on_hosts(picked)
+        elsewhere = picked.store.remote_count(picked.row_ids)
         return picked.nbytes * (len(picked) - elsewhere) // max(1, len(picked)) + _BYTES_ON_HOST * elsewhere
 
     def takes(self, head: m.BatchHead, picked: BatchRows, checksums: bytes, shared_rows: int) -> bool:
@@ -98,7 +97,7 @@ def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
     if pack.shared_rows:
         head.shared_rows = pack.shared_rows  # of this message alone: the head was made for it
         return peer, head, [rows.handles(), *behind], pack.heads
-    if (split := split_rows_by_host(rows)) is not None:
+    if (split := rows.store.split(rows.row_ids)) is not None:
         head.on_hosts, head.nbytes = split.on_hosts, sum(each.padded_bytes for each in pack.picked)
-        return peer, head, [split.here, split.order, split.handles, *behind], pack.heads
+        return peer, head, [RowView(split.store, split.here), split.order, split.handles, *behind], pack.heads
     return peer, head, [rows, *behind], pack.heads

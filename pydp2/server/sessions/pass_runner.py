@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -11,13 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.data.rowstore.append_only import AppendOnlyStore
+from pydp2.data.rowstore.base import RowStore
 from pydp2.data.rowstore.batch_rows import BatchRows
-from pydp2.data.rowstore.cells import CellStore
-from pydp2.data.rowstore.heap import HeapStore
-from pydp2.data.rowstore.host_rows import HostRowStore
-from pydp2.data.rowstore.mixed import MixedStore
-from pydp2.data.rowstore.shared_heap import PassRows
+from pydp2.data.rowstore.pool_memory import PoolMemory
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import NotRepeatable
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
@@ -49,17 +44,17 @@ class PassRunner:
         context: ReadContext,
         *,
         files: int,
-        store: Callable[[], CellStore | PassRows] | None = None,
+        memory: PoolMemory | None = None,
         counting: str = "",
     ) -> None:
-        """Make it. ``counting``: its passes only count samples, of files that are not counted ("missing"), or of
-        "all"."""
+        """Make it. ``memory``: for the rows of its pools; None: its own. ``counting``: its passes only count samples,
+        of files that are not counted ("missing"), or of "all"."""
         self.plan = plan
         self.schema = schema
         self._context = context
         self._files = files
         self._cache = context.cache
-        self._shared_store = store  # makes one in memory that trainers see
+        self._memory = PoolMemory(schema.slots) if memory is None else memory
         self._counting = counting
         self.pass_id = -1
         self._skip_to = 0
@@ -80,11 +75,11 @@ class PassRunner:
         turn."""
         self.pool_over_limit = False
         """It had nothing because there is no room for the rest of the group."""
-        self.rows_may_stay = False
-        """True if rows may stay on the hosts of their workers, as far as those who get the batches are concerned."""
+        self.may_lose_rows = False
+        """True if a pass can be taken up again in its middle when rows of it are lost, as far as those who get the
+        batches are concerned."""
         self._batcher: Batcher | None = None
-        self._store: HeapStore | CellStore | PassRows | MixedStore | HostRowStore | AppendOnlyStore | None = None
-        self._pool: HeapStore | None = None  # of the pass before: its memory need not be made anew
+        self._store: RowStore | None = None
         self.dispatcher: FileDispatcher | None = None
         self.padding = PaddingStats()
         self.known_buckets: dict[str, Any] = {}
@@ -138,15 +133,9 @@ class PassRunner:
             self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=saved, early_ends=early_ends,
             checksums=None if plan.relaxed or self._counting else start.checksums,
         )  # fmt: skip
-        self.dispatcher.rows_stay = self._may_rows_stay(plan)
         self._begin_batches(plan, order, start)
+        self.dispatcher.rows_stay = self._memory.rows_stay
         return self.dispatcher
-
-    def _may_rows_stay(self, plan: PassPlan) -> bool:
-        """Return True if rows of this pass may stay on other hosts: their values are not needed here, and the pass can
-        be taken up again if some are lost."""
-        needs_values = self._counting or self._cache is not None or plan.buckets is not None
-        return self._context.row_servers is not None and self.rows_may_stay and not (needs_values or plan.relaxed)
 
     def _begin_batches(self, plan: PassPlan, order: npt.NDArray[np.int64], start: StreamState) -> None:
         """Make what cuts the batches of the pass of ``plan``, and the store of their rows."""
@@ -155,36 +144,27 @@ class PassRunner:
         from_start = self._is_compared and not start.early_ends
         there = cached_rows(plan, self._cache) if from_start and not self._counting else None
         if self._counting:
-            self._store = HeapStore(self.schema.slots)
+            self._store = self._memory.open_pass()
             self._batcher = CountingBatcher(plan, self.dispatcher, self._store, order)
         elif there is None:
-            self._store = self._new_store()
+            self._store = self._new_store(plan)
             self._batcher = make_batcher(plan, self.dispatcher, self._store, order, saved)
         else:
-            place, listing = there
-            self._store = place.row_store
+            self._store, listing = there
             if listing is None:
-                self._batcher = make_batcher(plan, self.dispatcher, place, order, saved)
+                self._batcher = make_batcher(plan, self.dispatcher, self._store, order, saved)
             else:
                 self.dispatcher.losses.taken = len(listing.row_ids)  # there is nothing that it would read
                 self._batcher = CachedPassBatcher(plan, self.dispatcher, listing)
-        self._pool = None
 
-    def _new_store(self) -> HeapStore | CellStore | PassRows | MixedStore | HostRowStore:
+    def _new_store(self, plan: PassPlan) -> RowStore:
         """Return a store for rows that do not all lie in the cache."""
-        assert self.dispatcher is not None
-        local = self._new_local_store()
-        if self.dispatcher.rows_stay and self._context.row_servers is not None:
-            assert not isinstance(local, MixedStore)
-            return HostRowStore(local, self._context.row_servers)
-        return local
-
-    def _new_local_store(self) -> HeapStore | CellStore | PassRows | MixedStore:
-        if self._shared_store is not None:
-            return self._shared_store()
-        heap = HeapStore(self.schema.slots) if self._pool is None else self._pool
-        memory = None if self._cache is None else self._cache.memory
-        return heap if memory is None or memory.row_store is None else MixedStore(memory.row_store, heap)
+        cache = None if self._cache is None else self._cache.memory
+        values_needed = self._cache is not None or plan.buckets is not None
+        return self._memory.open_pass(
+            None if cache is None else cache.row_store,
+            values_needed=values_needed or plan.relaxed or not self.may_lose_rows,
+        )
 
     @property
     def buckets(self) -> dict[str, Any]:
@@ -214,13 +194,13 @@ class PassRunner:
         return self._batcher is not None
 
     @property
-    def do_rows_stay(self) -> bool:
-        """True if rows of this pass may be on the hosts of their workers."""
-        return self.dispatcher is not None and self.dispatcher.rows_stay
+    def can_lose_rows(self) -> bool:
+        """True if rows of this pass may lie elsewhere, and be lost there."""
+        return self._memory.rows_stay
 
     def may_have_rows_on(self, host: int) -> bool:
-        """Return True if rows of this pass may be on ``host``."""
-        return isinstance(self._store, HostRowStore) and self._store.may_have_rows_on(host)
+        """Return True if rows of this pass may lie on ``host``."""
+        return self._memory.may_have_rows_on(host)
 
     @property
     def byte_limited(self) -> bool:
@@ -230,15 +210,8 @@ class PassRunner:
     def leave(self) -> None:
         """End the pass, which is over or not wanted any more."""
         self._drop_cut_batches()
-        store = self._store
-        if isinstance(store, HostRowStore):
-            store.close()
-            store = store.local
-        heap = store.heap if isinstance(store, MixedStore) else store
-        if isinstance(heap, HeapStore) and len(heap) == 0:  # at its end
-            self._pool = heap
-        elif isinstance(store, CellStore | PassRows):
-            store.close()
+        if self._store is not None:
+            self._memory.close_pass(self._store)
         self._batcher = None
         self._store = None
         if self.dispatcher is not None:
@@ -332,7 +305,7 @@ class PassRunner:
             outcome.index < self._skip_to or outcome.index in self._acknowledged_ahead
         ):
             # Its batch was used before the state was saved.
-            self._store.release(outcome.row_ids[: len(outcome.row_ids) - outcome.padding])
+            self._store.release_later(outcome.row_ids[: len(outcome.row_ids) - outcome.padding])
             outcome = self._next_outcome()
         match outcome:
             case BlockedOnFile(file, need, missing):

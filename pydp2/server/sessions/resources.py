@@ -12,9 +12,8 @@ from typing import Any
 
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.batch_rows import BatchRows
-from pydp2.data.rowstore.host_rows import RowServers
-from pydp2.data.rowstore.region_layout import RegionLayout
-from pydp2.data.rowstore.shared_heap import HEAP_NOTE_PREFIX, PassRows, SharedHeap, is_usable
+from pydp2.data.rowstore.heap import SharedHeap
+from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, RegionLayout, is_usable
 from pydp2.data.schema.input_types import Slots
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.options.file_list import FileList
@@ -136,13 +135,13 @@ class Resources:
         memory = None if self.cache is None else self.cache.memory
         return memory is not None and memory.row_store is None and not memory.full
 
-    def read_context(self, row_servers: RowServers | None) -> ReadContext:
-        """Return what the passes of a job read with. ``row_servers``: those of other hosts."""
+    def read_context(self) -> ReadContext:
+        """Return what the passes of a job read with."""
         spec = self._spec
         return ReadContext(
             workers=spec.workers, budget=self.budget, label=lambda file: self._files[file],
             skip_errors=spec.skip_errors, error_budget=spec.error_budget, cache=self.cache,
-            counts=self.counts, row_servers=row_servers,
+            counts=self.counts,
         )  # fmt: skip
 
     def rows_in_cache(self, peer: bytes, picked: BatchRows) -> int:
@@ -184,22 +183,18 @@ def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str
 
 
 class SharedPool:
-    """Heap in ``region`` of ``layout``, for the stores of all jobs. ``for_trainers``: its descriptor, and the note of
+    """Heap in ``region`` of ``layout``, for the pools of all jobs. ``for_trainers``: its descriptor, and the note of
     its layout."""
 
     def __init__(self, region: SharedRegion, layout: RegionLayout) -> None:
         self._region = region
-        self._heap = SharedHeap(layout, region.memory)
+        self.rows = SharedHeap(layout, region.memory)
         assert region.read_only_descriptor is not None
         self.for_trainers = region.read_only_descriptor, HEAP_NOTE_PREFIX + layout.note
 
-    def store(self) -> PassRows:
-        """Return a store for the pool of a pass."""
-        return PassRows(self._heap)
-
     def release_memory(self) -> None:
         """There is no job: give the memory back."""
-        self._heap.release_memory()
+        self.rows.release_memory()
 
     def close(self) -> None:
         """Close the descriptors: no process is shown the memory any more."""

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.data.rowstore.cells import CellStore
-from pydp2.data.rowstore.shared_heap import PassRows
+from pydp2.data.rowstore.pool_memory import PoolMemory
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
@@ -29,9 +28,9 @@ from pydp2.system.rates import RateCounter
 class ServiceContext:
     """Values that all jobs of a service share, once the provider is known.
 
-    ``source``: a fingerprint of the provider's code; ``store`` makes a row store in memory that trainers see, None
-    where there is none; ``act`` is given what follows for workers; ``remember_counts`` is called when a pass is over
-    or was left; ``loss``: why the last snapshot of a service before this one could not be used.
+    ``source``: a fingerprint of the provider's code; ``memory`` makes the memory of a job's pools; ``act`` is given
+    what follows for workers; ``remember_counts`` is called when a pass is over or was left; ``loss``: why the last
+    snapshot of a service before this one could not be used.
     """
 
     schema: Schema
@@ -39,7 +38,7 @@ class ServiceContext:
     files: FileList
     source: str
     read: ReadContext
-    store: Callable[[], CellStore | PassRows] | None
+    memory: Callable[[], PoolMemory]
     worker_pool: WorkerPool
     act: Callable[[Sequence[Action]], None]
     remember_counts: Callable[[], None]
@@ -70,7 +69,9 @@ class JobSession:
         plan = job_plan(given, schema)
         self.stream_identity = stream_identity(plan, schema, spec, files, service.source)
         """What its stream depends on, by name."""
-        self.runner = PassRunner(plan, schema, service.read, files=len(files), store=service.store, counting=counting)
+        self.runner = PassRunner(
+            plan, schema, service.read, files=len(files), memory=service.memory(), counting=counting
+        )
         group = GroupOptions(
             name=name,
             world=world,

@@ -3,14 +3,17 @@ when the provider is known, shown to workers and trainers, and granted to worker
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import os
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from pydp2.data.columns.columns import Ints
-from pydp2.data.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion, CellRows, CellStore
-from pydp2.data.rowstore.region_layout import RegionLayout
+from pydp2.data.rowstore.cells import CellRows, CellStore
+from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, RegionLayout
 from pydp2.data.schema.provider_schema import Schema
+from pydp2.errors import RemoteProtocolError
 from pydp2.transport import SharedRegion
 
 _AHEAD = 16 << 20  # bytes of rows that a worker may put in cells before it is granted more, at most
@@ -22,14 +25,13 @@ _ROOM = 4  # times the memory that a service may use: of these addresses, more t
 
 
 class CellGrants:
-    """Cells of a service: for workers, which are granted ``ahead`` bytes of them each; for trainers; and for the stores
+    """Cells of a service: for workers, which are granted ``ahead`` bytes of them each; for trainers; and for the pools
     of jobs."""
 
     def __init__(self, lasting: SharedRegion, layout: RegionLayout, ahead: int) -> None:
         self._lasting = lasting
-        self._allocator = CellAllocator(CellRegion(layout, lasting.memory))
-        self._note = CELL_NOTE_PREFIX + layout.note
-        self._rows_end = layout.row_info[0].offset
+        self.rows = CellStore(layout, lasting.memory)
+        self._note = HEAP_NOTE_PREFIX + layout.note
         self._ahead = max(_MIN_CELLS, ahead // layout.slots.row_bytes)
         assert lasting.read_only_descriptor is not None
         assert lasting.writable_descriptor is not None
@@ -38,30 +40,26 @@ class CellGrants:
 
     def next_grant(self, worker: int) -> Ints | None:
         """Return the cells that ``worker`` is to be granted now; None: it has enough, or there are none."""
-        has = self._allocator.granted.get(worker, 0)
+        has = self.rows.granted.get(worker, 0)
         if 2 * has > self._ahead:
             return None
-        cells = self._allocator.grant(worker, min(self._ahead - has, self._allocator.free_count // _FREE_SHARE))
+        cells = self.rows.grant(worker, min(self._ahead - has, self.rows.free_count // _FREE_SHARE))
         return cells if len(cells) else None
 
-    def claim(self, worker: int, cells: Ints) -> CellRows:
-        """Take over the rows that ``worker`` has put in ``cells``. Raises RemoteProtocolError for cells that are not
-        its own."""
-        return self._allocator.accept_filled(worker, cells)
+    def claim(self, worker: int, rows: int, frames: Sequence[npt.NDArray[np.uint8]]) -> CellRows:
+        """Take over the ``rows`` that ``worker`` has put in the cells that its one frame names. Raises
+        RemoteProtocolError for cells that are not its own."""
+        if len(frames) != 1 or frames[0].nbytes != 8 * rows:
+            raise RemoteProtocolError("Chunk: one cell for each row is needed, of those that were granted")
+        return self.rows.accept_filled(worker, frames[0].view(np.int64))
 
     def worker_gone(self, worker: int) -> None:
         """Take back what ``worker``, whose process has ended, was granted."""
-        self._allocator.reclaim_worker(worker)
-
-    def store(self) -> CellStore:
-        """Return a store for the pool of a pass."""
-        return CellStore(self._allocator)
+        self.rows.reclaim_worker(worker)
 
     def release_memory(self) -> None:
         """There is no job: give the memory back."""
-        if not len(self._allocator):
-            with contextlib.suppress(OSError):  # it can be used again all the same
-                self._lasting.memory.madvise(mmap.MADV_REMOVE, 0, self._rows_end)
+        self.rows.release_memory()
 
     def close(self) -> None:
         """Close the descriptors: no process is shown the memory any more."""
@@ -74,7 +72,7 @@ def create_cell_grants(schema: Schema, limit: int, workers: int) -> CellGrants |
     if not schema.uses_cells:
         return None
     room = max(_ROOM * limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    layout = RegionLayout(schema.slots, room)
+    layout = RegionLayout(schema.slots, room, movable=True)
     if not layout.max_rows:  # not even one would fit
         return None
     try:

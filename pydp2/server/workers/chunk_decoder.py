@@ -8,24 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.data.columns.columns import Columns, Ints, frame_count
-from pydp2.data.rowstore.cells import CellRows
-from pydp2.data.rowstore.host_rows import HostRows
+from pydp2.data.rowstore.base import ClaimRows, UnstoredRows
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import RemoteProtocolError
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import Reread
-from pydp2.protocol.file_ranges import MAX_SIZE, MAX_WEIGHT, FileRange
+from pydp2.protocol.file_ranges import MAX_WEIGHT, FileRange
 from pydp2.protocol.messages import Chunk
 from pydp2.transport import array_views, owned_arrays
 
 WantedSamples = Callable[[FileRange], Reread | None]
 """What was asked for of a file that is read again in part; None for late output of an attempt given up."""
-ClaimCells = Callable[[Ints], CellRows]
-"""Return the rows that a worker has put in cells. Raises RemoteProtocolError for cells that are not its own."""
-AcceptHostRows = Callable[[Ints, Ints], HostRows]
-"""Return the rows that stayed on the host of a worker, by their handles and sizes."""
-UnstoredChunk = Columns | CellRows | HostRows
-"""Rows of a chunk."""
 DecodedRange = tuple[FileRange, SampleRun | None]
 """Range of a file, and its samples; None: it has none. A run that is not committed has to be released."""
 
@@ -36,15 +29,14 @@ def decode_chunk(
     schema: Schema,
     wanted_samples: WantedSamples = lambda _: None,
     *,
-    keep: bool = True,
-    taken: ClaimCells | None = None,
-    on_host: AcceptHostRows | None = None,
+    copy: bool = True,
+    claim: ClaimRows | None = None,
 ) -> list[DecodedRange]:
     """Return each part of ``chunk`` with its samples.
 
-    ``keep``: they may stay for long, so they get memory of their own; else they may lie in memory that is shared with
-    the worker. ``taken``: what rows in places are; None: there are no cells. ``on_host``: what rows are that stayed on
-    the host of the worker; None: none may. Raises RemoteProtocolError when counts, frames and slots do not agree.
+    ``copy``: they may stay for long, so they get memory of their own; else they may lie in memory that is shared with
+    the worker. ``claim``: what rows are that lie elsewhere; None: none may. Raises RemoteProtocolError when counts,
+    frames and slots do not agree.
     """
     parts = [FileRange.from_wire(connection) for connection in chunk.parts]
     rows = chunk.rows
@@ -55,8 +47,8 @@ def decode_chunk(
             raise RemoteProtocolError("Chunk: frames without rows")
         return [(part, None) for part in parts]
     slots = schema.slots
-    arrays = owned_arrays(body) if keep else array_views(body)
-    frames = 2 if chunk.on_host else 1 if chunk.in_cells else frame_count(slots)
+    arrays = owned_arrays(body) if copy else array_views(body)
+    frames = chunk.naming_frames or frame_count(slots)
     if len(arrays) != frames + schema.weighted:
         raise RemoteProtocolError(f"Chunk: expected {frames + schema.weighted} frames, got {len(arrays)}")
     weights = None
@@ -66,13 +58,13 @@ def decode_chunk(
         weights = arrays[frames].view(np.int64)
         if int(weights.min()) < 0 or int(weights.max()) > MAX_WEIGHT:
             raise RemoteProtocolError(f"Chunk: a weight that is not from 0 to {MAX_WEIGHT}")
-    columns: UnstoredChunk
-    if chunk.on_host:
-        columns = _host_rows(rows, arrays[:frames], on_host)
-    elif chunk.in_cells:
-        columns = _cell_rows(rows, arrays[0], taken)
-    else:
+    columns: UnstoredRows
+    if not chunk.naming_frames:
         columns = Columns.from_frames(slots, rows, arrays[:frames])
+    elif claim is None:
+        raise RemoteProtocolError("Chunk: the names of rows, from a worker whose rows come as columns")
+    else:
+        columns = claim(rows, arrays[:frames])
     try:
         return _ranges_with_runs(parts, columns, weights, wanted_samples)
     except RemoteProtocolError:
@@ -81,7 +73,7 @@ def decode_chunk(
 
 
 def _ranges_with_runs(
-    parts: Sequence[FileRange], columns: UnstoredChunk, weights: Ints | None, wanted_samples: WantedSamples
+    parts: Sequence[FileRange], columns: UnstoredRows, weights: Ints | None, wanted_samples: WantedSamples
 ) -> list[DecodedRange]:
     """Return each of ``parts`` with its share of ``columns``."""
     sizes = columns.sample_bytes()
@@ -119,21 +111,6 @@ def commit_chunk(decoded: Sequence[DecodedRange], commit: Callable[[FileRange, S
         for _, run in decoded[committed:]:
             if run is not None:
                 run.release()
-
-
-def _cell_rows(rows: int, frame: npt.NDArray[np.uint8], taken: ClaimCells | None) -> CellRows:
-    if taken is None or frame.nbytes != 8 * rows:
-        raise RemoteProtocolError("Chunk: one place for each row is needed, of those that were granted")
-    return taken(frame.view(np.int64))
-
-
-def _host_rows(rows: int, frames: Sequence[npt.NDArray[np.uint8]], on_host: AcceptHostRows | None) -> HostRows:
-    if on_host is None or any(frame.nbytes != 8 * rows for frame in frames):
-        raise RemoteProtocolError("Chunk: one handle and one size is needed for each row that stayed on its host")
-    handles, sizes = (frame.view(np.int64).copy() for frame in frames)
-    if int(sizes.min()) < 0 or int(sizes.max()) > MAX_SIZE:
-        raise RemoteProtocolError(f"Chunk: the size of a row that is not from 0 to {MAX_SIZE}")
-    return on_host(handles, sizes)
 
 
 def _wanted_indices(part: FileRange, reread: Reread) -> npt.NDArray[np.int64]:

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import pydp2.data.rowstore.heap as heap_module
-import pydp2.data.rowstore.shared_heap as shared_heap_module
+import pydp2.data.rowstore.reader as reader_module
 from pydp2.data.columns.columns import Columns
-from pydp2.data.rowstore.handles import StaleRows
-from pydp2.data.rowstore.region_layout import RegionLayout
-from pydp2.data.rowstore.shared_heap import PassRows, SharedHeap, SharedHeapReader
+from pydp2.data.rowstore.heap import SharedHeap
+from pydp2.data.rowstore.ids import StaleRows
+from pydp2.data.rowstore.pass_view import PassView
+from pydp2.data.rowstore.reader import SharedHeapReader
+from pydp2.data.rowstore.region import RegionLayout
 from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.transport.shared_region import SharedRegion
 
@@ -73,7 +75,7 @@ def test_rows_that_move_while_they_are_gathered_are_gathered_again(monkeypatch: 
             sweeps.append(0)
             for arenas in heap._arenas:
                 for arena in arenas:
-                    arena._compact(heap._live, arena.capacity)
+                    arena._compact(heap._ids.live, arena.capacity)
             if found is not None:
                 found.arrays[1][1][:] = -1  # as if others had been copied
         return found
@@ -85,7 +87,7 @@ def test_rows_that_move_while_they_are_gathered_are_gathered_again(monkeypatch: 
 
 def test_a_sweep_that_never_ends_makes_rows_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process was killed in the middle of it."""
-    monkeypatch.setattr(shared_heap_module, "_PATIENCE", 0.01)
+    monkeypatch.setattr(reader_module, "_PATIENCE", 0.01)
     heap, reader = heap_of()
     handles = heap.handles(heap.append(rows_of([1], [1])))
     heap._views.header[0] += 1
@@ -106,7 +108,7 @@ def test_a_row_that_lies_nowhere_is_refused(damage: tuple[int, int]) -> None:
 
 def test_a_pass_that_is_closed_gives_back_its_own_rows_and_no_others() -> None:
     heap, reader = heap_of()
-    one, other = PassRows(heap), PassRows(heap)
+    one, other = PassView(heap), PassView(heap)
     mine, theirs = one.append(rows_of([1, 2, 3], [1, 2, 3])), other.append(rows_of([4, 5], [4, 5]))
     one.release_later(mine[:1])
     kept = heap.handles(theirs)
@@ -119,16 +121,6 @@ def test_a_pass_that_is_closed_gives_back_its_own_rows_and_no_others() -> None:
     assert not set(again.tolist()) & set(theirs.tolist())
     assert numbers_in(reader.take(kept)) == [4, 5]
     assert (len(heap), heap.high_water) == (5, 5)
-
-
-def test_a_row_is_given_back_once() -> None:
-    heap, _ = heap_of()
-    rows = PassRows(heap)
-    ids = rows.append(rows_of([1], [1]))
-    rows.release_later(ids)
-    for wrong in (ids, ids + (1 << 20), -1 - ids):
-        with pytest.raises(KeyError):
-            rows.release_later(wrong)
 
 
 def test_there_is_an_error_when_there_is_no_room() -> None:
@@ -147,7 +139,7 @@ def blocks(region: SharedRegion) -> int:
 
 
 def test_memory_that_is_not_needed_any_more_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_heap_module, "_SPARE_BYTES", 1 << 16)
+    monkeypatch.setattr(heap_module, "_SPARE_BYTES", 1 << 16)
     monkeypatch.setattr(heap_module, "_SLACK", 1 << 16)
     layout = RegionLayout(SLOTS, 1 << 30, movable=True)
     region = SharedRegion(layout.size)
