@@ -62,13 +62,13 @@ class StatsLine:
             *([at_work] if hosts else []),
             memory,
         ]
-        trainer, theirs = self._trainer_wait_share(), self._workers_wait_share()
+        trainer, workers_share = self._trainer_wait_share(), self._workers_wait_share()
         if trainer is not None:
             parts.append(f"trainer waits {trainer:.0%}")
-        if theirs is not None:
-            parts.append(f"workers wait {theirs:.0%}")
+        if workers_share is not None:
+            parts.append(f"workers wait {workers_share:.0%}")
         if trainer is not None:
-            parts.append(_bottleneck_text(trainer, theirs or 0.0))
+            parts.append(_bottleneck_text(trainer, workers_share or 0.0))
         return parts
 
     def _trainer_wait_share(self) -> float | None:

@@ -519,18 +519,18 @@ def _start(
 ) -> Service:
     preparation = Preparation(spec)
     try:
-        process, ours = start_interpreter("pydp2.server.main", "main", passed=[*locks, *preparation.passed])
+        process, channel = start_interpreter("pydp2.server.main", "main", passed=[*locks, *preparation.passed])
         preparation.hand_over()
     except BaseException:
         preparation.close()
         raise
     try:
-        send_spec(ours, preparation.spec, files)
-        answer = _await_answer(ours)
+        send_spec(channel, preparation.spec, files)
+        answer = _await_answer(channel)
         preparation.keep(once=answer.get("once", True))
     except (EOFError, ConnectionError):  # no other OSError: a TimeoutError may be one of the program's signal handlers
         status = process.wait(_END_SECONDS)
-        ours.close()
+        channel.close()
         preparation.close()
         lack = (
             ""
@@ -540,20 +540,20 @@ def _start(
         raise ServiceLost(f"the server process ended while it started (exit status {status}){lack}") from None
     except BaseException:
         preparation.close()
-        _end(process, ours, rundir, os.getpid())
+        _end(process, channel, rundir, os.getpid())
         raise
     if "error" in answer:
-        _end(process, ours, rundir, os.getpid())
+        _end(process, channel, rundir, os.getpid())
         raise from_wire(answer["error"])
     address = str(answer["address"])
     try:
         if keys is not None and place is not None:
             place.write(keys.connection(address, str(answer["host_address"]), spec.local_address))
     except BaseException:
-        _end(process, ours, rundir, os.getpid())
+        _end(process, channel, rundir, os.getpid())
         raise
     target = Target(address, None if keys is None else keys.of_run["trainer"], spec.local_address)
-    return Service(process, ours, target, rundir, str(answer["host_address"]))
+    return Service(process, channel, target, rundir, str(answer["host_address"]))
 
 
 def _await_answer(channel: socket.socket) -> dict[str, Any]:

@@ -135,13 +135,13 @@ class WorkerHost:
             spec = self._fetch(target)
             if spec is None:
                 break
-            said = self._run_agent(target, spec)
-            if "error" in said:
-                raise from_wire(said["error"])
-            if said.get("end") == "again":
+            answer = self._run_agent(target, spec)
+            if "error" in answer:
+                raise from_wire(answer["error"])
+            if answer.get("end") == "again":
                 continue
-            if said.get("end") in ("closed", "left"):
-                return str(said.get("text", ""))
+            if answer.get("end") in ("closed", "left"):
+                return str(answer.get("text", ""))
             raise ServiceLost("the agent of this host failed; look at what it wrote")
         return _LEFT
 

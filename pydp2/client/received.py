@@ -80,8 +80,8 @@ class ReceivedBatch:
     def unreachable(self, fetcher: RowFetcher) -> list[str]:
         """Return the addresses of row servers that are given up, if its rows do not come because of that, as
         :meth:`.row_fetcher.RowFetcher.unreachable` does."""
-        lot = None if isinstance(self.rows, Columns) else self.rows[0]
-        return fetcher.unreachable(lot) if isinstance(lot, FetchedLot) else []
+        fetched = None if isinstance(self.rows, Columns) else self.rows[0]
+        return fetcher.unreachable(fetched) if isinstance(fetched, FetchedLot) else []
 
     @property
     def is_prepared(self) -> bool:
@@ -93,8 +93,8 @@ class ReceivedBatch:
         others by now."""
         if isinstance(self.rows, Columns):
             return self.rows
-        lot, lo, hi = self.rows
-        return lot.columns(lo, hi)
+        fetched, lo, hi = self.rows
+        return fetched.columns(lo, hi)
 
     def to_batch(self, pass_id: int) -> Batch:
         """Return the batch for the trainer. Raises what :meth:`columns` does."""

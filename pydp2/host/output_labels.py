@@ -53,10 +53,10 @@ class OutputLabels:
                     texts.append((text, b""))
                 out += self._marked(texts, before)
                 texts = []
-            elif (said := parse_once_mark(line)) is not None:
-                texts.append(said)
+            elif (mark := parse_once_mark(line)) is not None:
+                texts.append(mark)
             else:
-                texts += [(kept, b"") for kept in self._is_shown(line)]
+                texts += [(shown_line, b"") for shown_line in self._is_shown(line)]
         return out + self._marked(texts, here), here
 
     def _marked(self, texts: list[tuple[bytes, bytes]], file: int) -> list[OutputLine]:

@@ -204,14 +204,14 @@ class Batcher:
         """Read the saved pool again, once."""
         assert self._restore is not None
         while (file := self._restore.current_file) is not None:
-            front = self._restore.next_run()
-            if front is WAIT:
+            run = self._restore.next_run()
+            if run is WAIT:
                 return BlockedOnFile(file)
-            if isinstance(front, FileFailure):
-                return self._fail(front.error)
-            if isinstance(front, SampleRun):
-                self.pool.add(file, front)
-                self._restore.consume(front.hi - front.lo)
+            if isinstance(run, FileFailure):
+                return self._fail(run.error)
+            if isinstance(run, SampleRun):
+                self.pool.add(file, run)
+                self._restore.consume(run.hi - run.lo)
             else:
                 self._restore.end_file()
         self._restore = None
@@ -237,23 +237,23 @@ class Batcher:
 
     def _pull(self, level: int) -> BlockedOnFile | PassFailed | None:
         """Put what is next in the merge into the pool, as far as there is room for it, or begin the tail."""
-        front = self.merge.next_run()
-        if front is WAIT:
+        run = self.merge.next_run()
+        if run is WAIT:
             missing = max(1, level - self.pool.weight)
             return BlockedOnFile(self.merge.current_file, min(self.merge.block_left, missing), missing)
-        if front is END:
+        if run is END:
             self._in_tail = True
             self._take_snapshot(self.pool.start_tail(), ended=True)
             return None
-        if isinstance(front, FileFailure):
-            return self._fail(front.error)
-        assert isinstance(front, SampleRun)
-        too_large = too_large_text(self.plan, front)
+        if isinstance(run, FileFailure):
+            return self._fail(run.error)
+        assert isinstance(run, SampleRun)
+        too_large = too_large_text(self.plan, run)
         if too_large:
             return self._fail(SampleTooLarge(f"file {self.merge.current_label}, {too_large}"))
-        front.hi = front.lo + self._pull_limit(front, level)
-        self.pool.add(self.merge.current_file, front)
-        self.merge.consume(front.hi - front.lo)
+        run.hi = run.lo + self._pull_limit(run, level)
+        self.pool.add(self.merge.current_file, run)
+        self.merge.consume(run.hi - run.lo)
         return None
 
     def _pull_limit(self, run: SampleRun, level: int) -> int:

@@ -97,9 +97,9 @@ class BucketPool(Pool):
             self._max_weight = max(self._max_weight, int(self._weight[ids].max()))
         self._sort_into_buckets(ids)
 
-    def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> PoolIds:
-        ids = super()._store_span(file, run, block)
-        self._length[ids] = run.columns.lengths(self._buckets.slot)[block.first : block.end]
+    def _store_span(self, file: int, run: SampleRun, span: ChunkSpan) -> PoolIds:
+        ids = super()._store_span(file, run, span)
+        self._length[ids] = run.columns.lengths(self._buckets.slot)[span.first : span.end]
         return ids
 
     def _sort_into_buckets(self, ids: PoolIds) -> None:
@@ -114,9 +114,9 @@ class BucketPool(Pool):
 
     def bucket_indices(self, run: SampleRun) -> npt.NDArray[np.int64]:
         """Return the index of the bucket of each sample of ``run``, from 0."""
-        block = run.chunk_span()
-        if block.pool_ids is not None:
-            return self._indices_for(self._length[block.pool_ids[run.lo - block.first : run.hi - block.first]])
+        span = run.chunk_span()
+        if span.pool_ids is not None:
+            return self._indices_for(self._length[span.pool_ids[run.lo - span.first : run.hi - span.first]])
         return self._indices_for(run.columns.lengths(self._buckets.slot)[run.lo : run.hi])
 
     def _indices_for(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -90,10 +90,10 @@ class Pool:
 
     def pool_ids_of(self, file: int, run: SampleRun) -> PoolIds:
         """Return the pool ids of the samples of ``run``, which the store has from now on."""
-        block = run.chunk_span()
-        if block.pool_ids is None:
-            block.pool_ids = self._store_span(file, run, block)
-        return block.pool_ids[run.lo - block.first : run.hi - block.first]
+        span = run.chunk_span()
+        if span.pool_ids is None:
+            span.pool_ids = self._store_span(file, run, span)
+        return span.pool_ids[run.lo - span.first : run.hi - span.first]
 
     def make_room(self, count: int) -> None:
         """Make ``pool_ids`` at least ``count`` long; what is behind the samples of the pool means nothing until
@@ -111,9 +111,9 @@ class Pool:
         """Bytes of each sample, by pool id."""
         return self._size
 
-    def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> PoolIds:
+    def _store_span(self, file: int, run: SampleRun, span: ChunkSpan) -> PoolIds:
         """Store the samples of ``run`` and all that lie together with them, and note what is known of each."""
-        lo, hi = block.first, block.end
+        lo, hi = span.first, span.end
         rows = self._store.append(run.columns.slice(lo, hi))
         ids = self._new_pool_ids(hi - lo)
         self._row_id[ids] = rows

@@ -274,7 +274,7 @@ def test_a_host_whose_key_is_removed_loses_its_connection_and_others_read_its_fi
     provider_file: Callable[[str], str], tmp_path: Path, joined: Callable[..., Host], liars: Callable[..., Liar]
 ) -> None:
     provider, folder = provider_file(SLOW), tmp_path / "service"
-    whole = local(provider)
+    uninterrupted = local(provider)
     keys.new_folder(folder)
     for name in ("stays", "goes", "deaf"):
         keys.allow(folder, name, "worker", keys.new_folder(tmp_path / name).public)
@@ -305,7 +305,7 @@ def test_a_host_whose_key_is_removed_loses_its_connection_and_others_read_its_fi
             assert isinstance(goes.error, HostRefused)
             assert "the key of this host was removed" in str(goes.error)
             seen += [digest(batch) for batch in batches]
-            assert seen == whole
+            assert seen == uninterrupted
         assert refused(service, "hosts") == {"its key was removed": 2}
 
 

@@ -237,14 +237,14 @@ def test_the_stream_of_three_hosts_is_that_of_a_local_service(
     code: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(code)
-    whole = local(provider, passes=2)
+    uninterrupted = local(provider, passes=2)
     with serving(provider, file) as service:
         made = [joined(workers=n) for n in (1, 2, 3)]
         assert wait_until(lambda: active(service) == 6)
         assert sorted(each["places"] for each in hosts(service)) == [1, 2, 3]
         for where in (file, elsewhere(file)):  # with shared memory, and without
             with pydp2.connect(where, job=where.name, **OPTIONS) as data:
-                assert stream(data, 2) == whole
+                assert stream(data, 2) == uninterrupted
         assert all(each["received_bytes"] for each in hosts(service))
     assert [host.ended() for host in made] == ["its program closed it"] * 3
 
@@ -256,13 +256,13 @@ def test_workers_of_a_host_with_many_cores_send_over_several_connections(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("pydp2.api.machine.cores", lambda: cores)
     provider = provider_file(ROWS)
-    whole = local(provider, passes=2)
+    uninterrupted = local(provider, passes=2)
     with serving(provider, file) as service:
         joined(workers=5)
         assert wait_until(lambda: active(service) == 5)
         assert [each["data_connections"] for each in hosts(service)] == [cores // 4]
         with service.connect(**OPTIONS) as data:
-            assert stream(data, 2) == whole
+            assert stream(data, 2) == uninterrupted
 
 
 @pytest.mark.parametrize("code", [KINDS, ROWS], ids=["all kinds of slots", "rows"])
@@ -271,13 +271,13 @@ def test_the_stream_of_hosts_that_compress_is_that_of_a_local_service(
 ) -> None:
     pytest.importorskip("zstandard")
     provider = provider_file(code)
-    whole = local(provider, passes=2)
+    uninterrupted = local(provider, passes=2)
     with serving(provider, file) as service:
         joined(workers=2, name="packs", compress="zstd")
         joined(workers=1, name="sends all")
         assert wait_until(lambda: active(service) == 3)
         with pydp2.connect(file, **OPTIONS) as data:
-            assert stream(data, 2) == whole
+            assert stream(data, 2) == uninterrupted
         found = {each["host"]: each for each in hosts(service)}
         saved = found["packs"]["inflated_bytes"] - found["packs"]["received_bytes"]
         assert saved > 0 if code is ROWS else saved >= 0, "columns of other kinds can be too small for it"
@@ -288,13 +288,13 @@ def test_workers_here_and_elsewhere_feed_one_stream(
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(ROWS)
-    whole = local(provider)
+    uninterrupted = local(provider)
     with serving(provider, file, workers=1) as service:
         joined(workers=1)
         assert wait_until(lambda: active(service) == 2)
         assert {each["host"] for each in service.stats()["workers"]} == {0, 1}
         with service.connect(**OPTIONS) as data:
-            assert stream(data) == whole
+            assert stream(data) == uninterrupted
 
 
 RANK = """
@@ -322,7 +322,7 @@ def test_a_job_of_four_ranks_fed_by_two_hosts_goes_on_with_two_ranks_and_workers
 ) -> None:
     """Trainers, hosts and service are killed in the middle of a pass; what follows is what would have followed."""
     provider = provider_file(KINDS)
-    whole = local(provider)
+    uninterrupted = local(provider)
     code = RANK.format(digest=inspect.getsource(digest) + inspect.getsource(vars_of))
     with serving(provider, file) as service:
         made = [joined(workers=2) for _ in range(2)]
@@ -336,7 +336,7 @@ def test_a_job_of_four_ranks_fed_by_two_hosts_goes_on_with_two_ranks_and_workers
         host.ended()
     assert not processes("pydp2-")
     for rank, (seen, _) in enumerate(said):
-        assert seen == [each.hex() for each in whole[rank::4][:steps]]
+        assert seen == [each.hex() for each in uninterrupted[rank::4][:steps]]
     state = said[0][1]
     assert [each for _, each in said] == [state] * 4, "the state is the same in all ranks"
     assert (state["pass"], state["batch"]) == (0, 4 * steps)
@@ -345,7 +345,7 @@ def test_a_job_of_four_ranks_fed_by_two_hosts_goes_on_with_two_ranks_and_workers
         ranks = [stack.enter_context(service.connect(rank=n, world_size=2, **OPTIONS)) for n in range(2)]
         for rank in ranks:
             rank.load_state_dict(state)
-        assert in_steps(ranks) == whole[4 * steps :]
+        assert in_steps(ranks) == uninterrupted[4 * steps :]
 
 
 def in_steps(ranks: list[pydp2.Client]) -> list[bytes]:
@@ -368,24 +368,24 @@ def test_three_ranks_with_buckets_and_a_cache_in_memory_see_what_they_see_withou
             return [in_steps(ranks) for _ in range(3)]
 
     with pydp2.launch(FILES, provider, workers=2) as service:
-        whole = three_passes(service.address)
+        uninterrupted = three_passes(service.address)
         cached = service.stats()["cache"]
     with serving(provider, file) as service:
         for _ in range(3):
             joined(workers=1)
         assert wait_until(lambda: active(service) == 3)
-        assert three_passes(elsewhere(file)) == whole
+        assert three_passes(elsewhere(file)) == uninterrupted
         assert service.stats()["cache"] == cached
         assert all(each["received_bytes"] for each in hosts(service))
-    assert len({*map(tuple, whole)}) == 3, "each pass has an order of its own"
-    assert all(len(each) % 3 == 0 for each in whole)
+    assert len({*map(tuple, uninterrupted)}) == 3, "each pass has an order of its own"
+    assert all(len(each) % 3 == 0 for each in uninterrupted)
 
 
 def test_a_trainer_that_comes_before_the_first_worker_waits_for_it(
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(NUMBERS)
-    whole = local(provider)
+    uninterrupted = local(provider)
     with serving(provider, file):
         found: list[list[bytes]] = []
 
@@ -397,14 +397,14 @@ def test_a_trainer_that_comes_before_the_first_worker_waits_for_it(
         trainer.start()
         joined()
         trainer.join(60)
-        assert found == [whole]
+        assert found == [uninterrupted]
 
 
 def test_hosts_join_and_leave_in_the_middle_of_a_pass(
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(SLOW)
-    whole = local(provider)
+    uninterrupted = local(provider)
     with serving(provider, file) as service:
         first = joined(workers=1)
         with pydp2.connect(file, **OPTIONS) as data:
@@ -415,7 +415,7 @@ def test_hosts_join_and_leave_in_the_middle_of_a_pass(
             seen += [digest(next(batches)) for _ in range(5)]
             first.leave()
             seen += [digest(batch) for batch in batches]
-            assert seen == whole
+            assert seen == uninterrupted
         assert first.ended() == "it has left"
         assert [each["places"] for each in hosts(service)] == [2]
 
@@ -508,7 +508,7 @@ def test_a_host_that_dies_or_stands_still_costs_nothing_but_time(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     provider = provider_file(SLOW)
-    whole = local(provider)
+    uninterrupted = local(provider)
     with serving(provider, file) as service:
         doomed = joined(workers=2, name="doomed")
         pid = doomed.pid
@@ -521,7 +521,7 @@ def test_a_host_that_dies_or_stands_still_costs_nothing_but_time(
             os.kill(pid, how)
             assert wait_until(lambda: [each["host"] for each in hosts(service)] == ["other"])
             seen += [digest(batch) for batch in batches]
-            assert seen == whole
+            assert seen == uninterrupted
         if how is signal.SIGKILL:
             doomed.ended()
             assert isinstance(doomed.error, ServiceLost)
@@ -538,7 +538,7 @@ def test_a_host_whose_path_fails_joins_again_by_itself(
     how: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(SLOW)
-    whole = local(provider)
+    uninterrupted = local(provider)
     with serving(provider, file) as service:
         relay = Relay(service.host_address)
         try:
@@ -555,7 +555,7 @@ def test_a_host_whose_path_fails_joins_again_by_itself(
                     relay.cut()
                     relay.up()
                 seen += [digest(batch) for batch in batches]
-                assert seen == whole
+                assert seen == uninterrupted
                 assert {each["number"] for each in hosts(service)} & before == set()
             assert host.error is None
         finally:
@@ -577,14 +577,14 @@ def test_a_host_with_other_code_is_turned_away_by_name_and_the_stream_goes_on(
         )
     (folders[2] / "mytext.py").write_text("def double(n):\n    return 3 * n\n")
     with serving("prov.process", file, root=folders[0], workers=1) as service, service.connect(**OPTIONS) as data:
-        whole = stream(data)
+        uninterrupted = stream(data)
         wrong = joined(root=folders[2], name="node7")
         assert wrong.ended() is None
         assert isinstance(wrong.error, HostRefused)
         assert "mytext.py is another one on node7; copy the same files there" in str(wrong.error)
         joined(root=folders[1])
         assert wait_until(lambda: active(service) == 3)
-        assert stream(data)[0] != whole[0]
+        assert stream(data)[0] != uninterrupted[0]
         assert len(hosts(service)) == 1
 
 
@@ -629,7 +629,7 @@ def test_a_host_that_lacks_a_file_is_turned_away_and_a_map_helps(
                 opened.read()
     """)
     files = [str(here / str(n)) for n in range(6)]
-    whole = local(provider, files=files)
+    uninterrupted = local(provider, files=files)
     with serving(provider, file, files=files, workers=1) as service:
         gone = tmp_path / "gone"
         here.rename(gone)  # for a host, the files are not there
@@ -642,7 +642,7 @@ def test_a_host_that_lacks_a_file_is_turned_away_and_a_map_helps(
         assert wait_until(lambda: active(service) == 3)
         gone.rename(here)
         with service.connect(**OPTIONS) as data:
-            assert stream(data) == whole
+            assert stream(data) == uninterrupted
 
 
 def test_beside_a_host_without_the_files_no_other_joins_that_has_them(
@@ -658,7 +658,7 @@ def test_beside_a_host_without_the_files_no_other_joins_that_has_them(
                     yield int(filename[-1]) * 100 + i
     """)
     files = [str(here / str(n)) for n in range(6)]
-    whole = local(provider, files=files, passes=2)
+    uninterrupted = local(provider, files=files, passes=2)
     here.rename(tmp_path / "gone")
     with serving(provider, file, files=files, on_error="skip") as service:
         first = joined(name="node7")
@@ -671,7 +671,7 @@ def test_beside_a_host_without_the_files_no_other_joins_that_has_them(
         assert first.ended() == "it has left"
         joined(name="node8", maps={str(here): str(there)})
         with service.connect(**OPTIONS) as data:
-            assert stream(data, 2) == whole
+            assert stream(data, 2) == uninterrupted
         assert [host["host"] for host in hosts(service)] == ["node8"]
 
 
@@ -736,7 +736,7 @@ def test_a_host_that_sends_bombs_loses_its_session_and_the_stream_goes_on(
 ) -> None:
     pytest.importorskip("zstandard")
     provider = provider_file(NUMBERS)
-    whole = local(provider)
+    uninterrupted = local(provider)
     (bomb,), _ = FrameCompressor().compress([bytes(32 << 20)])
     with serving(provider, file, workers=1) as service:
         before = resident_bytes(service.pid)
@@ -749,7 +749,7 @@ def test_a_host_that_sends_bombs_loses_its_session_and_the_stream_goes_on(
         joined(workers=1, compress="zstd")
         assert wait_until(lambda: active(service) == 2)
         with service.connect(**OPTIONS) as data:
-            assert stream(data) == whole
+            assert stream(data) == uninterrupted
     screen = capfd.readouterr().err
     assert f"a host broke the protocol: a frame of 1024 bytes that zstd takes for one of {32 << 20}" in screen
     assert f"a host broke the protocol: a frame of {1 << 40} bytes, at most" in screen
@@ -908,7 +908,7 @@ def test_a_host_waits_for_a_service_that_is_started_again(
     from tests.faults.relay import free_port
 
     provider = provider_file(SLOW)
-    whole = local(provider)
+    uninterrupted = local(provider)
     options = {
         "state_dir": tmp_path / "state", "bind": f"tcp://127.0.0.1:{free_port()}",
         "worker_bind": f"tcp://127.0.0.1:{free_port()}",
@@ -922,7 +922,7 @@ def test_a_host_waits_for_a_service_that_is_started_again(
         os.kill(service.pid, signal.SIGKILL)
     with serving(provider, file, **options):
         seen += [digest(batch) for batch in batches]
-        assert seen == whole
+        assert seen == uninterrupted
         data.close()
     host.leave()
     assert host.error is None
@@ -956,7 +956,7 @@ def process(settings, filename):
         (tmp_path / name / "other").write_text(what if name == "other" else "")
         changed = name == "other" and what == "provider_source"
         (tmp_path / name / "prov.py").write_text(code + ("# changed\n" if changed else ""))
-    whole = local(str(tmp_path / "same" / "prov.py") + ":process")
+    uninterrupted = local(str(tmp_path / "same" / "prov.py") + ":process")
     options = {
         "state_dir": tmp_path / "state", "bind": f"tcp://127.0.0.1:{free_port()}", "root": tmp_path / "same",
         "worker_bind": f"tcp://127.0.0.1:{free_port()}",
@@ -979,7 +979,7 @@ def process(settings, filename):
         assert f"and it is another one on node7: {what} was " in str(wrong.error)
         joined(root=tmp_path / "same")
         seen += [digest(batch) for batch in batches]
-        assert seen == whole
+        assert seen == uninterrupted
         data.close()
 
 
@@ -1006,7 +1006,7 @@ def process(settings, filename):
         (tmp_path / name).mkdir()
         (tmp_path / name / "may go on").touch()
         (tmp_path / name / "prov.py").write_text(code + ("# changed\n" if name == "other" else ""))
-    whole = local(str(tmp_path / "head" / "prov.py") + ":process")
+    uninterrupted = local(str(tmp_path / "head" / "prov.py") + ":process")
     options = {
         "state_dir": tmp_path / "state", "bind": f"tcp://127.0.0.1:{free_port()}", "root": tmp_path / "head",
         "worker_bind": f"tcp://127.0.0.1:{free_port()}", "workers": 1,
@@ -1027,7 +1027,7 @@ def process(settings, filename):
             assert second.result() is None
             assert wrong.ended() is None
             assert "prov.py is another one on node7; copy the same files there" in str(wrong.error)
-            assert [digest(batch) for batch in data] == whole
+            assert [digest(batch) for batch in data] == uninterrupted
 
 
 @pytest.mark.parametrize("service_ends", [True, False], ids=["the service ends", "it goes on"])

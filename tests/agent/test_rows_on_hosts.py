@@ -55,14 +55,14 @@ def test_the_stream_of_rows_that_stay_on_three_hosts_is_that_of_a_local_service(
     code: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(code)
-    whole = local(provider, passes=2)
+    uninterrupted = local(provider, passes=2)
     with serving(provider, file) as service:
         for n in (1, 2, 3):
             joined(workers=n, row_server=HERE)
         assert wait_until(lambda: active(service) == 6)
         for where in (file, elsewhere(file)):  # with shared memory, and without
             with pydp2.connect(where, job=where.name, **OPTIONS) as data:
-                assert stream(data, 2) == whole
+                assert stream(data, 2) == uninterrupted
         assert wait_until(lambda: not any(each["rows_kept"] for each in hosts(service)))
 
 
@@ -70,14 +70,14 @@ def test_workers_here_and_rows_on_a_host_feed_one_stream(
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(KINDS)
-    whole = local(provider)
+    uninterrupted = local(provider)
     with serving(provider, file, workers=1) as service:
         joined(workers=1, row_server=HERE)
         joined(workers=1)
         assert wait_until(lambda: active(service) == 3)
         for where in (file, elsewhere(file)):
             with pydp2.connect(where, job=where.name, **OPTIONS) as data:
-                assert stream(data) == whole
+                assert stream(data) == uninterrupted
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_a_trainer_that_is_interrupted_at_any_instruction_gets_the_same_rows_of_
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(ROWS)
-    whole = local(provider, passes=2)
+    uninterrupted = local(provider, passes=2)
     injector, found = Injector(), []
     with serving(provider, file) as service:
         joined(workers=1, row_server=HERE)
@@ -95,7 +95,7 @@ def test_a_trainer_that_is_interrupted_at_any_instruction_gets_the_same_rows_of_
         with alarm(60), pydp2.connect(file, **OPTIONS) as data:
             for _ in range(2):
                 found += [digest(batch) for batch in interrupted_pass(injector, data, lambda: None)]
-    assert found == whole
+    assert found == uninterrupted
     assert {"RowFetcher.begin", "RowFetcher.receive", "replace_by_batches", "Client._await_rows"} <= injector.names
 
 
@@ -122,7 +122,7 @@ def test_rows_that_are_lost_with_their_host_are_read_again(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     provider = provider_file(SLOW)
-    whole = local(provider, last_batch="keep")
+    uninterrupted = local(provider, last_batch="keep")
     with serving(provider, file) as service, contextlib.ExitStack() as stack:
         doomed = joined(workers=2, name="doomed", row_server=HERE)
         pid = doomed.pid
@@ -136,7 +136,7 @@ def test_rows_that_are_lost_with_their_host_are_read_again(
         os.kill(pid, how)
         while step := [digest(batch) for each in streams if (batch := next(each, None)) is not None]:
             seen += step
-        assert seen == whole
+        assert seen == uninterrupted
         os.kill(pid, signal.SIGCONT) if how is signal.SIGSTOP else doomed.ended()
     screen = capfd.readouterr().err
     assert "rows of pass 0 are lost with their host and are read again" in screen
@@ -156,7 +156,7 @@ def test_row_servers_that_cannot_be_reached_cost_each_pass_one_new_start(
     """Whichever rank tells which of them; but a pass of another job has rows there too."""
     provider = provider_file(SLOW)
     options = OPTIONS | {"last_batch": "keep"}
-    whole = local(provider, last_batch="keep")
+    uninterrupted = local(provider, last_batch="keep")
     ranks = jobs.count(jobs[0])
     line, both, met = row_fetcher.Line, threading.Barrier(2), threading.local()
 
@@ -178,7 +178,7 @@ def test_row_servers_that_cannot_be_reached_cost_each_pass_one_new_start(
             joined(workers=1, row_server=HERE)
         assert wait_until(lambda: active(service) == 2)
         seen = [*threads.map(read, range(ranks) if ranks > 1 else [0, 0], jobs)]
-    assert seen == [whole[rank::ranks] for rank in (range(ranks) if ranks > 1 else [0, 0])]
+    assert seen == [uninterrupted[rank::ranks] for rank in (range(ranks) if ranks > 1 else [0, 0])]
     screen = capfd.readouterr().err
     assert screen.count("are lost with their host and are read again") == restarts
     assert screen.count("cannot fetch rows at") == 2 * restarts
@@ -189,7 +189,7 @@ def test_a_trainer_that_waits_long_for_rows_shows_that_it_lives(
 ) -> None:
     """Else the batches that wait for it count as given to others when it goes on, and it begins anew."""
     provider = provider_file(SLOW)
-    whole = local(provider)
+    uninterrupted = local(provider)
     arrives = time.monotonic() + 60.0
 
     class SlowLine(Line):
@@ -203,7 +203,7 @@ def test_a_trainer_that_waits_long_for_rows_shows_that_it_lives(
         joined(workers=1, row_server=HERE)
         assert wait_until(lambda: active(service) == 1)
         with pydp2.connect(file, timeout=30.0, lease=1.0, **OPTIONS) as data:
-            assert stream(data) == whole
+            assert stream(data) == uninterrupted
             assert data._session.progress.run == 1
 
 
@@ -212,7 +212,7 @@ def test_a_trainer_that_stood_still_while_its_rows_came_has_no_batch_twice(
 ) -> None:
     """Behind its lease it begins anew; the batch whose rows it has got in the meantime comes once more."""
     provider = provider_file(ROWS)
-    whole = local(provider)
+    uninterrupted = local(provider)
     wait = RowFetcher.wait
     stops = iter([1.3])  # seconds
 
@@ -225,7 +225,7 @@ def test_a_trainer_that_stood_still_while_its_rows_came_has_no_batch_twice(
         joined(workers=2, row_server=HERE)
         assert wait_until(lambda: active(service) == 2)
         with pydp2.connect(file, lease=1.0, **OPTIONS) as data:
-            assert stream(data) == whole
+            assert stream(data) == uninterrupted
     assert next(stops, None) is None, "it was stopped"
 
 
@@ -233,7 +233,7 @@ def test_a_host_that_leaves_keeps_its_rows_until_trainers_have_them(
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], capfd: pytest.CaptureFixture[str]
 ) -> None:
     provider = provider_file(SLOW)
-    whole = local(provider)
+    uninterrupted = local(provider)
     with serving(provider, file) as service:
         first = joined(workers=1, row_server=HERE)
         with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
@@ -243,7 +243,7 @@ def test_a_host_that_leaves_keeps_its_rows_until_trainers_have_them(
             assert wait_until(lambda: active(service) == 3)
             first.leave()
             seen += [digest(batch) for batch in batches]
-            assert seen == whole
+            assert seen == uninterrupted
         assert first.ended() == "it has left"
     assert "rows of pass 0 are lost" not in capfd.readouterr().err
 
@@ -252,7 +252,7 @@ def test_a_state_taken_with_rows_on_hosts_is_that_of_a_local_service(
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(KINDS)
-    whole = local(provider)
+    uninterrupted = local(provider)
     with serving(provider, file) as service:
         joined(workers=2, row_server=HERE)
         with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
@@ -261,11 +261,11 @@ def test_a_state_taken_with_rows_on_hosts_is_that_of_a_local_service(
             state = data.state_dict()
         with pydp2.connect(file, job="again", **OPTIONS) as data:
             data.load_state_dict(state)
-            assert seen + stream(data) == whole
+            assert seen + stream(data) == uninterrupted
         assert service.stats()["hosts"][0]["rows_kept"] == 0
     with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data:
         data.load_state_dict(state)
-        assert seen + stream(data) == whole
+        assert seen + stream(data) == uninterrupted
 
 
 @pytest.mark.parametrize(
@@ -314,19 +314,19 @@ def test_passes_with_buckets_or_a_cache_or_shared_dynamically_get_their_rows_thr
 ) -> None:
     buckets = {"bucket_by": "ids", "bucket_bounds": [8, 16, 24]}
     provider = provider_file(KINDS)
-    whole, plain = local(provider, **buckets), local(provider)
+    uninterrupted, plain = local(provider, **buckets), local(provider)
     with serving(provider, file) as service:
         joined(workers=2, row_server=HERE)
         with pydp2.connect(file, job="buckets", timeout=30.0, **OPTIONS | buckets) as data:
-            assert stream(data) == whole
+            assert stream(data) == uninterrupted
         with pydp2.connect(file, job="dynamic", share="dynamic", **OPTIONS) as data:
             assert stream(data) == plain
         with pydp2.connect(file, job="relaxed", order="relaxed", **OPTIONS) as data:
             assert sum(batch.size for batch in data) == sum(60 + int(name) for name in FILES)
         assert hosts(service)[0]["received_bytes"] > 100_000
     cached = provider_file(KINDS.replace("pool_size=300", "pool_size=300, cache=CacheType.CACHE_PASS_IN_MEM"))
-    whole = local(cached, passes=2)
+    uninterrupted = local(cached, passes=2)
     with serving(cached, file):
         joined(workers=2, row_server=HERE)
         with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
-            assert stream(data, 2) == whole
+            assert stream(data, 2) == uninterrupted

@@ -39,7 +39,7 @@ def provider(provider_file: Callable[[str], str]) -> str:
 
 
 @pytest.fixture
-def whole(provider: str) -> list[list[int]]:
+def uninterrupted(provider: str) -> list[list[int]]:
     with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data:
         return [batch[0].tolist() for batch in data]
 
@@ -75,12 +75,12 @@ def go_on(data: pydp2.Client, stream: Iterator[pydp2.Batch]) -> None:
 
 
 def test_with_the_connection_file_a_trainer_gets_the_stream_of_a_local_one(
-    service: pydp2.Service, file: Path, whole: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    service: pydp2.Service, file: Path, uninterrupted: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert passed(pydp2.connect(file, **OPTIONS)) == whole
-    assert passed(pydp2.connect(str(file), **OPTIONS)) == whole
-    assert passed(service.connect(**OPTIONS)) == whole
+    assert passed(pydp2.connect(file, **OPTIONS)) == uninterrupted
+    assert passed(pydp2.connect(str(file), **OPTIONS)) == uninterrupted
+    assert passed(service.connect(**OPTIONS)) == uninterrupted
     monkeypatch.setenv("PYDP2_CONNECTION", str(file))
     with pydp2.connect(**OPTIONS) as data:
         assert list(data.stats()["jobs"]) == ["default"]
@@ -90,17 +90,17 @@ def test_with_the_connection_file_a_trainer_gets_the_stream_of_a_local_one(
 
 
 def test_a_trainer_of_this_machine_shares_memory_with_a_service_with_keys(
-    service: pydp2.Service, file: Path, whole: list[list[int]]
+    service: pydp2.Service, file: Path, uninterrupted: list[list[int]]
 ) -> None:
     for attach in (lambda: pydp2.connect(file, **OPTIONS), lambda: service.connect(**OPTIONS)):
         with attach() as data:
             assert transport_of(data) == "ipc"
-            assert [batch[0].tolist() for batch in data] == whole
+            assert [batch[0].tolist() for batch in data] == uninterrupted
             assert data._connection.shared_rows is not None
 
 
 def test_on_another_machine_a_trainer_with_the_same_file_connects_over_tcp(
-    service: pydp2.Service, file: Path, whole: list[list[int]], tmp_path: Path
+    service: pydp2.Service, file: Path, uninterrupted: list[list[int]], tmp_path: Path
 ) -> None:
     found = ConnectionFile.read(file)
     public = split_key(found.address)[1]
@@ -111,7 +111,7 @@ def test_on_another_machine_a_trainer_with_the_same_file_connects_over_tcp(
         ConnectionFile(found.address, found.keys, "", with_key(f"ipc://{path}", public)).write(tmp_path / "copy.json")
         with pydp2.connect(tmp_path / "copy.json", **OPTIONS) as data:
             assert transport_of(data) == "tcp"
-            assert [batch[0].tolist() for batch in data] == whole
+            assert [batch[0].tolist() for batch in data] == uninterrupted
             assert data._connection.shared_rows is None
 
 
@@ -129,12 +129,14 @@ def test_over_tcp_a_trainer_that_can_come_back_gives_a_connection_up_before_the_
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 @pytest.mark.parametrize("modes", ["as they are", "open to all"])
 def test_another_user_with_a_copy_of_the_file_connects_over_tcp(
-    modes: str, provider: str, file: Path, whole: list[list[int]], capfd: pytest.CaptureFixture[str]
+    modes: str, provider: str, file: Path, uninterrupted: list[list[int]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pydp2.launch(FILES, provider, workers=1, connection=file):
         found = ConnectionFile.read(file)
         ConnectionFile(found.address, found.keys).write(file.with_name("over_tcp.json"))
-        assert passed(pydp2.connect(file.with_name("over_tcp.json"), **OPTIONS)) == whole, "it imports what is needed"
+        assert passed(pydp2.connect(file.with_name("over_tcp.json"), **OPTIONS)) == uninterrupted, (
+            "it imports what is needed"
+        )
         local = Path(ipc_path(found.local_address) or "")
         assert stat.S_IMODE(local.stat().st_mode) == 0o600
         assert stat.S_IMODE(local.parent.stat().st_mode) == 0o700
@@ -149,7 +151,7 @@ def test_another_user_with_a_copy_of_the_file_connects_over_tcp(
 
         def reads_over_tcp() -> bool:
             with pydp2.connect(file, **OPTIONS) as data:
-                return transport_of(data) == "tcp" and [batch[0].tolist() for batch in data] == whole
+                return transport_of(data) == "tcp" and [batch[0].tolist() for batch in data] == uninterrupted
 
         read = as_another_user(reads_over_tcp)
         for folder, mode in closed.items():
@@ -213,7 +215,9 @@ def test_without_its_keys_one_is_told_what_to_do(
         pydp2.connect(where, **OPTIONS, timeout=2.0)
 
 
-def test_keys_that_last_admit_until_they_are_dropped(provider: str, whole: list[list[int]], tmp_path: Path) -> None:
+def test_keys_that_last_admit_until_they_are_dropped(
+    provider: str, uninterrupted: list[list[int]], tmp_path: Path
+) -> None:
     folder, mine = tmp_path / "service", tmp_path / "mine"
     public = keys.new_folder(folder).public
     with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*", keys=folder) as service:
@@ -221,7 +225,7 @@ def test_keys_that_last_admit_until_they_are_dropped(provider: str, whole: list[
         keys.allow(folder, "me", "trainer", keys.new_folder(mine).public)
         data = pydp2.connect(service.address, key=mine, **OPTIONS)
         stream = iter(data)
-        assert next(stream)[0].tolist() == whole[0]
+        assert next(stream)[0].tolist() == uninterrupted[0]
         keys.drop(folder, "me")
         began = time.monotonic()
         with pytest.raises(ServiceLost, match="the key of this process was removed"):
@@ -230,11 +234,11 @@ def test_keys_that_last_admit_until_they_are_dropped(provider: str, whole: list[
         data.close()
         with pytest.raises(ServiceUnreachable, match="does not know the key of this process"):
             pydp2.connect(service.address, key=mine, **OPTIONS)
-        assert passed(service.connect(**OPTIONS)) == whole
+        assert passed(service.connect(**OPTIONS)) == uninterrupted
 
 
 def test_a_service_that_is_started_again_has_the_keys_that_its_trainers_have(
-    provider: str, whole: list[list[int]], file: Path, tmp_path: Path
+    provider: str, uninterrupted: list[list[int]], file: Path, tmp_path: Path
 ) -> None:
     where = f"tcp://127.0.0.1:{free_port()}"
     given = {"bind": where, "connection": file, "state_dir": tmp_path / "state", "workers": 1}
@@ -248,7 +252,7 @@ def test_a_service_that_is_started_again_has_the_keys_that_its_trainers_have(
         with pydp2.launch(FILES, provider, **given):
             assert ConnectionFile.read(file) == before
             seen += [batch[0].tolist() for batch in stream]
-    assert seen == whole
+    assert seen == uninterrupted
     first.close()
     assert stat.S_IMODE((tmp_path / "state" / "connection.json").stat().st_mode) == 0o600
 

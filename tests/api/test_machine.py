@@ -33,11 +33,11 @@ def test_a_quota_of_the_control_groups_counts_where_it_is_less(
 
 
 def test_memory_is_the_machine_s_or_what_is_left_of_a_control_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    uninterrupted = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     monkeypatch.setattr(cgroups, "tightest_memory_limit", lambda: None)
-    assert machine.memory() == AvailableMemory(whole, "of this machine")
+    assert machine.memory() == AvailableMemory(uninterrupted, "of this machine")
     monkeypatch.setattr(cgroups, "tightest_memory_limit", lambda: cgroups.MemoryLimit("/x", 1 << 62, 5))
-    assert machine.memory().bytes == whole
+    assert machine.memory().bytes == uninterrupted
     monkeypatch.setattr(cgroups, "tightest_memory_limit", lambda: cgroups.MemoryLimit("/x", 1 << 30, 1 << 29))
     assert machine.memory().describe() == (
         "536870912 bytes left in control group /x (its limit is 1073741824, 536870912 are in use)"

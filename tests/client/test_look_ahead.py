@@ -245,14 +245,14 @@ def test_passes_that_are_left_closed_and_dropped_meanwhile_are_the_same(provider
         with service.connect(**NUMBERS_OPTIONS) as data:
             expected = [[numbered(batch) for batch in data] for _ in range(6)]
         with service.connect(**NUMBERS_OPTIONS) as data:
-            for number, whole in enumerate(expected):
+            for number, uninterrupted in enumerate(expected):
                 found = []
                 for batch in data:
                     found.append(numbered(batch))
                     if number % 2 and len(found) == 20 + number:
                         break
-                assert found == whole[: len(found)]
-                assert number % 2 or len(found) == len(whole)
+                assert found == uninterrupted[: len(found)]
+                assert number % 2 or len(found) == len(uninterrupted)
 
 
 @pytest.mark.usefixtures("always")

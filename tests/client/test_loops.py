@@ -45,7 +45,7 @@ def service(provider_file: Callable[[str], str]) -> Iterator[pydp2.Service]:
 
 
 @pytest.fixture
-def whole(service: pydp2.Service) -> list[list[Seen]]:
+def uninterrupted(service: pydp2.Service) -> list[list[Seen]]:
     """Two passes as one trainer sees them."""
     with service.connect(**OPTIONS) as data:
         return [[sign(batch) for batch in data] for _ in range(2)]
@@ -103,7 +103,7 @@ def process(settings, filename):
         assert len(data) == 6
 
 
-def test_a_pass_that_was_taken_up_ends_like_others(service: pydp2.Service, whole: list[list[Seen]]) -> None:
+def test_a_pass_that_was_taken_up_ends_like_others(service: pydp2.Service, uninterrupted: list[list[Seen]]) -> None:
     with service.connect(**OPTIONS) as data:
         one = iter(data)
         for _ in range(5):
@@ -111,12 +111,12 @@ def test_a_pass_that_was_taken_up_ends_like_others(service: pydp2.Service, whole
         state = data.state_dict()
         data.load_state_dict(state)
         one = iter(data)
-        assert [sign(next(one)) for _ in whole[0][5:]] == whole[0][5:]
+        assert [sign(next(one)) for _ in uninterrupted[0][5:]] == uninterrupted[0][5:]
         inside = data.state_dict()
-        assert [sign(batch) for batch in data] == whole[1]
+        assert [sign(batch) for batch in data] == uninterrupted[1]
         data.load_state_dict(inside)
         assert [sign(batch) for batch in data] == []
-        assert [sign(batch) for batch in data] == whole[1]
+        assert [sign(batch) for batch in data] == uninterrupted[1]
 
 
 @pytest.mark.parametrize("share", ["ranks", "dynamic"])
@@ -370,7 +370,7 @@ def test_a_state_behind_any_batch_goes_on_behind_it_however_many_were_taken_sinc
 
 
 def test_ranks_have_the_same_state_behind_batches_of_the_same_step(
-    service: pydp2.Service, whole: list[list[Seen]]
+    service: pydp2.Service, uninterrupted: list[list[Seen]]
 ) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(service.connect(rank=r, world_size=2, **OPTIONS)) for r in range(2)]
@@ -381,11 +381,11 @@ def test_ranks_have_the_same_state_behind_batches_of_the_same_step(
     assert states[0] == states[1]
     with service.connect(**OPTIONS) as data:
         data.load_state_dict(json.loads(states[0]))
-        assert [sign(batch) for batch in data] == whole[0][8:]
+        assert [sign(batch) for batch in data] == uninterrupted[0][8:]
 
 
 def test_dynamic_a_state_behind_a_batch_lacks_what_was_taken_later(
-    service: pydp2.Service, whole: list[list[Seen]]
+    service: pydp2.Service, uninterrupted: list[list[Seen]]
 ) -> None:
     with ExitStack() as stack:
         one, other = (stack.enter_context(service.connect(share="dynamic", prefetch=1, **OPTIONS)) for _ in range(2))
@@ -401,7 +401,7 @@ def test_dynamic_a_state_behind_a_batch_lacks_what_was_taken_later(
             assert used <= {batch.index for batch in mine[: k + 1]} | {*theirs}
     with service.connect(share="dynamic", **OPTIONS) as data:
         data.load_state_dict(state)
-        assert [sign(batch) for batch in data] == [seen for seen in whole[0] if seen[1] not in used]
+        assert [sign(batch) for batch in data] == [seen for seen in uninterrupted[0] if seen[1] not in used]
 
 
 def test_a_batch_that_is_none_of_the_present_pass_has_no_state(service: pydp2.Service) -> None:
@@ -431,7 +431,7 @@ def test_relaxed_order_has_no_state_behind_a_batch(service: pydp2.Service) -> No
 
 
 def test_a_prefetching_trainer_that_is_stopped_anywhere_goes_on_with_the_next_batch(
-    service: pydp2.Service, whole: list[list[Seen]]
+    service: pydp2.Service, uninterrupted: list[list[Seen]]
 ) -> None:
     """A thread takes batches ahead of the loop that trains on them."""
     stop = 9
@@ -463,4 +463,4 @@ def test_a_prefetching_trainer_that_is_stopped_anywhere_goes_on_with_the_next_ba
         thread.join()
         assert data.state_dict()["batch"] > stop, "others were taken"
         data.load_state_dict(state)
-        assert trained + [sign(batch) for batch in data] == whole[0]
+        assert trained + [sign(batch) for batch in data] == uninterrupted[0]

@@ -247,9 +247,9 @@ def test_broken_answers_give_batches_or_errors_of_ours(served: Callable[[Answer]
             case m.BeginPass(run):
                 answers = [batch(0, 3, run), batch(1, 3, run), end(2, run)]
                 at = choose.randrange(3)
-                whole = [bytes(np.ascontiguousarray(frame)) if isinstance(frame, np.ndarray) else bytes(frame)
+                uninterrupted = [bytes(np.ascontiguousarray(frame)) if isinstance(frame, np.ndarray) else bytes(frame)
                          for frame in answers[at]]  # fmt: skip
-                answers[at] = mutated_frames(choose, whole) or [b""]
+                answers[at] = mutated_frames(choose, uninterrupted) or [b""]
                 return [*answers, end(2, run), said(m.Failed(run, {"kind": "FileCondemned", "message": "end"}))]
         return []
 

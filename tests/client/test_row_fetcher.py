@@ -223,9 +223,13 @@ def test_small_batches_are_fetched_together_and_large_ones_alone(
     servers, here = [start(), start()], columns_of(0, [1] * random.integers(0, 4))
     kinds = [columns_of(100 * i, random.integers(0, 4, random.integers(1, 9)).tolist()) for i in (1, 2)]
     handles = [kept(server, columns) for server, columns in zip(servers, kinds, strict=True)]
-    whole = Columns.concat([here, *kinds])
-    order = random.permutation(whole.rows)
-    edges = [0, *np.sort(random.integers(0, whole.rows + 1, 4)).tolist(), whole.rows]  # a batch may have no rows
+    uninterrupted = Columns.concat([here, *kinds])
+    order = random.permutation(uninterrupted.rows)
+    edges = [
+        0,
+        *np.sort(random.integers(0, uninterrupted.rows + 1, 4)).tolist(),
+        uninterrupted.rows,
+    ]  # a batch may have no rows
     on_hosts = [[server.address, columns.rows] for server, columns in zip(servers, kinds, strict=True)]
     head = head_of(np.diff(edges).tolist(), on_hosts)
     head.nbytes = batch_bytes * 5
@@ -234,7 +238,7 @@ def test_small_batches_are_fetched_together_and_large_ones_alone(
     assert [lots.count(lot) for lot in dict.fromkeys(lots)] == [min(together, 5 - at) for at in range(0, 5, together)]
     serve_until(servers, fetcher, lambda: not any(batch.awaits_rows for batch in batches))
     for batch, (lo, hi) in zip(batches, pairwise(edges), strict=True):
-        assert same(batch.columns(), whole.take(order[lo:hi]))
+        assert same(batch.columns(), uninterrupted.take(order[lo:hi]))
 
 
 def test_rows_that_a_host_does_not_have_make_it_unreachable_at_once(

@@ -549,5 +549,5 @@ class Trainer:
 
 @given(st.integers(0, 1 << 32))
 def test_a_stream_that_is_interrupted_anywhere_has_each_batch_once(seed: int) -> None:
-    whole = [[*((pass_id, index) for index in range(length)), None] for pass_id, length in enumerate(LENGTHS)]
-    assert Trainer(Random(seed)).passes() == [each for one in whole for each in one]
+    uninterrupted = [[*((pass_id, index) for index in range(length)), None] for pass_id, length in enumerate(LENGTHS)]
+    assert Trainer(Random(seed)).passes() == [each for one in uninterrupted for each in one]

@@ -86,14 +86,14 @@ def last_checkpoint(folder: Path) -> tuple[int, list[bytes], Any]:
 
 @pytest.mark.filterwarnings("ignore")  # Orbax says that this process has other devices
 def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert ended(started(whole, "--passes", "2")) == [0]
+    uninterrupted, killed = tmp_path / "whole", tmp_path / "killed"
+    assert ended(started(uninterrupted, "--passes", "2")) == [0]
     for kill, workers in (((2, "within"), "1"), ((1, "after"), "2"), ((3, "before"), "1")):
         assert ended(started(killed, "--passes", "2", "--workers", workers, kill=kill)) == [-signal.SIGKILL]
     assert ended(started(killed, "--passes", "2")) == [0]
     step, weights, place = last_checkpoint(killed)
-    assert (step, place) == (88, last_checkpoint(whole)[2])
-    assert weights == last_checkpoint(whole)[1]
+    assert (step, place) == (88, last_checkpoint(uninterrupted)[2])
+    assert weights == last_checkpoint(uninterrupted)[1]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -278,9 +278,9 @@ def test_ranks_that_paddle_launches_share_one_service_however_they_end(
 
 def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
     """Bit by bit, and the optimizer and the place in the data too."""
-    whole, killed, kills = whole_and_killed("train_digits_paddle.py", tmp_path, seed=3, every=12)
+    uninterrupted, killed, kills = whole_and_killed("train_digits_paddle.py", tmp_path, seed=3, every=12)
     assert kills >= 2
-    assert json.loads(killed.read_text()) == json.loads(whole.read_text())
+    assert json.loads(killed.read_text()) == json.loads(uninterrupted.read_text())
 
 
 def test_ranks_on_several_machines_need_a_service(numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,9 +101,9 @@ def test_with_drop_and_pad_all_ranks_get_equally_many(
         seen = together(ranks(service, stack, 3, last_batch=last_batch))
         assert len({len(each) for each in seen}) == 1
         merged = sorted((one for each in seen for one in each), key=lambda one: one[0])
-        whole = [one for one in alone if len(one[1]) == 16]
+        uninterrupted = [one for one in alone if len(one[1]) == 16]
         if last_batch == "drop":
-            assert merged == whole[: len(whole) // 3 * 3]
+            assert merged == uninterrupted[: len(uninterrupted) // 3 * 3]
         else:
             assert merged[: len(alone)] == alone
             assert all(batch == [] for _, batch in merged[len(alone) :]), "padding alone"

@@ -71,7 +71,7 @@ def provider(provider_file: Callable[[str], str]) -> str:
     return provider_file(SLOW)
 
 
-def whole(provider: str) -> list[list[int]]:
+def uninterrupted(provider: str) -> list[list[int]]:
     with pydp2.load(FILES, provider, workers=2, **OPTIONS) as data:
         return [batch[0].tolist() for batch in data]
 
@@ -83,7 +83,7 @@ def active(service: pydp2.ray.RayService) -> int:
 def test_a_node_that_is_killed_in_the_middle_of_a_pass_is_replaced_and_the_stream_is_exact(
     cluster: Any, provider: str
 ) -> None:
-    expected = whole(provider)
+    expected = uninterrupted(provider)
     with alarm(150), pydp2.ray.launch(FILES, provider, name="train", hosts=3, workers_per_host=1) as service:
         assert wait_until(lambda: active(service) == 3, 60)
         assert len({each["host"] for each in service.stats()["hosts"]}) == 3, "Ray spreads them"
@@ -102,7 +102,7 @@ def test_a_node_that_is_killed_in_the_middle_of_a_pass_is_replaced_and_the_strea
 
 
 def test_rows_may_stay_on_the_nodes_of_their_workers(cluster: Any, provider: str) -> None:
-    expected = whole(provider)
+    expected = uninterrupted(provider)
     with (
         alarm(120),
         pydp2.ray.launch(FILES, provider, name="kept", hosts=2, workers_per_host=1, row_server=True) as service,
@@ -158,7 +158,7 @@ def test_the_service_lives_on_without_the_program_that_started_it(cluster: Any, 
         try:
             again = pydp2.ray.RayService("lasting")
             with again.connect(**OPTIONS) as data:
-                assert sum(1 for _ in data) == len(whole(provider))
+                assert sum(1 for _ in data) == len(uninterrupted(provider))
                 assert data._connection.shared_rows is not None, "it is on the node of the server"
         finally:
             first.close()
@@ -184,7 +184,7 @@ def going_on(folder: Path) -> dict[str, Any]:
 def test_a_server_that_dies_alone_is_started_again_and_its_trainers_wait_for_it(
     cluster: Any, provider: str, tmp_path: Path
 ) -> None:
-    expected = whole(provider)
+    expected = uninterrupted(provider)
     with (
         alarm(120),
         pydp2.ray.launch(FILES, provider, name="alone", **going_on(tmp_path)) as service,
@@ -209,7 +209,7 @@ def is_told(reason: str, what: Callable[[], object]) -> bool:
 def test_a_server_that_cannot_be_started_again_yet_is_tried_until_it_can_and_says_why(
     cluster: Any, provider: str, tmp_path: Path
 ) -> None:
-    expected = whole(provider)
+    expected = uninterrupted(provider)
     with (
         alarm(150),
         pydp2.ray.launch(FILES, provider, name="held", **going_on(tmp_path)) as service,
@@ -269,7 +269,7 @@ def test_the_command_goes_on_while_ray_starts_its_server_again(cluster: Any, pro
             os.kill(the_server(), signal.SIGKILL)
         assert wait_until(lambda: answers("kept on"), 60)
         with pydp2.ray.connect("kept on", **OPTIONS) as data:
-            assert [batch[0].tolist() for batch in data] == whole(provider)
+            assert [batch[0].tolist() for batch in data] == uninterrupted(provider)
         assert command.poll() is None
         command.send_signal(signal.SIGTERM)
         command.communicate(timeout=60)

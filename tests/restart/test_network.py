@@ -32,7 +32,7 @@ def address(provider_file: Callable[[str], str]) -> str:
 
 
 @pytest.fixture
-def whole(address: str) -> list[list[int]]:
+def uninterrupted(address: str) -> list[list[int]]:
     """A pass over a connection that holds."""
     with pydp2.load(FILES, address, workers=1, **OPTIONS) as data:
         return [batch[0].tolist() for batch in data]
@@ -51,7 +51,7 @@ def relay() -> Iterator[Callable[[str], Relay]]:
 
 
 def test_a_trainer_comes_back_after_a_cut_of_seconds(
-    address: str, whole: list[list[int]], relay: Callable[[str], Relay], tmp_path: Path,
+    address: str, uninterrupted: list[list[int]], relay: Callable[[str], Relay], tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     port = free_port()
@@ -68,7 +68,7 @@ def test_a_trainer_comes_back_after_a_cut_of_seconds(
                     mend = threading.Timer(3.0, between.up)
                     mend.start()
             mend.join()
-    assert seen == whole
+    assert seen == uninterrupted
     assert 2 <= between.connections <= 4
     assert "is back after" in capfd.readouterr().err
 
@@ -89,7 +89,7 @@ def test_without_a_state_directory_a_cut_is_told(
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_with_keys_trainers_come_back_after_a_cut_without_a_state_directory(
-    world: int, address: str, whole: list[list[int]], relay: Callable[[str], Relay], tmp_path: Path,
+    world: int, address: str, uninterrupted: list[list[int]], relay: Callable[[str], Relay], tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """The service has gone on meanwhile, and keeps what they have not used."""
@@ -112,7 +112,7 @@ def test_with_keys_trainers_come_back_after_a_cut_without_a_state_directory(
 
         with ThreadPoolExecutor(world) as pool:
             list(pool.map(train, range(world)))
-    assert [seen[index] for index in range(len(whole))] == whole
+    assert [seen[index] for index in range(len(uninterrupted))] == uninterrupted
     assert between.connections > world
     said = capfd.readouterr().err
     assert "was lost; trying for 30 s to connect again" in said
@@ -120,7 +120,7 @@ def test_with_keys_trainers_come_back_after_a_cut_without_a_state_directory(
 
 
 def test_a_path_that_carries_nothing_is_noticed_and_left(
-    address: str, whole: list[list[int]], relay: Callable[[str], Relay], tmp_path: Path,
+    address: str, uninterrupted: list[list[int]], relay: Callable[[str], Relay], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """No reset tells of it: heartbeats do, at both ends."""
@@ -137,7 +137,7 @@ def test_a_path_that_carries_nothing_is_noticed_and_left(
                 if batch.index == 5:
                     between.held = True
                     threading.Timer(3.0, between.up).start()
-    assert seen == whole
+    assert seen == uninterrupted
     assert between.connections > 1
 
 
@@ -188,7 +188,7 @@ def test_a_port_in_use_is_refused_and_free_again_when_its_service_was_killed(add
                 assert again.address == first.address, "with its token"
 
 
-def test_the_loopback_of_ipv6(address: str, whole: list[list[int]], tmp_path: Path) -> None:
+def test_the_loopback_of_ipv6(address: str, uninterrupted: list[list[int]], tmp_path: Path) -> None:
     try:
         port = free_port("::1")
     except AssertionError:
@@ -199,4 +199,4 @@ def test_the_loopback_of_ipv6(address: str, whole: list[list[int]], tmp_path: Pa
         pydp2.connect(service.address, **OPTIONS) as data,
     ):
         assert without_token(service.address) == where
-        assert [batch[0].tolist() for batch in data] == whole
+        assert [batch[0].tolist() for batch in data] == uninterrupted

@@ -73,11 +73,11 @@ def killed_again_and_again(example: str, folder: Path, seed: int, words: tuple[s
 def whole_and_killed(example: str, tmp_path: Path, *, seed: int, every: int) -> tuple[Path, Path, int]:
     """The last checkpoints of an example that was never killed, and of one that was, and how often it was."""
     words = ("--passes", "2", "--every", str(every))
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
+    uninterrupted, killed = tmp_path / "whole", tmp_path / "killed"
+    uninterrupted.mkdir()
     killed.mkdir()
-    assert run(example, whole, *words) == 0
-    return whole / "run", killed / "run", killed_again_and_again(example, killed, seed, words)
+    assert run(example, uninterrupted, *words) == 0
+    return uninterrupted / "run", killed / "run", killed_again_and_again(example, killed, seed, words)
 
 
 def arrays_of(file: Path) -> dict[str, Any]:
@@ -99,20 +99,20 @@ def without_checksums(state: Any) -> Any:
 
 def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
     """Bit by bit, and the momentum and the place in the data too."""
-    whole, killed, kills = whole_and_killed("train_and_resume.py", tmp_path, seed=1, every=7)
+    uninterrupted, killed, kills = whole_and_killed("train_and_resume.py", tmp_path, seed=1, every=7)
     assert kills >= 3
-    assert arrays_of(killed) == arrays_of(whole)
+    assert arrays_of(killed) == arrays_of(uninterrupted)
 
 
 def test_the_language_model_that_is_killed_ends_with_the_loss_of_one_that_never_was(tmp_path: Path) -> None:
     words = ("--steps", "20", "--every", "4")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
+    uninterrupted, killed = tmp_path / "whole", tmp_path / "killed"
+    uninterrupted.mkdir()
     killed.mkdir()
-    assert run("train_language_model.py", whole, *words) == 0
+    assert run("train_language_model.py", uninterrupted, *words) == 0
     assert run("train_language_model.py", killed, *words, kill=(2, "within")) != 0
     assert run("train_language_model.py", killed, *words, "--workers", "2") == 0
-    assert arrays_of(killed / "run") == arrays_of(whole / "run")
+    assert arrays_of(killed / "run") == arrays_of(uninterrupted / "run")
     with np.load(killed / "run") as ended:
         assert np.mean(ended["losses"][-5:]) < 0.8 * np.mean(ended["losses"][:5])
 
@@ -123,9 +123,9 @@ def test_the_example_in_torch_that_is_killed_ends_with_the_weights_of_one_that_n
     """With an optimizer and with dropout, whose random numbers go on too."""
     import torch
 
-    whole, killed, kills = whole_and_killed("train_digits_torch.py", tmp_path, seed=3, every=12)
+    uninterrupted, killed, kills = whole_and_killed("train_digits_torch.py", tmp_path, seed=3, every=12)
     assert kills >= 2
-    ended, expected = (torch.load(file, weights_only=True) for file in (killed, whole))
+    ended, expected = (torch.load(file, weights_only=True) for file in (killed, uninterrupted))
     assert ended["data"] == expected["data"]
     assert torch.equal(ended["random"], expected["random"])
     assert all(torch.equal(ended["model"][name], value) for name, value in expected["model"].items())

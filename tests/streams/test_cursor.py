@@ -36,16 +36,16 @@ def rows(cursor: Cursor, count: int) -> list[int]:
 @pytest.mark.parametrize("taken", range(ROWS + SIZE))
 def test_what_was_fetched_is_given_again_from_any_place_on(taken: int) -> None:
     cursor, stream = opened()
-    places, whole = [cursor.place], []
+    places, uninterrupted = [cursor.place], []
     for _ in range(taken):
-        whole += rows(cursor, 1)
+        uninterrupted += rows(cursor, 1)
         places.append(cursor.place)
     calls = stream.calls
     for number, place in enumerate(places):
         if place.position.pass_id < cursor.place.position.pass_id:
             continue  # the pass was left
         assert cursor.rewind_to(place)
-        assert rows(cursor, taken - number) == whole[number:]
+        assert rows(cursor, taken - number) == uninterrupted[number:]
     assert (stream.calls, stream.loads) == (calls, 0)
 
 

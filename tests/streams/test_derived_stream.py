@@ -58,7 +58,7 @@ def test_exceptions_wherever_a_function_is_entered_lose_nothing_and_repeat_nothi
 ) -> None:
     address = provider_file(PROVIDER)
     with mixed_lists(address) as mixed:
-        whole = [sign(batch) for _ in range(2) for batch in mixed]
+        uninterrupted = [sign(batch) for _ in range(2) for batch in mixed]
     dice = Random(5)
     waits = [dice.randint(1, 150) for _ in range(12)]  # calls of the package before each exception
 
@@ -75,7 +75,7 @@ def test_exceptions_wherever_a_function_is_entered_lose_nothing_and_repeat_nothi
     with mixed_lists(address) as mixed:
         one = None
         try:
-            while len(seen) < len(whole):
+            while len(seen) < len(uninterrupted):
                 sys.setprofile(interrupt)  # an exception that it raises ends it
                 try:
                     one = one or iter(mixed)
@@ -88,7 +88,7 @@ def test_exceptions_wherever_a_function_is_entered_lose_nothing_and_repeat_nothi
                     seen.append(batch)
         finally:
             sys.setprofile(None)
-    assert [sign(batch) for batch in seen] == whole
+    assert [sign(batch) for batch in seen] == uninterrupted
     assert waits == []
 
 
@@ -97,16 +97,16 @@ def test_after_an_error_of_the_data_the_next_pass_begins(provider_file: Callable
     mended.touch()
     address, args = provider_file(PROVIDER), {"mended": str(mended)}
     with mixed_lists(address, args=args) as mixed:
-        whole = [[sign(batch) for batch in mixed] for _ in range(2)]
+        uninterrupted = [[sign(batch) for batch in mixed] for _ in range(2)]
     mended.unlink()
     with mixed_lists(address, args=args) as mixed:
         seen: list[Seen] = []
         with pytest.raises(ProviderError, match="a bad day"):
             seen.extend(sign(batch) for batch in mixed)
-        assert seen == whole[0][: len(seen)]
+        assert seen == uninterrupted[0][: len(seen)]
         assert mixed.state_dict()["batch"] == len(seen)
         mended.touch()
-        assert [sign(batch) for batch in mixed] == whole[1]
+        assert [sign(batch) for batch in mixed] == uninterrupted[1]
 
 
 @pytest.mark.parametrize(

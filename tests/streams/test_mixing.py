@@ -207,16 +207,16 @@ def restarted(mixed: pydp2.Mixture, batches: int) -> list[pydp2.Batch] | Any:
 @given(cases(), st.sets(st.integers(0, 25), max_size=6))
 def test_an_exception_in_the_middle_of_a_batch_loses_nothing(case: dict[str, Any], fails_at: set[int]) -> None:
     with mixture(case) as mixed:
-        whole = [sign(batch) for batch in read(mixed, case, 1)]
+        uninterrupted = [sign(batch) for batch in read(mixed, case, 1)]
     seen: list[Seen] = []
     with mixture(case, fails_at=fails_at) as mixed:
         one = iter(mixed)
-        while len(seen) < len(whole):
+        while len(seen) < len(uninterrupted):
             try:
                 seen.append(sign(next(one)))
             except Interruption:
                 continue
-    assert seen == whole
+    assert seen == uninterrupted
 
 
 def test_the_sources_come_as_often_as_their_weights_say() -> None:
@@ -335,16 +335,16 @@ def test_a_pass_can_be_had_by_number_if_it_does_not_depend_on_those_before(
             with pytest.raises(OptionError, match="load a state"):
                 mixed.set_epoch(1)
             return
-        whole = [[sign(batch) for batch in mixed] for _ in range(4)]
+        uninterrupted = [[sign(batch) for batch in mixed] for _ in range(4)]
         state = mixed.state_dict()
     with mixture(case) as mixed:
         for number in numbers:
             mixed.set_epoch(number)
-            assert [sign(batch) for batch in mixed] == whole[number]
+            assert [sign(batch) for batch in mixed] == uninterrupted[number]
             mixed.set_epoch(number)
-            assert [sign(batch) for batch in islice(mixed, left_after)] == whole[number][:left_after]
+            assert [sign(batch) for batch in islice(mixed, left_after)] == uninterrupted[number][:left_after]
         mixed.set_epoch(3)
-        assert [sign(batch) for batch in mixed] == whole[3]
+        assert [sign(batch) for batch in mixed] == uninterrupted[3]
         assert mixed.state_dict() == state
 
 
@@ -356,17 +356,17 @@ def three() -> pydp2.Mixture:
 
 def test_a_loop_that_is_left_is_followed_by_the_next_pass_and_a_second_loop_is_refused() -> None:
     with three() as mixed:
-        whole = [[sign(batch) for batch in mixed] for _ in range(3)]
+        uninterrupted = [[sign(batch) for batch in mixed] for _ in range(3)]
     with three() as mixed:
         for batch in mixed:
             if batch.index == 1:
                 break
-        assert [sign(batch) for batch in mixed] == whole[1]
+        assert [sign(batch) for batch in mixed] == uninterrupted[1]
         one = iter(mixed)
         next(one)
         with pytest.raises(ClientUseError, match="in the middle of a pass"):
             iter(mixed)
-        assert [sign(batch) for batch in one] == whole[2][1:]
+        assert [sign(batch) for batch in one] == uninterrupted[2][1:]
         one.close()  # type: ignore[attr-defined]
     for use in (lambda: iter(mixed), mixed.stats):
         with pytest.raises(ClientUseError, match="closed"):
@@ -376,12 +376,12 @@ def test_a_loop_that_is_left_is_followed_by_the_next_pass_and_a_second_loop_is_r
 
 def test_a_loop_that_has_had_its_last_batch_is_over_for_the_next_one() -> None:
     with three() as mixed:
-        whole = [[sign(batch) for batch in mixed] for _ in range(2)]
+        uninterrupted = [[sign(batch) for batch in mixed] for _ in range(2)]
     with three() as mixed:
         one = iter(mixed)
-        for _ in whole[0]:
+        for _ in uninterrupted[0]:
             next(one)
-        assert [sign(batch) for batch in mixed] == whole[1]
+        assert [sign(batch) for batch in mixed] == uninterrupted[1]
         assert list(one) == []
 
 
@@ -418,14 +418,14 @@ def test_a_state_of_another_mixture_is_refused_and_the_text_says_what_differs(
 )
 def test_a_damaged_or_newer_state_is_refused_and_the_stream_stays_where_it_was(damage: Any) -> None:
     with three() as mixed:
-        whole = [sign(batch) for batch in mixed]
+        uninterrupted = [sign(batch) for batch in mixed]
     with three() as mixed:
         bad = mixed.state_dict() | damage if damage else damage
         one = iter(mixed)
         seen = [sign(next(one))]
         with pytest.raises(StateMismatch):
             mixed.load_state_dict(bad)
-        assert seen + [sign(batch) for batch in one] == whole
+        assert seen + [sign(batch) for batch in one] == uninterrupted
 
 
 # -- what cannot be mixed ----------------------------------------------------------------------------------------------
@@ -499,9 +499,9 @@ def test_a_mixture_of_lists_goes_on_from_its_state_with_another_number_of_worker
         assert set(mixed.stats()["sources"]) == {"source 0", "source 1"}
     for source, (files, _) in enumerate(LISTS):  # without the others, the rows of a client that reads it alone
         with pydp2.load(files, address, batch_size=16, seed=3, workers=1) as alone:
-            whole = [n for _ in range(2) for batch in alone for n in batch["n"].tolist()]
+            uninterrupted = [n for _ in range(2) for batch in alone for n in batch["n"].tolist()]
         mine = [n for p, _, rows, of in seen for n, it in zip(rows, of, strict=True) if (p, it) == (0, source)]
-        assert mine[: len(whole)] == whole[: len(mine)]
+        assert mine[: len(uninterrupted)] == uninterrupted[: len(mine)]
     first = [n for p, _, rows, _ in seen if p == 0 for n in rows]
     assert set(first) == {f * 1000 + i for f in [*range(5), 100, 101] for i in range(40)}
     with pydp2.mix(LISTS, address, batch_size=16, seed=3, workers=2, stopping_strategy="all_exhausted") as mixed:
@@ -700,12 +700,12 @@ def test_a_rank_of_a_mixture_that_is_interrupted_leaves_the_others_in_their_pass
 
             in_ranks(of)
 
-        whole: list[list[Any]] = [[], []]
-        train(whole, interrupted=False)
+        uninterrupted: list[list[Any]] = [[], []]
+        train(uninterrupted, interrupted=False)
         found: list[list[Any]] = [[], []]
         train(found, interrupted=True)
-    assert len(whole[1]) > 20
-    assert found == whole
+    assert len(uninterrupted[1]) > 20
+    assert found == uninterrupted
 
 
 def test_ranks_of_a_mixture_go_to_an_epoch_when_all_have_ended_theirs(provider_file: Callable[[str], str]) -> None:

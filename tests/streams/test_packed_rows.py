@@ -46,16 +46,16 @@ def as_lists(pieces: Pieces) -> list[list[int]]:
 
 @given(lengths_of_pieces, st.data())
 def test_pieces_that_are_split_and_put_together_are_the_same_tokens(lengths: list[int], data: st.DataObject) -> None:
-    whole = pieces_of(lengths)
-    at = data.draw(st.integers(0, whole.total))
-    before, behind = whole.split(at)
-    assert (before.total, behind.total) == (at, whole.total - at)
+    uninterrupted = pieces_of(lengths)
+    at = data.draw(st.integers(0, uninterrupted.total))
+    before, behind = uninterrupted.split(at)
+    assert (before.total, behind.total) == (at, uninterrupted.total - at)
     for part in (before, behind):
         assert part.length.sum() == part.total
         assert (part.length > 0).all()
     together = Pieces.concat([before, behind])
-    assert [each.tolist() for each in together.tokens] == [each.tolist() for each in whole.tokens]
-    where = {(d, o + i) for d, o, n in zip(*as_lists(whole)[2:], strict=True) for i in range(n)}
+    assert [each.tolist() for each in together.tokens] == [each.tolist() for each in uninterrupted.tokens]
+    where = {(d, o + i) for d, o, n in zip(*as_lists(uninterrupted)[2:], strict=True) for i in range(n)}
     parts = [(d, o + i) for d, o, n in zip(*as_lists(together)[2:], strict=True) for i in range(n)]
     assert sorted(parts) == sorted(where), "each token is said to be where it is, once"
 

@@ -85,9 +85,9 @@ def test_segments_positions_and_masks_say_where_each_sequence_is(case: dict[str,
                     here = slice(start, start + size)
                     assert (row, start) >= last
                     last = row, start + size
-                    whole = documents[document] if document >= 0 else earlier[document]
-                    assert tokens[row, here].tolist() == whole[offset : offset + size]
-                    assert mask[row, here].tolist() == [token + 1 for token in whole[offset : offset + size]]
+                    uninterrupted = documents[document] if document >= 0 else earlier[document]
+                    assert tokens[row, here].tolist() == uninterrupted[offset : offset + size]
+                    assert mask[row, here].tolist() == [token + 1 for token in uninterrupted[offset : offset + size]]
                     assert positions[row, here].tolist() == [*range(size)]
                     assert unused[row, here].all()
                     unused[row, here] = False
@@ -143,10 +143,10 @@ def test_packing_loses_no_token_and_unpacking_gives_the_sequences_back(case: dic
             rows, found = pieces(data)
             if case["strategy"] == "wrapped":
                 stream = left + all_tokens
-                whole = len(stream) // case["length"] * case["length"]
-                left = stream[whole:] if case["last_row"] == "carry" else []
+                uninterrupted = len(stream) // case["length"] * case["length"]
+                left = stream[uninterrupted:] if case["last_row"] == "carry" else []
                 assert [token for row in rows for token in row] == stream[
-                    : None if case["last_row"] == "pad" else whole
+                    : None if case["last_row"] == "pad" else uninterrupted
                 ]
                 assert all(len(row) == case["length"] for row in rows[:-1])
                 if case["last_row"] != "pad":
@@ -240,17 +240,17 @@ def test_what_follows_a_restore_is_what_would_have_followed(case: dict[str, Any]
 @given(cases(), st.sets(st.integers(0, 12), max_size=5))
 def test_an_exception_in_the_middle_of_a_batch_loses_nothing(case: dict[str, Any], fails_at: set[int]) -> None:
     with packed(case) as data:
-        whole = [sign(batch) for batch in data]
+        uninterrupted = [sign(batch) for batch in data]
     seen: list[Any] = []
     with packed(case, fails_at=fails_at) as data:
         one = None
-        while len(seen) < len(whole):
+        while len(seen) < len(uninterrupted):
             try:
                 one = one or iter(data)
                 seen.append(sign(next(one)))
             except Interruption:
                 continue
-    assert seen == whole
+    assert seen == uninterrupted
 
 
 @given(cases(), st.lists(st.integers(0, 3), min_size=1, max_size=4))
@@ -260,11 +260,11 @@ def test_a_pass_can_be_had_by_number_if_nothing_is_carried_into_it(case: dict[st
             with pytest.raises(OptionError, match="load a state"):
                 data.set_epoch(2)
             return
-        whole = [[sign(batch) for batch in data] for _ in range(4)]
+        uninterrupted = [[sign(batch) for batch in data] for _ in range(4)]
     with packed(case) as data:
         for number in numbers:
             data.set_epoch(number)
-            assert [sign(batch) for batch in data] == whole[number]
+            assert [sign(batch) for batch in data] == uninterrupted[number]
 
 
 @given(cases())

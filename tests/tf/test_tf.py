@@ -78,7 +78,7 @@ def numbers(provider_file: Callable[[str], str]) -> str:
     return provider_file(NUMBERS)
 
 
-def whole(provider: str, passes: int) -> list[list[list[int]]]:
+def uninterrupted(provider: str, passes: int) -> list[list[list[int]]]:
     with pydp2.load(FILES, provider, **OPTIONS) as data:
         return [[batch[0].tolist() for batch in data] for _ in range(passes)]
 
@@ -217,7 +217,7 @@ def test_pairs_for_keras_and_sequences_that_are_padded(kinds: str) -> None:
 
 
 def test_each_iteration_of_a_dataset_is_a_pass(numbers: str) -> None:
-    passes = whole(numbers, 4)
+    passes = uninterrupted(numbers, 4)
     with pydp2.tf.loader(FILES, numbers, **OPTIONS) as data:
         made = pydp2.tf.dataset(data)
         assert [found[0].numpy().tolist() for found in made] == passes[0]
@@ -237,7 +237,7 @@ def test_a_dataset_of_a_list_has_a_service_that_ends_with_the_program(numbers: s
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert json.loads(done.stdout) == whole(numbers, 1)[0]
+    assert json.loads(done.stdout) == uninterrupted(numbers, 1)[0]
 
 
 def test_the_cardinality_is_known_once_the_length_is(numbers: str) -> None:
@@ -354,7 +354,7 @@ def test_an_older_loop_of_keras_neither_takes_from_a_newer_one_nor_ends_it(numbe
 
 def test_the_state_behind_any_batch_that_was_taken_continues_there(numbers: str) -> None:
     """However far tf.data has read ahead. Behind the last one, the next pass begins."""
-    passes = whole(numbers, 2)
+    passes = uninterrupted(numbers, 2)
     for taken in (1, 7, len(passes[0])):
         with pydp2.tf.loader(FILES, numbers, **OPTIONS) as data:
             made = data.dataset()
@@ -399,7 +399,7 @@ def test_ranks_that_nobody_has_started_need_a_service(numbers: str, monkeypatch:
     with pytest.raises(OptionError, match=r"1 of 2 ranks run on this machine.*pydp2 serve"):
         pydp2.tf.loader(FILES, numbers, **OPTIONS)
     with pydp2.tf.loader(FILES, numbers, world_size=1, **OPTIONS) as data:
-        assert sum(1 for _ in data) == len(whole(numbers, 1)[0])
+        assert sum(1 for _ in data) == len(uninterrupted(numbers, 1)[0])
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_two_processes_of_a_framework_share_one_service(numbers: str, tmp_path: 
     for process, (out, errors) in zip(running, ended, strict=True):
         assert process.returncode == 0, out + errors
     of_rank = [json.loads(out.splitlines()[-1]) for out, _ in ended]
-    for first, second, expected in zip(*of_rank, whole(numbers, 2), strict=True):
+    for first, second, expected in zip(*of_rank, uninterrupted(numbers, 2), strict=True):
         assert len(first) == len(second), "all take equally many steps"
         found = [batch for step in zip(first, second, strict=True) for batch in step]
         assert found[: len(expected) - 1] == expected[:-1]
@@ -559,6 +559,6 @@ def test_each_epoch_of_keras_is_a_pass_and_its_states_are_those_of_its_steps(bac
 
 def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
     """Bit by bit, and the optimizer and the place in the data too."""
-    whole, killed, kills = whole_and_killed("train_digits_tf.py", tmp_path, seed=3, every=12)
+    uninterrupted, killed, kills = whole_and_killed("train_digits_tf.py", tmp_path, seed=3, every=12)
     assert kills >= 2
-    assert arrays_of(killed) == arrays_of(whole)
+    assert arrays_of(killed) == arrays_of(uninterrupted)

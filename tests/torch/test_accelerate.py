@@ -52,11 +52,11 @@ def accelerated(made: Any, folder: Path, *, stop: int = -1, resume: bool = False
 def test_a_state_of_accelerate_has_the_place_in_the_data(
     passes: list[list[str]], model: Callable[[], Any], tmp_path: Path, stop: int
 ) -> None:
-    whole, rest = model(), model()
-    assert accelerated(whole, tmp_path) == passes[0] + passes[1]
+    uninterrupted, rest = model(), model()
+    assert accelerated(uninterrupted, tmp_path) == passes[0] + passes[1]
     accelerated(model(), tmp_path, stop=stop)
     assert accelerated(rest, tmp_path, resume=True) == (passes[0] + passes[1])[stop:]
-    assert torch.equal(whole.weight, rest.weight)
+    assert torch.equal(uninterrupted.weight, rest.weight)
 
 
 class Steps:
@@ -110,12 +110,12 @@ def test_the_trainer_of_transformers_goes_on_from_a_checkpoint(
             trainer.train(resume_from_checkpoint=resume and str(resume))
         return trainer.model
 
-    whole, expected = run(), passes[0] + passes[1] + ([] if is_counted else passes[2][:3])
-    assert whole.seen == expected
+    uninterrupted, expected = run(), passes[0] + passes[1] + ([] if is_counted else passes[2][:3])
+    assert uninterrupted.seen == expected
     stops = (7, 15, 16) if is_counted else (7, 15, 16, 30, 31)
     for done in stops:
         (tmp_path / f"run/checkpoint-{done}").rename(tmp_path / f"kept-{done}")
     for done in stops:
         rest = run(tmp_path / f"kept-{done}")
         assert rest.seen == expected[done:]
-        assert torch.equal(rest.layer.weight, whole.layer.weight)
+        assert torch.equal(rest.layer.weight, uninterrupted.layer.weight)

@@ -64,16 +64,16 @@ def test_a_run_that_goes_on_from_any_step_ends_with_the_same_weights(
     """Also from the last step of an epoch, whether or not the samples were counted before."""
     caches = ({} if known else {"cache_dir": tmp_path / f"cache-{run}"} for run in range(9))
     expected = [(epoch, step) for epoch in range(2) for step in passes[epoch]]
-    whole = Classifier(model())
+    uninterrupted = Classifier(model())
     with pydp2.torch.loader(*TRAIN, **DIGITS, **next(caches), reads_ahead=1) as data:
-        fit(whole, data, tmp_path / "all", max_epochs=2)
-    assert whole.seen == expected
+        fit(uninterrupted, data, tmp_path / "all", max_epochs=2)
+    assert uninterrupted.seen == expected
     for done in (7, 14, 15, 16, 29):
         made = Classifier(model())
         with pydp2.torch.loader(*TRAIN, **DIGITS, **next(caches), reads_ahead=1) as data:
             fit(made, data, tmp_path / "rest", start=str(tmp_path / f"all/step={done}.ckpt"), max_epochs=2)
         assert made.seen == expected[done:], done
-        assert torch.equal(made.layer.weight, whole.layer.weight)
+        assert torch.equal(made.layer.weight, uninterrupted.layer.weight)
 
 
 def test_the_sanity_check_and_limits_lose_no_pass(
@@ -88,6 +88,6 @@ def test_the_sanity_check_and_limits_lose_no_pass(
     assert [step for _, step in made.seen] == (passes[0] + passes[1])[:20]
     with pydp2.load("test.list", TRAIN[1], **DIGITS, shuffle=False) as client:
         length = sum(1 for _ in client)
-    sanity, whole = made.validated[:2], made.validated[2:]
-    assert len(whole) == length, "one validation, of all of it"
-    assert whole[:2] == sanity
+    sanity, uninterrupted = made.validated[:2], made.validated[2:]
+    assert len(uninterrupted) == length, "one validation, of all of it"
+    assert uninterrupted[:2] == sanity

@@ -98,11 +98,11 @@ def arrays_of(tensor: Any) -> list[Any]:
 
 
 @given(batches(), st.lists(st.integers(0, 4), max_size=3), st.sampled_from([torch.int64, torch.int32]))
-def test_batches_that_came_together_have_tensors_of_their_own(whole: Batch, cuts: list[int], kind: Any) -> None:
-    wide = any(each.dim > 2**31 and each.type != DataType.Dense for each in whole.slots.types)
-    converter = TensorConverter(whole.slots, index_dtype=torch.int64 if wide else kind)
-    edges = sorted({0, len(whole), *(min(each, len(whole)) for each in cuts)})
-    parts = [whole._columns.slice(lo, hi) for lo, hi in pairwise(edges)] or [whole._columns]
+def test_batches_that_came_together_have_tensors_of_their_own(uninterrupted: Batch, cuts: list[int], kind: Any) -> None:
+    wide = any(each.dim > 2**31 and each.type != DataType.Dense for each in uninterrupted.slots.types)
+    converter = TensorConverter(uninterrupted.slots, index_dtype=torch.int64 if wide else kind)
+    edges = sorted({0, len(uninterrupted), *(min(each, len(uninterrupted)) for each in cuts)})
+    parts = [uninterrupted._columns.slice(lo, hi) for lo, hi in pairwise(edges)] or [uninterrupted._columns]
     several = [Batch(each, pass_id=0, index=0, size=each.rows) for each in parts]
     seen: list[Any] = []
     for batch in several:

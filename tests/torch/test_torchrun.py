@@ -85,15 +85,17 @@ def run_ranks(kind: str, folder: Path, stop: int = -1) -> list[Any]:
 def test_two_ranks_share_each_pass_and_go_on_from_a_distributed_checkpoint(
     passes: list[list[str]], tmp_path: Path, kind: str, stop: int
 ) -> None:
-    whole = run_ranks(kind, tmp_path / "all")
-    full = sorted(step[2] for seen, _ in whole for step in seen if not step[1])
+    uninterrupted = run_ranks(kind, tmp_path / "all")
+    full = sorted(step[2] for seen, _ in uninterrupted for step in seen if not step[1])
     assert full == sorted(passes[0][:-1] + passes[1][:-1]), "each batch once; the last of a pass is padded here"
-    assert len(whole[0][0]) == len(whole[1][0]) == 2 * -(-len(passes[0]) // 2), "equally many, the last ones padded"
-    assert whole[0][1] == whole[1][1]
+    assert len(uninterrupted[0][0]) == len(uninterrupted[1][0]) == 2 * -(-len(passes[0]) // 2), (
+        "equally many, the last ones padded"
+    )
+    assert uninterrupted[0][1] == uninterrupted[1][1]
     run_ranks(kind, tmp_path / "rest", stop)
     rest = run_ranks(kind, tmp_path / "rest")
-    assert [each[0] for each in rest] == [each[0][stop:] for each in whole]
-    assert [each[1] for each in rest] == [each[1] for each in whole]
+    assert [each[0] for each in rest] == [each[0][stop:] for each in uninterrupted]
+    assert [each[1] for each in rest] == [each[1] for each in uninterrupted]
 
 
 @pytest.mark.slow
@@ -107,6 +109,6 @@ def test_the_example_in_two_ranks_that_is_killed_ends_with_the_weights_of_one_th
             done = torchrun(str(tmp_path / "killed.py"), *words, "--passes", "2", "--every", "7")
             assert (done.returncode == 0) == (where == "never"), done.stdout + done.stderr
         ends.append(torch.load(tmp_path / folder / "run", weights_only=True))
-    whole, rest = ends
-    assert rest["data"] == whole["data"]
-    assert all(torch.equal(rest["model"][name], value) for name, value in whole["model"].items())
+    uninterrupted, rest = ends
+    assert rest["data"] == uninterrupted["data"]
+    assert all(torch.equal(rest["model"][name], value) for name, value in uninterrupted["model"].items())

@@ -363,60 +363,60 @@ def handed_over(address: str) -> SentFd:
 
 
 def test_a_descriptor_is_taken_once_by_its_name(tmp_path: Path) -> None:
-    desk = FdReceiver(f"ipc://{tmp_path}/s")
+    receiver = FdReceiver(f"ipc://{tmp_path}/s")
     handed = handed_over(f"ipc://{tmp_path}/s")
-    found = desk.claim(handed.token)
+    found = receiver.claim(handed.token)
     assert found is not None
-    assert desk.claim(handed.token) is None, "once"
+    assert receiver.claim(handed.token) is None, "once"
     os.close(found)
     handed.connection.close()
-    desk.close()
+    receiver.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_handed_over_by_who_has_died_is_closed(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
-    desk = FdReceiver(address)
+    receiver = FdReceiver(address)
     before = descriptors()
     for _ in range(3):
         for _ in range(60):
             handed_over(address).connection.close()  # as the kernel does for a process that is killed
-        assert desk.claim(bytes(16)) is None
+        assert receiver.claim(bytes(16)) is None
         assert descriptors() == before
-    desk.close()
+    receiver.close()
 
 
 def test_who_lives_is_not_thrown_out_by_those_who_died(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
-    desk = FdReceiver(address)
+    receiver = FdReceiver(address)
     living = handed_over(address)
-    assert desk.claim(bytes(16)) is None
+    assert receiver.claim(bytes(16)) is None
     for _ in range(3):
         for _ in range(60):
             handed_over(address).connection.close()
-        assert desk.claim(bytes(16)) is None
-    found = desk.claim(living.token)
+        assert receiver.claim(bytes(16)) is None
+    found = receiver.claim(living.token)
     assert found is not None
     os.close(found)
     living.connection.close()
-    desk.close()
+    receiver.close()
 
 
 def test_many_who_live_and_name_nothing_are_bounded(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
-    desk = FdReceiver(address)
+    receiver = FdReceiver(address)
     before = descriptors()
     living = []
     for _ in range(100):
         living.append(handed_over(address))
-        assert desk.claim(bytes(16)) is None
+        assert receiver.claim(bytes(16)) is None
     assert descriptors() - before - len(living) <= 2 * 64
-    found = desk.claim(living[0].token)
+    found = receiver.claim(living[0].token)
     assert found is not None, "the first ones keep their place"
     os.close(found)
     for each in living:
         each.connection.close()
-    desk.close()
+    receiver.close()
 
 
 def test_memory_that_is_lent_by_who_is_gone_is_not_kept(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
@@ -496,17 +496,17 @@ def test_over_tcp_nothing_shows_progress(opened: Callable[[str], Sharing]) -> No
 
 def test_who_hands_over_nothing_takes_no_place_and_few_descriptors(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
-    desk = FdReceiver(address)
+    receiver = FdReceiver(address)
     before = descriptors()
     silent = []
     for _ in range(100):
         silent.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         silent[-1].connect(f"{tmp_path}/s.fd")
     handed = handed_over(address)
-    found = desk.claim(handed.token)
+    found = receiver.claim(handed.token)
     assert found is not None
     assert descriptors() - before - len(silent) - 2 <= 8
     os.close(found)
     for each in (*silent, handed.connection):
         each.close()
-    desk.close()
+    receiver.close()

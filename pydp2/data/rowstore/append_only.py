@@ -53,13 +53,13 @@ class AppendOnlyStore(LocalRows):
         views = []
         for slot, arrays in enumerate(columns.arrays):
             where = [slice(at, end)]
-            for mine, edges in zip(self._offsets[slot], columns.row_offsets(slot), strict=True):
-                begin = int(mine[at])
-                np.add(edges[1:], begin, out=mine[at + 1 : end + 1])
+            for own, edges in zip(self._offsets[slot], columns.row_offsets(slot), strict=True):
+                begin = int(own[at])
+                np.add(edges[1:], begin, out=own[at + 1 : end + 1])
                 where.append(slice(begin, begin + int(edges[-1])))
-            found = [mine[where[min(i, len(where) - 1)]] for i, mine in enumerate(self._arrays[slot])]
-            for mine, theirs in zip(found, arrays, strict=True):
-                self._pages.copy(theirs, mine)
+            found = [own[where[min(i, len(where) - 1)]] for i, own in enumerate(self._arrays[slot])]
+            for own, added in zip(found, arrays, strict=True):
+                self._pages.copy(added, own)
             views.append(found)
         self.sample_indices[at:end] = sample_indices
         self.sizes[at:end] = sizes
@@ -69,16 +69,16 @@ class AppendOnlyStore(LocalRows):
 
     def holds(self, rows: Any) -> bool:
         """Return True if the rows of the columns ``rows`` lie here. Without rows it does not matter."""
-        mine, theirs = self._arrays[0][0], rows.arrays[0][0]
-        return bool(0 <= theirs.ctypes.data - mine.ctypes.data < self.row_count * mine.strides[0])
+        own, added = self._arrays[0][0], rows.arrays[0][0]
+        return bool(0 <= added.ctypes.data - own.ctypes.data < self.row_count * own.strides[0])
 
     def append(self, columns: Columns) -> Ints:
         """Return the numbers that the rows of ``columns`` have here, ``(rows,)``. The columns are those that
         :meth:`add` returned, or a slice of them. Raises ValueError for columns that lie elsewhere."""
         if not columns.rows:
             return np.empty(0, np.int64)
-        mine, theirs = self._arrays[0][0], columns.arrays[0][0]
-        first, rest = divmod(theirs.ctypes.data - mine.ctypes.data, mine.strides[0])
+        own, added = self._arrays[0][0], columns.arrays[0][0]
+        first, rest = divmod(added.ctypes.data - own.ctypes.data, own.strides[0])
         if rest or not 0 <= first <= self.row_count - columns.rows:
             raise ValueError("these columns are not in the append-only store")
         return np.arange(first, first + columns.rows)

@@ -42,8 +42,8 @@ class CellRegion:
 
     def put(self, cells: Ints, columns: Columns) -> None:
         """Copy the rows of ``columns`` to ``cells``. Raises IndexError for cells that are not there."""
-        for mine, theirs in zip(self._arrays, columns.arrays, strict=True):
-            mine[cells] = theirs[0]
+        for own, added in zip(self._arrays, columns.arrays, strict=True):
+            own[cells] = added[0]
 
 
 class CellStore(SharedHeap):
@@ -110,8 +110,8 @@ class CellStore(SharedHeap):
         if isinstance(columns, CellRows):
             return columns.claim()
         cells = self._new_rows(columns.rows)
-        for mine, theirs in zip(self._fixed, columns.arrays, strict=True):
-            self._copier.put(theirs[0], mine, cells)
+        for own, added in zip(self._fixed, columns.arrays, strict=True):
+            self._copier.put(added[0], own, cells)
         self._ids.live[cells] = True
         return cells
 

@@ -146,8 +146,8 @@ class Arena:
                 self._grow(live, need)
 
     def _fill(self, rows: Ints, starts: Ints, counts: Ints, arrays: Sequence[Array]) -> None:
-        for mine, theirs in zip(self.arrays, arrays, strict=True):
-            scatter(theirs, starts, counts, mine)
+        for own, added in zip(self.arrays, arrays, strict=True):
+            scatter(added, starts, counts, own)
         self.starts[rows], self.counts[rows] = starts, counts
         self.live_entries += int(counts.sum())
         self._high_water = max(self._high_water, self._stretches.end)
@@ -307,8 +307,8 @@ class HeapStore(LocalRows):
             if not depth:
                 continue
             for level, (arena, edges) in enumerate(zip(self._arenas[slot], columns.row_offsets(slot), strict=True), 1):
-                theirs = arrays[level:] if level == depth else arrays[level : level + 1]
-                arena.append(rows, edges, theirs, live)
+                added = arrays[level:] if level == depth else arrays[level : level + 1]
+                arena.append(rows, edges, added, live)
         return rows
 
     def _new_rows(self, count: int) -> Ints:

@@ -97,19 +97,19 @@ class OtherProcess:
 
 
 def _fork_supervisor(page: StatusPage, prepare: PrepareWorker, *, once: bool, first: int) -> AdoptedSupervisor:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     flush_output()
     pid = os.fork()
     if pid == 0:
-        ours.close()
+        parent_end.close()
         try:
-            Supervisor(theirs, page, prepare, once=once, first=first).run()
+            Supervisor(child_end, page, prepare, once=once, first=first).run()
         except BaseException:  # its traceback helps; falling through into the parent's code would not
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(0)
-    theirs.close()
-    return AdoptedSupervisor(ours, page, _Child(pid))
+    child_end.close()
+    return AdoptedSupervisor(parent_end, page, _Child(pid))
 
 
 class LocalEngine:
@@ -221,10 +221,10 @@ class LocalEngine:
         """Return what the supervisor sent, with its descriptors. Raises OSError: with EMFILE no descriptor is left for
         one of them, and all of it is still there."""
         peek = socket.MSG_PEEK if sys.platform == "linux" else 0  # elsewhere peeking makes no descriptors
-        data, told, flags, _ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(16 * _INT), peek)
+        data, ancillary, flags, _ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(16 * _INT), peek)
         descriptors = [
             number
-            for level, kind, given in told
+            for level, kind, given in ancillary
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
             for number in memoryview(given[: len(given) // _INT * _INT]).cast("i")
         ]

@@ -168,30 +168,30 @@ class Supervisor:
     # -- the zygote ----------------------------------------------------------------------------------------------
     def _make_zygote(self, worker: int) -> None:
         output, their_output = os.pipe()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own_end, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
 
             def life() -> None:
-                ours.close()
+                own_end.close()
                 os.close(output)
                 leave_supervisor(self._pid, "pydp2-zygote", their_output)
                 os.close(their_output)
                 self._close_ends()
-                with theirs:
-                    run_zygote(theirs, self._pid, self._page, self._prepare)
+                with zygote_end:
+                    run_zygote(zygote_end, self._pid, self._page, self._prepare)
 
             run_child(life)
-        theirs.close()
+        zygote_end.close()
         os.close(their_output)
         if self._first >= 0:
             os.close(self._first)
             self._first = -1
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # both sides set it: neither may come too late
-        ours.setblocking(False)
-        self._zygote = _Zygote(pid, ours, worker)
-        self._poll.register(ours, select.POLLIN)
+        own_end.setblocking(False)
+        self._zygote = _Zygote(pid, own_end, worker)
+        self._poll.register(own_end, select.POLLIN)
         self._tell(f"zygote {worker} {pid}", [output])
         os.close(output)
 
@@ -199,14 +199,14 @@ class Supervisor:
         """Have the next waiting worker forked from the zygote, or make the zygote that worker. Return False
         if the zygote is gone."""
         worker, status_row = self._waiting[0]
-        output, theirs = os.pipe()
+        output, zygote_end = os.pipe()
         try:
-            socket.send_fds(zygote.channel, [f"{worker} {status_row}".encode()], [theirs])
+            socket.send_fds(zygote.channel, [f"{worker} {status_row}".encode()], [zygote_end])
         except OSError:  # its exit will be reported
             os.close(output)
             return False
         finally:
-            os.close(theirs)
+            os.close(zygote_end)
         self._waiting.popleft()
         zygote.served = True
         self._under_way = (worker, status_row, output)

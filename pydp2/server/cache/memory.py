@@ -152,20 +152,22 @@ class MemoryCache(Generic[S]):
             return
         partial = self._partial.setdefault(file, _PartialFile())
         gaps: list[DroppedSample] = [(y, slot, reason) for y, slot, reason in dropped]
-        kept = samples
+        new_samples = samples
         if partial.until > partial.confirmed and self.row_store is not None:
-            kept, gaps = _pass_over_known(partial, samples, gaps, self.row_store)
-            if kept is None and not gaps:
+            new_samples, gaps = _pass_over_known(partial, samples, gaps, self.row_store)
+            if new_samples is None and not gaps:
                 return
         size = _DROPPED_BYTES * len(gaps)
-        if kept is not None:
-            size += int(kept.sizes[kept.lo : kept.hi].sum()) + ROW_OVERHEAD * (kept.hi - kept.lo)
+        if new_samples is not None:
+            size += int(new_samples.sizes[new_samples.lo : new_samples.hi].sum()) + ROW_OVERHEAD * (
+                new_samples.hi - new_samples.lo
+            )
         if self.bytes + size > self.limit:
-            self._become_full(file, kept, gaps)
+            self._become_full(file, new_samples, gaps)
             return
-        if self.row_store is not None and kept is not None:
-            partial.row_ranges.append(_move_to_store(kept, self.row_store))
-        partial.add(kept, gaps)
+        if self.row_store is not None and new_samples is not None:
+            partial.row_ranges.append(_move_to_store(new_samples, self.row_store))
+        partial.add(new_samples, gaps)
         partial.nbytes += size
         self.bytes += size
 

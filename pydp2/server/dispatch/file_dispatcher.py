@@ -182,14 +182,14 @@ class FileDispatcher:
         ledger, losses = self.ledgers[file], self.losses
         if ledger.dropped:
             self._merge_moved(ledger)
-        front = ledger.next_run()
-        if front is END and not losses.error and ledger.meet_end():
+        run = ledger.next_run()
+        if run is END and not losses.error and ledger.meet_end():
             self._actions += losses.end(file, ledger.committed, ledger.early_end)
         if losses.error:
             return FileFailure(losses.error)
-        if ledger.dropped and isinstance(front, SampleRun):
-            front.hi = front.lo + losses.allowed_samples(ledger.dropped, front.sample_indices[front.lo : front.hi])
-        return WAIT if front is None else front
+        if ledger.dropped and isinstance(run, SampleRun):
+            run.hi = run.lo + losses.allowed_samples(ledger.dropped, run.sample_indices[run.lo : run.hi])
+        return WAIT if run is None else run
 
     def plain_run(self, file: int) -> SampleRun | None:
         """Return what comes next in ``file`` if it is samples of weight 1, and nothing was dropped there."""

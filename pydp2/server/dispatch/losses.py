@@ -38,7 +38,7 @@ _TOLD = 4000  # of what a quarantine says
 class Losses:
     """Losses of one pass. ``budget``: the number that is allowed (int), or the share of all samples (float); None: any.
 
-    ``early_ends``: files that are known to end early, of a pass that is taken up in its middle, at the point ``saved``;
+    ``early_ends``: files that are known to end early, of a pass that is taken up in its middle, at the point ``point``;
     ``order``: in which it wants files.
     """
 
@@ -48,7 +48,7 @@ class Losses:
         label: Callable[[int], str],
         budget: float | None,
         early_ends: EarlyEnds,
-        saved: SnapshotPoint | None,
+        point: SnapshotPoint | None,
         order: npt.NDArray[np.int64],
     ) -> None:
         self._pass_id = pass_id
@@ -56,11 +56,11 @@ class Losses:
         self._budget = budget
         self.early_ends: dict[int, tuple[int, str]] = dict(early_ends)
         """Files that end early, and why: (sample index, reason). What no data explains."""
-        self.met: list[list[Any]] = [] if saved is None else _met_before(early_ends, saved, order)
+        self.met: list[list[Any]] = [] if point is None else _met_before(early_ends, point, order)
         """Those whose end the merge has met, in that order: ``[file, sample index, reason]``. A pass that is taken up
         may know of others that come later."""
-        self.dropped = 0 if saved is None else saved.dropped
-        self.taken = 0 if saved is None else saved.merged
+        self.dropped = 0 if point is None else point.dropped
+        self.taken = 0 if point is None else point.merged
         """Good samples that the merge has taken."""
         self._changed: set[int] = set()
         self.error: Error | None = None
@@ -140,10 +140,10 @@ class Losses:
             )
 
 
-def _met_before(early_ends: EarlyEnds, saved: SnapshotPoint, order: npt.NDArray[np.int64]) -> list[list[Any]]:
-    """Return those of ``early_ends`` that the merge had met at the point ``saved``."""
-    in_cycle = {cycle_file.file for cycle_file in saved.cycle}
-    merged = order[: saved.next_file]
+def _met_before(early_ends: EarlyEnds, point: SnapshotPoint, order: npt.NDArray[np.int64]) -> list[list[Any]]:
+    """Return those of ``early_ends`` that the merge had met at the point ``point``."""
+    in_cycle = {cycle_file.file for cycle_file in point.cycle}
+    merged = order[: point.next_file]
     over = set(merged[np.isin(merged, [*early_ends])].tolist()) - in_cycle
     return to_list({file: early_end for file, early_end in early_ends.items() if file in over})
 

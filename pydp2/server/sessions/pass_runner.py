@@ -89,14 +89,14 @@ class PassRunner:
     def begin(self, start: StreamState, world: int = 1) -> FileDispatcher:
         """Begin a pass at ``start`` for ``world`` ranks and return what is read for it. Raises OptionError when the
         point of ``start`` is no point of this pass."""
-        pass_id, saved, early_ends = start.pass_id, start.point, start.early_ends
+        pass_id, point, early_ends = start.pass_id, start.point, start.early_ends
         self.leave()
         self.padding = PaddingStats()
         self._skip_to = start.batch
         self._acknowledged_ahead = frozenset(start.acknowledged_ahead)
         self._world = world
         self._end, self._early_ends = None, {}
-        self._is_compared = saved is None and not start.checksums.size
+        self._is_compared = point is None and not start.checksums.size
         job, provider = self.plan, self.schema
         self.pass_id = pass_id
         self.samples = self.batches = self.dropped = 0
@@ -122,15 +122,15 @@ class PassRunner:
         order = files_in_order(plan)
         if self._counting == "missing" and self._context.counts is not None:
             order = self._context.counts.uncounted()
-        if saved is not None:
-            saved.validate(order, plan.cycle_length)
+        if point is not None:
+            point.validate(order, plan.cycle_length)
         cycle = CycleReading(
             length=min(plan.cycle_length, max(1, self._files)),
             share=partial(block_length, plan) if plan.shuffle and not plan.relaxed else _equal_share,
-            ramp=_ramp(plan, order[: plan.cycle_length].tolist()) if saved is None else {},
+            ramp=_ramp(plan, order[: plan.cycle_length].tolist()) if point is None else {},
         )
         self.dispatcher = FileDispatcher(
-            self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=saved, early_ends=early_ends,
+            self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=point, early_ends=early_ends,
             checksums=None if plan.relaxed or self._counting else start.checksums,
         )  # fmt: skip
         self._begin_batches(plan, order, start)
@@ -140,7 +140,7 @@ class PassRunner:
     def _begin_batches(self, plan: PassPlan, order: npt.NDArray[np.int64], start: StreamState) -> None:
         """Make what cuts the batches of the pass of ``plan``, and the store of their rows."""
         assert self.dispatcher is not None
-        saved = start.point
+        point = start.point
         from_start = self._is_compared and not start.early_ends
         there = cached_rows(plan, self._cache) if from_start and not self._counting else None
         if self._counting:
@@ -148,11 +148,11 @@ class PassRunner:
             self._batcher = CountingBatcher(plan, self.dispatcher, self._store, order)
         elif there is None:
             self._store = self._new_store(plan)
-            self._batcher = make_batcher(plan, self.dispatcher, self._store, order, saved)
+            self._batcher = make_batcher(plan, self.dispatcher, self._store, order, point)
         else:
             self._store, listing = there
             if listing is None:
-                self._batcher = make_batcher(plan, self.dispatcher, self._store, order, saved)
+                self._batcher = make_batcher(plan, self.dispatcher, self._store, order, point)
             else:
                 self.dispatcher.losses.taken = len(listing.row_ids)  # there is nothing that it would read
                 self._batcher = CachedPassBatcher(plan, self.dispatcher, listing)

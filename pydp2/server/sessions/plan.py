@@ -116,19 +116,19 @@ def small_pool_warning(buckets: BucketPlan | None, pool_size: int, batch_size: i
     )
 
 
-def begin_buckets(buckets: BucketPlan | None, saved: Mapping[str, Any], ranks: int) -> BucketPlan | None:
-    """Return the buckets that a pass for so many ``ranks`` begins with. ``saved``: what is known of an earlier pass, or
+def begin_buckets(buckets: BucketPlan | None, point: Mapping[str, Any], ranks: int) -> BucketPlan | None:
+    """Return the buckets that a pass for so many ``ranks`` begins with. ``point``: what is known of an earlier pass, or
     of this one.
 
     Raises StateMismatch for bounds and groups that cannot be, or that do not suit the ranks.
     """
     if buckets is None:
         return None
-    bounds, group = buckets.bounds, saved.get("group", ranks)
+    bounds, group = buckets.bounds, point.get("group", ranks)
     try:
-        if "bounds" in saved and list(saved["bounds"]):
-            bounds = bucket_bounds("bounds", saved["bounds"])
-        elif "bounds" in saved:
+        if "bounds" in point and list(point["bounds"]):
+            bounds = bucket_bounds("bounds", point["bounds"])
+        elif "bounds" in point:
             bounds = ()
         if (buckets.bounds or bounds) != bounds or len(bounds or ()) >= buckets.max_buckets:
             raise ValueError("bounds that differ from bucket_bounds")
