@@ -18,7 +18,7 @@ from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch, Csr, Ragged, row_splits
 from pydp2.data.columns.columns import Array, aligned
 from pydp2.data.schema.input_types import DataType, InputType, SequenceType, Slots
-from pydp2.errors import ClientUseError, OptionError
+from pydp2.errors import OptionError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
 from pydp2.frameworks.shared_service import LOADER_OPTIONS, Ranks, chosen_ranks, open_loader
@@ -26,6 +26,7 @@ from pydp2.frameworks.slot_visitor import PLAIN_TYPES, SlotVisitor, pads_of_all
 from pydp2.frameworks.sparse_rows import sorted_rows
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
+from pydp2.system.single_pass import taken_over
 
 try:
     import tensorflow as tf
@@ -286,7 +287,7 @@ class _Passes:
     def following(self, number: Any) -> list[Any]:
         """Return True and the arrays of the next batch of pass ``number``, or False and empty ones at its end."""
         if number != self._number:
-            raise ClientUseError("a newer iteration over this dataset has taken over its pass; continue that one")
+            raise taken_over("dataset")
         if self._running is None:
             return [np.False_, *self._end]
         try:

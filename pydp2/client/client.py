@@ -32,9 +32,10 @@ from pydp2.data.columns.batch import Batch
 from pydp2.data.rowstore.ids import StaleRows
 from pydp2.data.schema.input_types import Slots
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import ClientUseError, Error, OutOfMemory, ProtocolError, RemoteProtocolError
+from pydp2.errors import Error, OutOfMemory, ProtocolError, RemoteProtocolError
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
+from pydp2.system.single_pass import taken_over
 from pydp2.system.stdlib import time
 
 _COUNTS_SECONDS = 5.0  # for which the length is waited for, as long as the service looks for counts on its disk
@@ -151,7 +152,7 @@ class Client(Stream):
         session, run, next_batch = self._session, self._run, self._next_batch
         now = session.progress
         if now.loop is not loop:
-            raise ClientUseError("a newer loop over this client has taken over its pass; continue that loop")
+            raise taken_over("client")
         if now.state is LoopState.BETWEEN:
             return None, now  # the pass has ended
         session.progress = now._replace(state=LoopState.ENTERED)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pydp2.client.look_ahead import LookAhead
 from pydp2.client.progress import Progress
 from pydp2.errors import ClientUseError
+from pydp2.system import single_pass
 from pydp2.system.stdlib import time
 
 CLOSE_SECONDS = 5.0
@@ -24,15 +25,6 @@ CLOSE_SECONDS = 5.0
 _RECLAIM_SECONDS = 10.0  # seconds that a call waits for what was begun for it
 _POLL_SECONDS = 0.005  # seconds between two checks whether a thread has come out
 _Result = TypeVar("_Result")
-_forks = 0  # forks that led to this process; os.getpid() is a system call, too much for each batch
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
 
 
 class ClientGuard:
@@ -40,7 +32,7 @@ class ClientGuard:
 
     def __init__(self, progress: Progress) -> None:
         self.pid = os.getpid()
-        self._forks = _forks
+        self._forks = single_pass.forks
         self.progress = progress
         self.current_call: dict[int, list[int]] = {}
         """Under 0 the token of the call that is inside: a list with the number of its thread."""
@@ -73,7 +65,7 @@ class ClientGuard:
                 del self.current_call[0]
 
     def _enter(self, token: list[int], patience: float) -> None:
-        if self._forks != _forks:
+        if self._forks != single_pass.forks:
             self.check_process()
         if self.current_call.setdefault(0, token) is not token:
             raise ClientUseError(
@@ -91,7 +83,7 @@ class ClientGuard:
     @property
     def in_own_process(self) -> bool:
         """True if this process made the client, and is no fork of that."""
-        return self._forks == _forks
+        return self._forks == single_pass.forks
 
     def check_process(self) -> None:
         """Raise ClientUseError in a fork of the process that made the client."""

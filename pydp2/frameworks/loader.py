@@ -38,6 +38,7 @@ from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, StateMismatch
 from pydp2.frameworks.shared_service import SharedService, leave
+from pydp2.system.single_pass import taken_over
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -417,10 +418,7 @@ class Loop(Iterator[V]):
         if self.batches is None:
             self.batches = loader._begin(self)
         elif loader._loop() is not self:
-            raise ClientUseError(
-                "a newer loop over this loader has left the pass of this one; go through one loop at a time, and give "
-                "each of two a loader of its own"
-            )
+            raise taken_over("loader")
         try:
             return loader._next(self, self.batches)
         except Exception:

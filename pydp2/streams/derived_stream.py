@@ -23,6 +23,7 @@ from pydp2.errors import BadSample, ClientUseError, Error, OptionError, StateMis
 from pydp2.order.stream_state import StreamPosition
 from pydp2.protocol.stream_identity import check_int, damaged
 from pydp2.streams.cursor import Cursor, Place
+from pydp2.system.single_pass import taken_over
 
 Cut = tuple[Batch | None, Any]
 """A batch, None at the end of the pass, and the position behind it."""
@@ -185,7 +186,7 @@ class DerivedStream(Stream):
         session = self._session
         now = session.progress
         if now.loop is not loop:
-            raise ClientUseError("a newer loop over this stream has taken over its pass; continue that loop")
+            raise taken_over("stream")
         if now.state is LoopState.BETWEEN:
             return None, now
         session.progress = now._replace(state=LoopState.ENTERED)
