@@ -1,0 +1,134 @@
+"""Define the messages between a worker and the server, or the agent of its host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydp2.protocol.messages.base import Message, Plain, Word
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Message):
+    """Worker: it runs."""
+
+    version: int
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declared(Message):
+    """Worker: provider imported, hook run; ``schema`` is what it declares.
+
+    ``source_fingerprint``: that of the module that it is in; ``warnings``: warnings on the way, as texts;
+    ``modules``: a fingerprint of each module below the working directory that was imported, by the path of its file.
+    """
+
+    schema: Plain
+    source_fingerprint: str
+    warnings: list[Any]
+    modules: Plain = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken(Message):
+    """Worker: the provider cannot be had, its hook failed, or there is no memory to go on. The worker ends after it."""
+
+    error: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class BeginDispatch(Message):
+    """Server: dispatch number ``dispatch_id`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``. There may
+    be several at a time, one for each job that is in a pass. ``rows_stay``: rows may stay on the host."""
+
+    dispatch_id: int
+    pass_id: int
+    seed: Word
+    rows_stay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Message):
+    """Server: run files for ``dispatch_id``. Items are :class:`FileAssignment` as lists, frames sample indices,
+    int64."""
+
+    has_body: ClassVar[bool] = True
+    dispatch_id: int
+    items: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant(Message):
+    """Server: new limits. Items are ``[attempt, limit, pause, bound]``; attempts are numbered through all
+    dispatches."""
+
+    items: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Want(Message):
+    """Server: a merge waits for the file of ``attempt``: send the samples of it that are there, and if it is running,
+    as soon as it has come to sample index ``until_index``; of a file that is run by turns, as soon as there are as many
+    samples of all files as it lacks to ``until_index``."""
+
+    attempt: int
+    until_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantCells(Message):
+    """Server: rows may be put in these cells. One frame, the number of each, int64."""
+
+    has_body: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class EndDispatch(Message):
+    """Server: the pass of ``dispatch_id`` is over or was left; drop its generators."""
+
+    dispatch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retire(Message):
+    """Agent of a host that leaves, as the server of its workers: begin no more files, return those not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnFiles(Message):
+    """Worker that retires: it has not begun these attempts, and will not."""
+
+    attempts: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Quit(Message):
+    """Server: end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(Message):
+    """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists, of any dispatches; their rows lie in the
+    frames, one after another. ``in_cells``: in place of their columns, one frame with the cell of each, int64.
+    ``on_host``: in place of their columns, two frames, int64: the handle of each row in the row server of the host, and
+    its bytes.
+
+    ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample held back that costs ``need`` (0:
+    it reached its pause). ``busy_us``: time spent on samples so far, ``idle_us``: time without anything to do, in us.
+    """
+
+    has_body: ClassVar[bool] = True
+    rows: int
+    parts: list[Any]
+    blocked: list[Any]
+    busy_us: int
+    idle_us: int
+    in_cells: bool = False
+    on_host: bool = False
+
+    @property
+    def naming_frames(self) -> int:
+        """Number of frames that name the rows; 0: their columns come with the message."""
+        return 2 if self.on_host else int(self.in_cells)
