@@ -18,7 +18,8 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from pydp2.options.tables import Config, Option
+    from pydp2.options.tables import Option
+    from pydp2.options.toml_file import Config
 
 _METAVARS = {"int": "NUMBER", "float": "SECONDS", "tuple[str, ...]": "NAME,NAME", "str": "TEXT"}
 _METAVARS_BY_NAME = {
@@ -302,7 +303,7 @@ def _source_arguments(
 
 
 def _load_config(file: str | None, side: str) -> Config | None:
-    from pydp2.options.tables import load_config
+    from pydp2.options.toml_file import load_config
 
     return None if file is None else load_config(file, side)
 

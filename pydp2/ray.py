@@ -22,7 +22,9 @@ import pydp2
 from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.api.worker_host import check_codec
 from pydp2.errors import Error, HostRefused, OptionError, ServiceLost, ServiceUnreachable
-from pydp2.options.tables import SERVICE_OPTIONS, JobKeywords, ServiceKeywords, check_keywords, takes
+from pydp2.options.job_options import JobKeywords
+from pydp2.options.service_options import ServiceKeywords
+from pydp2.options.tables import SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers.address import address_of
 from pydp2.system.log_writer import write_stderr
 from pydp2.transport.key_files import ConnectionFile

@@ -12,7 +12,7 @@ from typing import Any
 from pydp2.api.rundir import RunDir
 from pydp2.client import Target
 from pydp2.errors import OptionError
-from pydp2.options.tables import ServiceOptions
+from pydp2.options.service_options import ServiceOptions
 from pydp2.options.values import folder_path
 from pydp2.transport.key_files import CONNECTION_VARIABLE, ROLES, ConnectionFile, own_pair
 from pydp2.transport.keys import KeyPair, new_key_pair

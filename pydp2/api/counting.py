@@ -15,11 +15,11 @@ from pydp2.client.connection import Connection, Target, ask_stats, connect_once,
 from pydp2.client.length import PassLength
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError, RemoteProtocolError, ServiceUnreachable, from_wire
+from pydp2.options.job_options import JobKeywords
+from pydp2.options.service_options import ServiceKeywords
 from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
-    JobKeywords,
-    ServiceKeywords,
     check_keywords,
     job_options,
     place_options,

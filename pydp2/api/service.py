@@ -32,15 +32,13 @@ from pydp2.host.worker import IN_WORKER
 from pydp2.host.worker.gil import require_gil
 from pydp2.options import timing
 from pydp2.options.file_list import FileList
+from pydp2.options.job_options import JobKeywords, JobOptions
+from pydp2.options.service_options import ServiceKeywords, ServiceOptions
 from pydp2.options.service_spec import ServiceSpec, receive_plain, send_spec
 from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
-    JobKeywords,
-    JobOptions,
     LoadKeywords,
-    ServiceKeywords,
-    ServiceOptions,
     check_keywords,
     job_options,
     place_options,

@@ -17,7 +17,7 @@ from pydp2.options.timing import DEFAULT_TIMING, Timing
 from pydp2.protocol.plain_records import from_dict
 
 if TYPE_CHECKING:  # a server and its workers need no options, which take time to import
-    from pydp2.options.tables import ServiceOptions
+    from pydp2.options.service_options import ServiceOptions
 
 _LENGTH = struct.Struct("<Q")
 _LIMIT = 1 << 32

@@ -22,7 +22,8 @@ from pydp2.data.columns.unbatch import unbatch
 from pydp2.data.schema.input_types import dense_vector_sequence
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio
-from pydp2.options.tables import JobChoices, job_options
+from pydp2.options.job_options import JobChoices
+from pydp2.options.tables import job_options
 from pydp2.providers import provider
 from pydp2.reader.contract import check_size
 from pydp2.reader.unpickled import plain

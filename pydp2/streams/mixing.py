@@ -25,10 +25,10 @@ from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.columns import Columns
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import OptionError, OptionTypeError, StateMismatch
+from pydp2.options.job_options import JobOptions
 from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
-    JobOptions,
     LoadKeywords,
     check_keywords,
     job_options,

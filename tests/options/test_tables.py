@@ -18,24 +18,21 @@ import pytest
 import pydp2
 import pydp2.ray as pydp2_ray
 from pydp2.errors import OptionError, OptionTypeError
+from pydp2.options.job_options import JobKeywords, JobOptions
+from pydp2.options.service_options import ServiceKeywords, ServiceOptions
 from pydp2.options.tables import (
     ELSEWHERE,
     JOB_OPTIONS,
     PROVIDER_OPTIONS,
     SERVICE_OPTIONS,
-    Config,
-    JobKeywords,
-    JobOptions,
-    ServiceKeywords,
-    ServiceOptions,
     check_keywords,
     check_options,
     job_options,
-    load_config,
     service_options,
     split_options,
     takes,
 )
+from pydp2.options.toml_file import Config, load_config
 from pydp2.options.values import bind_address, number_of_bytes
 from pydp2.protocol.messages import INT_LIMIT
 

@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, load_config
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS
+from pydp2.options.toml_file import load_config
 
 TWO_SIDED = ("digits", "nested", "sequence", "sparse")
 ONE_SIDED = ("mnist", "sentiment")

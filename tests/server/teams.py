@@ -19,7 +19,7 @@ from pydp2.data.rowstore.batch_rows import BatchRows
 from pydp2.data.rowstore.heap import HeapStore
 from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.errors import Error, from_wire
-from pydp2.options.tables import JobOptions
+from pydp2.options.job_options import JobOptions
 from pydp2.order.batcher import BatchCut
 from pydp2.order.saved_pool import encode_pool
 from pydp2.order.snapshot import SnapshotPoint

@@ -11,7 +11,7 @@ import pytest
 
 from pydp2.errors import ListError, OptionError
 from pydp2.options.file_list import FileList
-from pydp2.options.tables import load_config
+from pydp2.options.toml_file import load_config
 from pydp2.system.file_bytes import read_named, read_own
 
 

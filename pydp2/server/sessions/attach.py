@@ -7,8 +7,9 @@ from dataclasses import asdict
 
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError
+from pydp2.options.job_options import JobOptions
 from pydp2.options.service_spec import ServiceSpec
-from pydp2.options.tables import JobOptions, job_options, place_options
+from pydp2.options.tables import job_options, place_options
 from pydp2.protocol import messages as m
 from pydp2.server.available_memory import POOL_OVERHEAD, SERVER_BASE_BYTES, AvailableMemory
 

@@ -22,8 +22,8 @@ from pydp2.errors import (
     to_wire,
 )
 from pydp2.options.file_list import FileList
+from pydp2.options.job_options import JobOptions
 from pydp2.options.service_spec import ServiceSpec
-from pydp2.options.tables import JobOptions
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import pack_unchecked

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from pydp2.errors import Error, RemoteProtocolError, to_wire
-from pydp2.options.tables import JobOptions
+from pydp2.options.job_options import JobOptions
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.order.stream_state import StreamPosition, StreamState
 from pydp2.protocol import messages as m

@@ -11,8 +11,8 @@ from pydp2.data.schema.input_types import Slots
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError, OptionTypeError, StateMismatch
 from pydp2.options.file_list import FileList
+from pydp2.options.job_options import JobOptions
 from pydp2.options.service_spec import ServiceSpec
-from pydp2.options.tables import JobOptions
 from pydp2.options.values import bucket_bounds
 from pydp2.order.plan import BucketPlan
 from pydp2.order.random_bits import ORDER_VERSION

@@ -9,8 +9,8 @@ from typing import Any
 from pydp2.data.rowstore.pool_memory import PoolMemory
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.options.file_list import FileList
+from pydp2.options.job_options import JobOptions
 from pydp2.options.service_spec import ServiceSpec
-from pydp2.options.tables import JobOptions
 from pydp2.protocol import messages as m
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext

@@ -12,7 +12,8 @@ from enum import Enum
 from typing import Any
 
 from pydp2.errors import Error, StateMismatch, from_wire, to_wire
-from pydp2.options.tables import WORLD_LIMIT, JobOptions, job_options
+from pydp2.options.job_options import JobOptions
+from pydp2.options.tables import WORLD_LIMIT, job_options
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol.stream_identity import check_int
 

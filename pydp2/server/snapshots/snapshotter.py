@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgpack
 
 from pydp2.errors import OptionError, StateMismatch
-from pydp2.options.tables import JobOptions
+from pydp2.options.job_options import JobOptions
 from pydp2.options.timing import Timing
 from pydp2.protocol.stream_identity import differences
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
