@@ -30,10 +30,10 @@ from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileA
 from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
 from pydp2.server.actions import Send, Spawn, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import ReadContext
-from pydp2.server.sessions.batches import BatchGroup, PassEnded
-from pydp2.server.sessions.pass_runner import PassRunner
-from pydp2.server.sessions.plan import JobPlan
-from pydp2.server.sessions.resources import read_ahead_budget
+from pydp2.server.gateway.resources import read_ahead_budget
+from pydp2.server.jobs.batches import BatchGroup, PassEnded
+from pydp2.server.jobs.pass_runner import PassRunner
+from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.workers.worker_pool import WorkerPool
 
 WORKERS = (2, 8, 32, 64, 128, 256)

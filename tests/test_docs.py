@@ -37,7 +37,7 @@ from pydp2.protocol import file_ranges, link_states, messages, plain_data
 from pydp2.providers.decorator import provider
 from pydp2.server.dispatch.file_state import FILE_TRANSITIONS
 from pydp2.server.dispatch.ledger import MAX_DEATHS
-from pydp2.server.sessions.membership import TRAINER_TRANSITIONS
+from pydp2.server.jobs.membership import TRAINER_TRANSITIONS
 from pydp2.server.workers.worker_pool import WORK_TRANSITIONS
 
 from .warm_starts import run_program

@@ -41,10 +41,10 @@ from pydp2.host.own_files import REMEDY, OwnFiles
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.server.available_memory import release_free_heap
+from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.hosts.host_gateway import HostGateway
+from pydp2.server.jobs.plan import provider_identity
 from pydp2.server.scaling import ScalingAdvisor, Totals
-from pydp2.server.sessions.gateway import ClientGateway
-from pydp2.server.sessions.plan import provider_identity
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.worker_gateway import WorkerGateway
 from pydp2.server.workers.cell_grants import CellGrants

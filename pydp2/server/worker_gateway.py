@@ -39,6 +39,7 @@ from pydp2.server.actions import (
     WorkerGone,
     WorkerReady,
 )
+from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.hosts.host_gateway import (
     HostEvent,
     HostGateway,
@@ -51,7 +52,6 @@ from pydp2.server.hosts.host_gateway import (
 )
 from pydp2.server.hosts.host_sessions import check_state_directory
 from pydp2.server.quarantine import Quarantine
-from pydp2.server.sessions.gateway import ClientGateway
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool

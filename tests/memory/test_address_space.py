@@ -160,7 +160,7 @@ def test_a_server_that_has_no_memory_left_says_so_to_the_trainer(
     """Where pools have no memory of so many addresses that they never need more."""
     provider = provider_file(code("slabs").replace("pool_size=12", "pool_size=-1"))
     (tmp_path / "sitecustomize.py").write_text(
-        "import pydp2.server.sessions.resources as resources\nresources.create_shared_pool = lambda *_: None\n"
+        "import pydp2.server.gateway.resources as resources\nresources.create_shared_pool = lambda *_: None\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pydp2.launch(FILES, provider, **SERVICE) as service, service.connect(**HOW, **JOB) as data:

@@ -36,7 +36,7 @@ def process(settings, filename):
         yield {"x": np.full(6, number * 1000 + i, "f"), "y": [number, i] * (i % 5), "z": [(i % 99, i / 7)]}
 """
 ORDINARY = """
-import pydp2.server.sessions.pass_runner as pass_runner
+import pydp2.server.jobs.pass_runner as pass_runner
 pass_runner.cached_rows = lambda *_: None
 pass_runner.PassRunner._new_store = lambda self, plan: self._memory.open_pass()
 """

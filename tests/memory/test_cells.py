@@ -35,7 +35,7 @@ def process(settings, filename):
 """
 WIDTH = 300 * 4 + 8 + 192
 OFF = """
-import pydp2.server.sessions.resources as resources
+import pydp2.server.gateway.resources as resources
 import pydp2.server.worker_gateway as worker_gateway
 worker_gateway.create_cell_grants = resources.create_shared_pool = lambda *_: None
 """

@@ -11,7 +11,7 @@ from pydp2 import integer_value, integer_value_sequence
 from pydp2.data.packers.packer import Packer
 from pydp2.data.schema.input_types import Slots
 from pydp2.order.plan import BucketPlan
-from pydp2.server.sessions.plan import JobPlan
+from pydp2.server.jobs.plan import JobPlan
 
 TYPES = {"file": integer_value(1 << 20), "y": integer_value(1 << 20), "weight": integer_value(100),
          "data": integer_value_sequence(2)}  # fmt: skip

@@ -37,9 +37,9 @@ from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, Work
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
-from pydp2.server.sessions.batches import BatchGroup, CutBatch, PassBroken, PassEnded
-from pydp2.server.sessions.pass_runner import PassRunner
-from pydp2.server.sessions.plan import JobPlan
+from pydp2.server.jobs.batches import BatchGroup, CutBatch, PassBroken, PassEnded
+from pydp2.server.jobs.pass_runner import PassRunner
+from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
 

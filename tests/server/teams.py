@@ -26,9 +26,9 @@ from pydp2.order.snapshot import SnapshotPoint
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
-from pydp2.server.sessions.batches import BatchGroup, CutBatch, PassBroken, PassEnded
-from pydp2.server.sessions.group import TrainerGroup
-from pydp2.server.sessions.membership import GroupOptions
+from pydp2.server.jobs.batches import BatchGroup, CutBatch, PassBroken, PassEnded
+from pydp2.server.jobs.group import TrainerGroup
+from pydp2.server.jobs.membership import GroupOptions
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 
 SLOTS = Slots((integer_value(1 << 20),), ("n",))

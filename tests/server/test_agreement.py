@@ -11,7 +11,7 @@ import pytest
 
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
-from pydp2.server.sessions.agreement import (
+from pydp2.server.jobs.agreement import (
     GENERATION_RULES,
     PASS_RULES,
     Decision,

@@ -14,7 +14,7 @@ from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError
 from pydp2.options.tables import job_options
 from pydp2.server.available_memory import AvailableMemory
-from pydp2.server.sessions.attach import check_memory
+from pydp2.server.gateway.attach import check_memory
 
 MB = 1 << 20
 LARGE = Schema(

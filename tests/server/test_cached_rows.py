@@ -26,9 +26,9 @@ from pydp2.order.stream_state import StreamState
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
-from pydp2.server.sessions.batches import BatchGroup, PassBroken, PassEnded
-from pydp2.server.sessions.pass_runner import PassRunner
-from pydp2.server.sessions.plan import JobPlan
+from pydp2.server.jobs.batches import BatchGroup, PassBroken, PassEnded
+from pydp2.server.jobs.pass_runner import PassRunner
+from pydp2.server.jobs.plan import JobPlan
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)), ("n", "s"))
 LIMIT = 1 << 20

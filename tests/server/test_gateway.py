@@ -17,7 +17,7 @@ from pydp2.data.schema.provider_schema import Schema
 from pydp2.options.file_list import FileList
 from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
-from pydp2.server.sessions.gateway import ClientGateway
+from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
 
 from ..simulated.network import Hub, Network
@@ -64,7 +64,7 @@ class Side:
 
 @pytest.fixture(autouse=True)
 def _no_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydp2.server.sessions.resources.create_shared_pool", lambda _: None)
+    monkeypatch.setattr("pydp2.server.gateway.resources.create_shared_pool", lambda _: None)
 
 
 @pytest.fixture

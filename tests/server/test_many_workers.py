@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.many import Scene, World, ready_seconds
-from pydp2.server.sessions.resources import read_ahead_budget
+from pydp2.server.gateway.resources import read_ahead_budget
 
 from ..order.oracle import File, Options, Row, expect
 

@@ -19,7 +19,7 @@ from pydp2.data.rowstore.pass_view import PassView
 from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, unpack_head
-from pydp2.server.sessions.outbox import OutMessage, drain
+from pydp2.server.gateway.outbox import OutMessage, drain
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)))
 

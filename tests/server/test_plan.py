@@ -16,7 +16,7 @@ from pydp2.data.schema.input_types import Slots
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.options.tables import job_options
 from pydp2.order.plan import BucketPlan
-from pydp2.server.sessions.plan import begin_buckets, bucket_identity, parse_bucket_options, small_pool_warning
+from pydp2.server.jobs.plan import begin_buckets, bucket_identity, parse_bucket_options, small_pool_warning
 
 NAMED = Slots((integer_value_sequence(9), integer_value(5), integer_value_sub_sequence(9)), ("words", "label", "text"))
 BARE = Slots((integer_value(5), integer_value_sequence(9)))

@@ -10,7 +10,7 @@ import pytest
 from pydp2.errors import NotRepeatable
 from pydp2.host.worker import chunk_builder, loop
 from pydp2.order import pool
-from pydp2.server.sessions.plan import JobPlan
+from pydp2.server.jobs.plan import JobPlan
 
 from ..order import oracle
 from ..order.oracle import File, Options, Row, expect

@@ -18,7 +18,7 @@ from pydp2.host.watchdog import WATCH_TRANSITIONS, WatchEvent, WatchState, Worke
 from pydp2.protocol.state_table import IllegalTransition, next_state
 from pydp2.server.dispatch.file_state import ENDED_STATES, FILE_TRANSITIONS, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
-from pydp2.server.sessions.membership import TRAINER_TRANSITIONS, Trainer, TrainerEvent
+from pydp2.server.jobs.membership import TRAINER_TRANSITIONS, Trainer, TrainerEvent
 from pydp2.server.snapshots.job_snapshot import PassState
 from pydp2.server.workers.worker_pool import WORK_TRANSITIONS, WorkEvent, WorkState, _PooledWorker
 

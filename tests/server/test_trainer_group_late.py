@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pydp2.server.sessions.delivery import _WINDOW
+from pydp2.server.jobs.delivery import _WINDOW
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World

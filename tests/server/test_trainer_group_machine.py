@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pydp2.protocol.batch_packing import BATCH_COST
-from pydp2.server.sessions.batches import BatchGroup
-from pydp2.server.sessions.delivery import RankedDelivery, SharedDelivery
+from pydp2.server.jobs.batches import BatchGroup
+from pydp2.server.jobs.delivery import RankedDelivery, SharedDelivery
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.server.teams import Trainer, World
 

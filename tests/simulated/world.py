@@ -31,9 +31,10 @@ from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.options.tables import job_options
 from pydp2.server import loop as server_loop
+from pydp2.server.gateway import peers, resources
+from pydp2.server.gateway import router as gateway
 from pydp2.server.hosts import host_gateway
 from pydp2.server.loop import Server
-from pydp2.server.sessions import gateway, peers, resources
 from pydp2.server.snapshots import state_dir
 from pydp2.transport import compression, shared_region
 

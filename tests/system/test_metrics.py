@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.server.sessions.bottleneck import bottleneck_of
+from pydp2.server.jobs.session import bottleneck_of
 from pydp2.system.process_memory import private_bytes, resident_bytes
 from pydp2.system.rates import RateCounter
 

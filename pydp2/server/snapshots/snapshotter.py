@@ -16,7 +16,7 @@ from pydp2.server.snapshots.state_dir import StateDir
 
 
 class _Trainers(Protocol):
-    """Trainers of a job, as :class:`pydp2.server.sessions.group.TrainerGroup` has them."""
+    """Trainers of a job, as :class:`pydp2.server.jobs.group.TrainerGroup` has them."""
 
     def snapshot(self, options: JobOptions, identity: dict[str, Any]) -> JobSnapshot:
         """Return what is written down of the job."""
@@ -28,7 +28,7 @@ class _Trainers(Protocol):
 
 
 class SnapshottedJob(Protocol):
-    """Job that can be written down, as :class:`pydp2.server.sessions.session.JobSession` can."""
+    """Job that can be written down, as :class:`pydp2.server.jobs.session.JobSession` can."""
 
     @property
     def options(self) -> JobOptions:

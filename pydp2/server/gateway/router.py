@@ -29,16 +29,16 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import pack_unchecked
 from pydp2.server.actions import DEFAULT_JOB, Action, Log, SendRowsOf
 from pydp2.server.cache.disk_thread import DiskThread
-from pydp2.server.sessions.attach import (
+from pydp2.server.gateway.attach import (
     check_memory,
     check_same_options,
     requested_options,
 )
-from pydp2.server.sessions.membership import Trainer
-from pydp2.server.sessions.outbox import drain
-from pydp2.server.sessions.peers import Peers, VanishedPeer
-from pydp2.server.sessions.resources import Resources, memory_figures, read_ahead_budget
-from pydp2.server.sessions.session import JobSession, ServiceContext, combine_stats
+from pydp2.server.gateway.outbox import drain
+from pydp2.server.gateway.peers import Peers, VanishedPeer
+from pydp2.server.gateway.resources import Resources, memory_figures, read_ahead_budget
+from pydp2.server.jobs.membership import Trainer
+from pydp2.server.jobs.session import JobSession, ServiceContext, combine_stats
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool

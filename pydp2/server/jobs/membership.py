@@ -16,8 +16,8 @@ from pydp2.errors import JobTaken, OptionError, Rewound
 from pydp2.options.timing import DEFAULT_TIMING
 from pydp2.protocol import messages as m
 from pydp2.protocol.state_table import next_state
-from pydp2.server.sessions.agreement import PassRequest
-from pydp2.server.sessions.batches import Flow, StateFeed
+from pydp2.server.jobs.agreement import PassRequest
+from pydp2.server.jobs.batches import Flow, StateFeed
 from pydp2.server.snapshots.job_snapshot import PassState, RankSnapshot
 
 _MAX_ABSENT = 1024  # trainers that were away for longer than their lease, and may come back

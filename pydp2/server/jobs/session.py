@@ -14,14 +14,28 @@ from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
-from pydp2.server.sessions.batches import PassEnded
-from pydp2.server.sessions.bottleneck import bottleneck_of
-from pydp2.server.sessions.group import TrainerGroup
-from pydp2.server.sessions.membership import GroupOptions
-from pydp2.server.sessions.pass_runner import PassRunner
-from pydp2.server.sessions.plan import job_plan, small_pool_warning, stream_identity
+from pydp2.server.jobs.batches import PassEnded
+from pydp2.server.jobs.group import TrainerGroup
+from pydp2.server.jobs.membership import GroupOptions
+from pydp2.server.jobs.pass_runner import PassRunner
+from pydp2.server.jobs.plan import job_plan, small_pool_warning, stream_identity
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.system.rates import RateCounter
+
+
+def bottleneck_of(waited: float, worked: float) -> str:
+    """Return "workers" if the trainer spends its time waiting for batches, "trainer" if
+    batches are always there for it.
+
+    Both arguments are seconds over the same stretch. Return "" when the stretch is too short to say.
+    """
+    total = waited + worked
+    if total < 0.05:
+        return ""
+    share = waited / total
+    if share > 0.3:
+        return "workers"
+    return "trainer" if share < 0.1 else "balanced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

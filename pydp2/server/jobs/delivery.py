@@ -17,7 +17,7 @@ from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, joine
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
-from pydp2.server.sessions.batches import (
+from pydp2.server.jobs.batches import (
     BatchGroup,
     InFlightBatch,
     PassBroken,
@@ -26,8 +26,8 @@ from pydp2.server.sessions.batches import (
     split_group,
     without_received,
 )
-from pydp2.server.sessions.membership import RankRegistry, Trainer
-from pydp2.server.sessions.pass_runner import PassRunner
+from pydp2.server.jobs.membership import RankRegistry, Trainer
+from pydp2.server.jobs.pass_runner import PassRunner
 from pydp2.server.snapshots.job_snapshot import PassState
 
 # Groups that may wait for a rank, besides the last one of a pass: so many, and twice what any rank asks for at a time;

@@ -16,8 +16,8 @@ from typing import Any
 from pydp2.errors import ProtocolError, RemoteProtocolError, shorten, to_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, client_link
-from pydp2.server.sessions.membership import Trainer
-from pydp2.server.sessions.session import JobSession
+from pydp2.server.jobs.membership import Trainer
+from pydp2.server.jobs.session import JobSession
 from pydp2.transport import Hub, PeerGone
 
 _MAX_VANISHED = 64  # peers that are remembered

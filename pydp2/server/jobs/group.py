@@ -20,7 +20,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
 from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
-from pydp2.server.sessions.agreement import (
+from pydp2.server.jobs.agreement import (
     UNFINISHED,
     Decision,
     Gathering,
@@ -33,9 +33,9 @@ from pydp2.server.sessions.agreement import (
     not_known,
     went_back,
 )
-from pydp2.server.sessions.batches import BatchGroup, PassBroken, PassEnded
-from pydp2.server.sessions.delivery import Delivery, RankedDelivery, SharedDelivery, SoloDelivery
-from pydp2.server.sessions.membership import (
+from pydp2.server.jobs.batches import BatchGroup, PassBroken, PassEnded
+from pydp2.server.jobs.delivery import Delivery, RankedDelivery, SharedDelivery, SoloDelivery
+from pydp2.server.jobs.membership import (
     AbsentRanks,
     GroupOptions,
     MissingRanks,
@@ -43,7 +43,7 @@ from pydp2.server.sessions.membership import (
     Trainer,
     TrainerEvent,
 )
-from pydp2.server.sessions.pass_runner import PassRunner
+from pydp2.server.jobs.pass_runner import PassRunner
 from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassState, RankSnapshot
 
 _RESTORED_BY = {

@@ -27,9 +27,9 @@ from pydp2.protocol.early_ends import EarlyEnds, by_file
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_counts import CountingBatcher
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
-from pydp2.server.sessions.batches import BatchGroup, CutBatch, PassBroken, PassEnded
-from pydp2.server.sessions.padding import PaddingStats
-from pydp2.server.sessions.plan import JobPlan, begin_buckets
+from pydp2.server.jobs.batches import BatchGroup, CutBatch, PassBroken, PassEnded
+from pydp2.server.jobs.padding import PaddingStats
+from pydp2.server.jobs.plan import JobPlan, begin_buckets
 
 _PULLS_PER_CALL = 32  # batches cut in one call
 
