@@ -43,7 +43,7 @@ from pydp2.server.workers.worker_pool import WORK_TRANSITIONS
 from .warm_starts import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/internals").glob("*.md")))
 ALSO = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "sample_data/README.md")
 DEADLINE = 60.0
 
@@ -280,14 +280,14 @@ FIGURES = [
     ("order.md", "the bytes of its columns and {} more", file_ranges.SAMPLE_COST),
     ("order.md", "more, a dropped sample {} (its reason", file_ranges.DROPPED_COST),
     ("order.md", "there are L of them (`interleave`, default {})", JOB_OPTIONS["interleave"].default),
-    ("architecture.md", "| header | {} KiB", messages.HEADER_LIMIT >> 10),
-    ("architecture.md", "its wire version (now {})", messages.WIRE_VERSION),
-    ("architecture.md", "a version of its own (now {})", ORDER_VERSION),
-    ("architecture.md", "| `args` | {} MiB", plain_data.MAX_BYTES >> 20),
-    ("architecture.md", " MiB, {} levels", plain_data.MAX_DEPTH),
+    ("internals/wire.md", "| header | {} KiB", messages.HEADER_LIMIT >> 10),
+    ("internals/wire.md", "its wire version (now {})", messages.WIRE_VERSION),
+    ("internals/wire.md", "a version of its own (now {})", ORDER_VERSION),
+    ("internals/wire.md", "| `args` | {} MiB", plain_data.MAX_BYTES >> 20),
+    ("internals/wire.md", " MiB, {} levels", plain_data.MAX_DEPTH),
     ("architecture.md", "at most {} rows or", chunk_builder.MAX_ROWS),
     ("architecture.md", "rows or {} KiB", chunk_builder.MAX_BYTES >> 10),
-    ("architecture.md", "| what workers print | {} MB/s", output.MAX_BYTES_PER_SECOND // 10**6),
+    ("internals/memory.md", "| what workers print | {} MB/s", output.MAX_BYTES_PER_SECOND // 10**6),
 ]
 
 
@@ -334,16 +334,16 @@ def states_table(table: Mapping[tuple[Enum, Enum], Enum]) -> str:
 
 
 WRITTEN: list[tuple[str, str, Callable[[], str]]] = [
-    ("architecture.md", "messages", messages_table),
-    ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
-    ("architecture.md", "moves: HOST_LINK", lambda: moves_table(link_states.HOST_LINK)),
-    ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(link_states.CLIENT_LINK)),
-    ("architecture.md", "moves: ROW_LINK", lambda: moves_table(link_states.ROW_LINK)),
-    ("architecture.md", "states: FILE_TRANSITIONS", lambda: states_table(FILE_TRANSITIONS)),
-    ("architecture.md", "states: WORK_TRANSITIONS", lambda: states_table(WORK_TRANSITIONS)),
-    ("architecture.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),
-    ("architecture.md", "states: AGENT_TRANSITIONS", lambda: states_table(AGENT_TRANSITIONS)),
-    ("architecture.md", "states: TRAINER_TRANSITIONS", lambda: states_table(TRAINER_TRANSITIONS)),
+    ("internals/wire.md", "messages", messages_table),
+    ("internals/wire.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
+    ("internals/wire.md", "moves: HOST_LINK", lambda: moves_table(link_states.HOST_LINK)),
+    ("internals/wire.md", "moves: CLIENT_LINK", lambda: moves_table(link_states.CLIENT_LINK)),
+    ("internals/wire.md", "moves: ROW_LINK", lambda: moves_table(link_states.ROW_LINK)),
+    ("internals/states.md", "states: FILE_TRANSITIONS", lambda: states_table(FILE_TRANSITIONS)),
+    ("internals/states.md", "states: WORK_TRANSITIONS", lambda: states_table(WORK_TRANSITIONS)),
+    ("internals/states.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),
+    ("internals/states.md", "states: AGENT_TRANSITIONS", lambda: states_table(AGENT_TRANSITIONS)),
+    ("internals/states.md", "states: TRAINER_TRANSITIONS", lambda: states_table(TRAINER_TRANSITIONS)),
     ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
     ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),
     ("coming-from-torch.md", "elsewhere", elsewhere_table),
@@ -419,9 +419,9 @@ def test_every_public_name_is_on_the_page_of_the_api() -> None:
 def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
     """The site itself is built by ``.ci/run``, where a warning is an error."""
     navigation = (ROOT / "docs/site/mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2].partition("\n\n")[0]
-    assert sorted(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)) == [
-        page.name for page in PAGES if page.parent.name == "docs"
-    ]
+    assert sorted(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)) == sorted(
+        str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]
+    )
 
 
 def site_hooks() -> Any:

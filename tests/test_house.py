@@ -239,7 +239,7 @@ def test_every_public_name_and_its_methods_have_a_docstring() -> None:
 
 
 def test_every_folder_and_file_of_tests_mirrors_a_part_or_is_explained(table: dict[str, set[str]]) -> None:
-    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    text = (ROOT / "docs/internals/tests.md").read_text("utf-8")
     explained = set(re.findall(r"^\| `(\w+)` ", text.partition("<!-- tests -->")[2].partition("<!-- end -->")[0], re.M))
     folders = {p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and any(p.glob("*.py"))}
     files = {p.name.removeprefix("test_").removesuffix(".py") for p in (ROOT / "tests").glob("test_*.py")}

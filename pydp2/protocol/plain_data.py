@@ -19,7 +19,7 @@ The format is msgpack; a type that msgpack lacks is an extension whose body is a
     5  array        [dtype as "<f4", shape, bytes in C order; bytes that no value fills are 0]
     6  scalar       the same, of an array without dimensions
 
-Nothing here knows of messages or sockets. See docs/architecture.md, "the protocol".
+Nothing here knows of messages or sockets. See docs/internals/wire.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Look up transitions in the tables of the server's state machines (docs/architecture.md, "States in the server")."""
+"""Look up transitions in the tables of the server's state machines (docs/internals/states.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Keep the status row that outlives a worker: which sample the worker is asking its generator for.
 
 The worker writes it before every ``next()``; when the worker is gone, the row still says what was running. So exactly
-that file is blamed, and no other (docs/architecture.md, "Deaths"). A row is shared memory of 8 int64.
+that file is blamed, and no other (docs/internals/deaths.md). A row is shared memory of 8 int64.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ if is_active():
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return a new array as ``np.empty(shape, dtype)`` does, whose memory begins at a multiple of 64 bytes.
 
-    JAX and TensorFlow take over such memory, and copy any other (docs/architecture.md)."""
+    JAX and TensorFlow take over such memory, and copy any other (docs/internals/bytes.md)."""
     entry = np.dtype(dtype)
     memory = np.empty(math.prod(shape) * entry.itemsize + ALIGNMENT - 1, np.uint8)
     return np.ndarray(shape, entry, memory, _bytes_to_boundary(memory, ALIGNMENT))
@@ -145,7 +145,7 @@ class Columns:
     ====================  ==================================================================================
 
     Counts are int32; ids and indices int32, or int64 where dim is above 2**31; bytes uint8; values of bfloat16 uint16
-    here. See docs/architecture.md.
+    here. See docs/internals/bytes.md.
     """
 
     __slots__ = ("_arrays", "_row_offsets", "_whole", "rows", "slots")

@@ -246,7 +246,7 @@ class HeapStore(LocalRows):
     """Store of rows of columns that can be taken and released in any order, in private memory.
 
     It holds less than 1.25 times the most that was live at once, and for sequences and sparse slots less than twice
-    what is live now, plus 1 MiB for each array; it keeps that for use again. See docs/architecture.md.
+    what is live now, plus 1 MiB for each array; it keeps that for use again. See docs/internals/bytes.md.
     """
 
     __slots__ = ("_arenas", "_capacity", "_fixed", "_fixed_bytes", "_ids", "slots")

@@ -1,5 +1,5 @@
 """Copy rows in a thread of its own, which needs no lock of the interpreter: the thread that decides where rows go does
-not wait for their bytes (docs/architecture.md).
+not wait for their bytes (docs/internals/bytes.md).
 
 Without the compiled form, or where no thread can be started, rows are copied at once.
 """

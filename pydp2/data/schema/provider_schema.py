@@ -43,7 +43,7 @@ class Schema:
 
     @property
     def uses_cells(self) -> bool:
-        """True if samples have cells: they are large, of one size, and in no cache. See docs/architecture.md."""
+        """True if samples have cells: they are large, of one size, and in no cache. See docs/internals/bytes.md."""
         return not self.cache and suits_cells(self.slots)
 
     @property

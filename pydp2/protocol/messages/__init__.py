@@ -1,6 +1,6 @@
 """Define the messages and their wire form: a msgpack header of at most 64 KiB, then raw frames.
 
-The slots declare what the raw frames of a message mean (docs/architecture.md, "The wire").
+The slots declare what the raw frames of a message mean (docs/internals/wire.md).
 """
 
 from pydp2.protocol.messages.base import HEADER_LIMIT, INT_LIMIT, WIRE_VERSION, Buffer, Message, Plain, Word

@@ -1,4 +1,4 @@
-"""Grant workers the cells of the memory in which rows of one size lie (docs/architecture.md). The memory is made
+"""Grant workers the cells of the memory in which rows of one size lie (docs/internals/bytes.md). The memory is made
 when the provider is known, shown to workers and trainers, and granted to workers ahead of what they send."""
 
 from __future__ import annotations
