@@ -60,47 +60,86 @@ def _machine() -> dict[str, Any]:
 
 def _run(given: argparse.Namespace) -> int:
     plan = rounds.Plan(
-        workloads=tuple(given.workload), peers=tuple(given.peer), workers=given.workers, rounds=given.rounds,
-        scale=given.scale, folder=given.data, pythons=_pairs(given.python), memory=not given.no_memory,
-        deadline=given.deadline, others=given.others,
-    )  # fmt: skip
+        workloads=tuple(given.workload),
+        peers=tuple(given.peer),
+        workers=given.workers,
+        rounds=given.rounds,
+        scale=given.scale,
+        folder=given.data,
+        pythons=_pairs(given.python),
+        memory=not given.no_memory,
+        deadline=given.deadline,
+        others=given.others,
+    )
     return _measure("run", plan, given)
 
 
 def _native(given: argparse.Namespace) -> int:
     plan = rounds.Plan(
-        workloads=tuple(given.workload), peers=tuple(given.peer), workers=given.workers, rounds=given.rounds,
-        scale=given.scale, folder=given.data, pythons=_pairs(given.python), memory=False, deadline=given.deadline,
-        others=given.others, native=True,
-    )  # fmt: skip
+        workloads=tuple(given.workload),
+        peers=tuple(given.peer),
+        workers=given.workers,
+        rounds=given.rounds,
+        scale=given.scale,
+        folder=given.data,
+        pythons=_pairs(given.python),
+        memory=False,
+        deadline=given.deadline,
+        others=given.others,
+        native=True,
+    )
     return _measure("native", plan, given)
 
 
 def _ceiling(given: argparse.Namespace) -> int:
     plan = rounds.Plan(
         workloads=tuple(prepared.named(kind, form) for form in given.form for kind in given.kind),
-        peers=tuple(given.peer), workers=given.workers, rounds=given.rounds, scale=given.scale, folder=given.data,
-        pythons=_pairs(given.python), memory=False, deadline=given.deadline, others=given.others, plain=True,
-    )  # fmt: skip
+        peers=tuple(given.peer),
+        workers=given.workers,
+        rounds=given.rounds,
+        scale=given.scale,
+        folder=given.data,
+        pythons=_pairs(given.python),
+        memory=False,
+        deadline=given.deadline,
+        others=given.others,
+        plain=True,
+    )
     return _measure("ceiling", plan, given)
 
 
 def _hosts(given: argparse.Namespace) -> int:
     plan = rounds.Plan(
-        workloads=tuple(given.workload), workers=given.workers, rounds=given.rounds, scale=given.scale,
-        folder=given.data, memory=False, deadline=given.deadline, others=given.others, hosts=True,
-    )  # fmt: skip
+        workloads=tuple(given.workload),
+        workers=given.workers,
+        rounds=given.rounds,
+        scale=given.scale,
+        folder=given.data,
+        memory=False,
+        deadline=given.deadline,
+        others=given.others,
+        hosts=True,
+    )
     return _measure("hosts", plan, given)
 
 
 def _latency(given: argparse.Namespace) -> int:
     steps = {name: given.step or latency.STEPS[name] for name in given.workload}
     plan = rounds.Plan(
-        workloads=tuple(given.workload), peers=tuple(given.peer), workers=given.workers, rounds=given.rounds,
-        scale=given.scale, folder=given.data, pythons=_pairs(given.python), memory=False, deadline=given.deadline,
-        others=given.others, plain=True, passes=1,
+        workloads=tuple(given.workload),
+        peers=tuple(given.peer),
+        workers=given.workers,
+        rounds=given.rounds,
+        scale=given.scale,
+        folder=given.data,
+        pythons=_pairs(given.python),
+        memory=False,
+        deadline=given.deadline,
+        others=given.others,
+        plain=True,
+        passes=1,
         options={name: (("step", step), ("times", latency.TIMES.get(name, 1))) for name, step in steps.items()},
-    )  # fmt: skip
+    )
     return _measure("latency", plan, given, steps=steps)
 
 
@@ -226,9 +265,12 @@ def parser() -> argparse.ArgumentParser:
 
     felt = commands.add_parser("latency", help="how long next() takes for a trainer that is slower than the loader")
     felt.add_argument(
-        "--workload", nargs="+", choices=tuple(WORKLOADS), default=latency.WORKLOADS,
+        "--workload",
+        nargs="+",
+        choices=tuple(WORKLOADS),
+        default=latency.WORKLOADS,
         help=f"default: {', '.join(latency.WORKLOADS)}",
-    )  # fmt: skip
+    )
     felt.add_argument("--step", type=_step, metavar="MS", help="milliseconds of a step; default: one for each workload")
     felt.add_argument("--peer", nargs="*", choices=_PLAIN, default=_PLAIN, help="default: both")
     _add_plan(felt, base)
@@ -261,10 +303,13 @@ def parser() -> argparse.ArgumentParser:
     steps.add_argument("--rounds", type=int, default=15, help="default: %(default)s")
     steps.add_argument("--no-cache", action="store_true", help="samples come from the provider in each pass")
     steps.add_argument(
-        "--compute", type=float, default=0.0, metavar="MS",
+        "--compute",
+        type=float,
+        default=0.0,
+        metavar="MS",
         help="compute for so many milliseconds after each next(), and measure that call alone; default: the loop does "
         "nothing else, and the time from step to step is measured",
-    )  # fmt: skip
+    )
     steps.set_defaults(do=_tensors)
 
     crowd = commands.add_parser("many", help="a simulation of services of many workers: their use, the server's time")

@@ -17,11 +17,19 @@ from benchmarks.job import HEADER, PREPARED, SIDE, WORDS
 FILES = 16
 SAMPLES = {"mnist_text": 30_000, "words": 400_000, "ctr": 250_000, "rows": 65_536, "jpeg": 4_096}
 SAMPLES |= {  # of what is prepared in memory: a pass takes about a second or two
-    "dense_blocks": 2_000_000, "ragged_blocks": 1_500_000, "sparse_blocks": 1_000_000,
-    "dense_single": 500_000, "ragged_single": 400_000, "sparse_single": 300_000,
-    "rows_u8_blocks": 600_000, "rows_f32_blocks": 500_000, "picture_blocks": 10_240,
-    "rows_u8_single": 600_000, "rows_f32_single": 500_000, "picture_single": 10_240,
-}  # fmt: skip
+    "dense_blocks": 2_000_000,
+    "ragged_blocks": 1_500_000,
+    "sparse_blocks": 1_000_000,
+    "dense_single": 500_000,
+    "ragged_single": 400_000,
+    "sparse_single": 300_000,
+    "rows_u8_blocks": 600_000,
+    "rows_f32_blocks": 500_000,
+    "picture_blocks": 10_240,
+    "rows_u8_single": 600_000,
+    "rows_f32_single": 500_000,
+    "picture_single": 10_240,
+}
 TIMES = {"rows": 8}  # how often the list names each file, so that a pass is long enough to be timed
 _VERSION = 1  # of what the functions below write
 _LETTERS = "etaoinshrdlucmfwypvbgkjq"

@@ -139,10 +139,13 @@ def _clicks(samples: list[Any]) -> Batch:
     starts, pair_starts = _starts(ids), _starts(pairs)
     indices, values = zip(*chain.from_iterable(pairs), strict=True)
     return {
-        "ids": _flat(ids, starts), "starts": starts,
-        "indices": np.array(indices, np.int64), "values": np.array(values, np.float32), "pair_starts": pair_starts,
+        "ids": _flat(ids, starts),
+        "starts": starts,
+        "indices": np.array(indices, np.int64),
+        "values": np.array(values, np.float32),
+        "pair_starts": pair_starts,
         "label": _labels(label),
-    }  # fmt: skip
+    }
 
 
 def _arrays(name: str, samples: list[Any]) -> Batch:
@@ -191,9 +194,13 @@ _PREPARED = {
 def _prepared(kind: str, form: str) -> Workload:
     collate, counted = _PREPARED[kind]
     return Workload(
-        prepared.named(kind, form), batches_again if form == "blocks" else samples_again, collate, counted,
-        pool=512 if kind == "picture" else 4096, finished=form == "blocks",
-    )  # fmt: skip
+        prepared.named(kind, form),
+        batches_again if form == "blocks" else samples_again,
+        collate,
+        counted,
+        pool=512 if kind == "picture" else 4096,
+        finished=form == "blocks",
+    )
 
 
 PREPARED = {of.name: of for of in (_prepared(kind, form) for kind in prepared.KINDS for form in prepared.FORMS)}

@@ -304,9 +304,14 @@ class _Service:
 
     def __init__(self, scene: Scene) -> None:
         plan = JobPlan(
-            batch_size=scene.batch_size, seed=scene.seed, shuffle=True, order="strict", interleave=scene.interleave,
-            pool_bytes=1 << 30, last_batch="keep",
-        )  # fmt: skip
+            batch_size=scene.batch_size,
+            seed=scene.seed,
+            shuffle=True,
+            order="strict",
+            interleave=scene.interleave,
+            pool_bytes=1 << 30,
+            last_batch="keep",
+        )
         schema = process.start().schema
         self._memory = _Memory(schema.slots, sum(scene.sizes))
         context = ReadContext(workers=scene.workers, budget=scene.budget, label=str)

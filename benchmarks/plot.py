@@ -40,10 +40,17 @@ def draw(tables: list[Table], file: Path) -> None:
         for place, height in zip(places, heights, strict=True):
             if height:
                 axes.annotate(
-                    f"{height:.2f}".removeprefix("0"), (place, height), xytext=(0, 2), textcoords="offset points",
-                    ha="center", va="bottom", fontsize=7.5, fontweight="bold" if name == "pydp2" else "normal",
-                    color="#333333", path_effects=[withStroke(linewidth=2.5, foreground="white")],
-                )  # fmt: skip
+                    f"{height:.2f}".removeprefix("0"),
+                    (place, height),
+                    xytext=(0, 2),
+                    textcoords="offset points",
+                    ha="center",
+                    va="bottom",
+                    fontsize=7.5,
+                    fontweight="bold" if name == "pydp2" else "normal",
+                    color="#333333",
+                    path_effects=[withStroke(linewidth=2.5, foreground="white")],
+                )
     labels = [f"{table.workload}\n1 = {_rate(table)}/s" for table in tables]
     axes.set_xticks(range(len(tables)), labels)
     axes.tick_params(axis="x", length=0)

@@ -143,11 +143,26 @@ class SimulatedEngine:
 def simulated_spec(workers: int, folder: Path) -> ServiceSpec:
     """Return the spec of a service whose workers are simulated."""
     return ServiceSpec(
-        provider="replay.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(folder), path=(),
-        workers=workers, start="auto", memory_limit=2 << 30, worker_memory=None, sample_timeout=None,
-        skip_errors=False, error_budget=None, quarantine=None, warn_changed=False, client_address="", run_dir="",
-        worker_address="", cache_dir=str(folder),
-    )  # fmt: skip
+        provider="replay.process",
+        args=msgpack.packb({}),
+        is_train=True,
+        input_order=(),
+        root=str(folder),
+        path=(),
+        workers=workers,
+        start="auto",
+        memory_limit=2 << 30,
+        worker_memory=None,
+        sample_timeout=None,
+        skip_errors=False,
+        error_budget=None,
+        quarantine=None,
+        warn_changed=False,
+        client_address="",
+        run_dir="",
+        worker_address="",
+        cache_dir=str(folder),
+    )
 
 
 class _Slab:
@@ -489,7 +504,7 @@ class _World(many.World):
         cost = SAMPLE_COST + _COSTS[case.kind]
         scene = many.Scene(
             workers=case.workers, sizes=(case.length,) * case.files, budget=1, cost=cost, seconds=_SAMPLE_SECONDS
-        )  # fmt: skip
+        )
         super().__init__(scene)
         self._make = lambda: _Service(case, folder, measure)
 

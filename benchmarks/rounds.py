@@ -155,9 +155,14 @@ def run(job: Job, python: str, deadline: float = 300.0, watch: bool = False) -> 
         command = [python, "-m", "benchmarks.one", one.said(job)]
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                command, cwd=ROOT, env={**os.environ, **_QUIET, **given}, stdin=subprocess.DEVNULL, stdout=stdout,
-                stderr=stderr, start_new_session=True,
-            )  # fmt: skip
+                command,
+                cwd=ROOT,
+                env={**os.environ, **_QUIET, **given},
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
         try:
             peak = _wait(process, mark, deadline, watch)
         finally:

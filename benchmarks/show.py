@@ -188,6 +188,5 @@ def versions(result: dict[str, Any]) -> list[str]:
     for name, libraries in result["versions"].items():
         for way in _WAYS:
             name = name.removesuffix(way)
-        lines[f"{name}: "
-              + ", ".join(f"{library} {version}" for library, version in libraries.items())] = None  # fmt: skip
+        lines[f"{name}: " + ", ".join(f"{library} {version}" for library, version in libraries.items())] = None
     return list(lines)

@@ -42,9 +42,11 @@ _CROWDED = 0.25
     "how many workers would keep up.",
 )
 @click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Save a picture of the rates and of where the time of a sample goes; needs matplotlib (the extra plot).",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def command(
     source_args: SourceArguments, seconds: float, step_ms: float | None, plot: Path | None, as_json: bool

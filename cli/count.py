@@ -18,9 +18,19 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN_FILES = 20  # shown one by one
 _OPTIONS = [
-    "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
-    "cache_dir", "cache_size", "remember_counts", "input_order",
-]  # fmt: skip
+    "workers",
+    "start",
+    "memory_limit",
+    "worker_memory",
+    "sample_timeout",
+    "on_error",
+    "error_budget",
+    "quarantine",
+    "cache_dir",
+    "cache_size",
+    "remember_counts",
+    "input_order",
+]
 
 
 @click.command(
@@ -84,9 +94,12 @@ def _progress_bar(console: Console) -> Iterator[Callable[[int, int, int], None]]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("files"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[samples]}"),
+        TextColumn("files"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[samples]}"),
         TimeRemainingColumn(),
-    )  # fmt: skip
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("files", total=None, samples="")
 

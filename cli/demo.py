@@ -75,9 +75,15 @@ def command(picture: Path | None, as_json: bool) -> None:
     saved, problem = _picture(picture or Path(_PICTURE), losses, model, unseen[0])
     waits = _waits(stats)
     result = {
-        "accuracy": accuracy, "held_out": sum(map(len, unseen)), "samples": samples, "seconds": seconds,
-        "samples_per_second": samples / seconds, "waits": waits, "bottleneck": stats["bottleneck"], "picture": saved,
-    }  # fmt: skip
+        "accuracy": accuracy,
+        "held_out": sum(map(len, unseen)),
+        "samples": samples,
+        "seconds": seconds,
+        "samples_per_second": samples / seconds,
+        "waits": waits,
+        "bottleneck": stats["bottleneck"],
+        "picture": saved,
+    }
     if as_json:
         click.echo(json.dumps(result))
     else:

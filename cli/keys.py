@@ -43,9 +43,12 @@ def new(folder: Path) -> None:
 @click.argument("name")
 @click.argument("public")
 @click.option(
-    "--role", type=click.Choice(_ROLES), default="trainer", show_default=True,
+    "--role",
+    type=click.Choice(_ROLES),
+    default="trainer",
+    show_default=True,
     help="What the key admits to: reading batches, asking for statistics only, or running workers.",
-)  # fmt: skip
+)
 def allow(folder: Path, name: str, public: str, role: str) -> None:
     """Let in the peer NAME with the key PUBLIC, 64 hexadecimal digits, at the service whose keys are in FOLDER.
 

@@ -51,9 +51,12 @@ class SourceArguments:
     def source(self) -> dict[str, Any]:
         """Arguments for ``launch``, ``check`` and ``peek``."""
         return {
-            "files": self.files, "provider": self.provider, "args": self.args, "is_train": self.is_train,
+            "files": self.files,
+            "provider": self.provider,
+            "args": self.args,
+            "is_train": self.is_train,
             "root": self.root,
-        }  # fmt: skip
+        }
 
 
 # -- flags from tables -------------------------------------------------------------------------------------------------

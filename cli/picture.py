@@ -120,10 +120,14 @@ def _draw_rates(axes: Any, stages: Sequence[Mapping[str, Any]], widest: int | No
         text = f"{stage['rate']:,.0f}{note}" if stage["rate"] else "none came"
         beyond = stage["rate"] > limit  # of a cache: the other bars would be too short to be compared
         axes.annotate(
-            f"{text}, beyond the scale" if beyond else text, (limit if beyond else stage["rate"], place),
-            xytext=(-4 if beyond else 4, 0), textcoords="offset points", va="center", ha="right" if beyond else "left",
+            f"{text}, beyond the scale" if beyond else text,
+            (limit if beyond else stage["rate"], place),
+            xytext=(-4 if beyond else 4, 0),
+            textcoords="offset points",
+            va="center",
+            ha="right" if beyond else "left",
             fontsize=9,
-        )  # fmt: skip
+        )
     axes.set_yticks(places, [stage["name"] for stage in stages])
     axes.invert_yaxis()
     axes.set_xlim(0, limit)  # with room for the numbers

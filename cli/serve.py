@@ -36,9 +36,12 @@ _LINE_SECONDS = 5.0  # seconds between lines where none can be drawn anew
 )
 @click.option("--json", "as_json", is_flag=True, help="Print address and process id as one line of JSON.")
 @click.option(
-    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
     help="Where workers run: on this machine and hosts that join, or on the hosts of a Ray cluster.",
-)  # fmt: skip
+)
 @click.option("--hosts", default="1", show_default=True, help="Ray: number of hosts, or auto.")
 @click.option(
     "--workers-per-host", type=click.IntRange(1), default=1, show_default=True, help="Ray: worker processes on each."

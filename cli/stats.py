@@ -20,9 +20,11 @@ _SHOWN_REFUSALS = 20
 @click.command("stats", short_help="Show how a service is doing.")
 @click.argument("address", required=False)
 @click.option(
-    "--key", type=click.Path(path_type=Path), metavar="DIRECTORY",
+    "--key",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
     help="Folder with your keys, for an address with ?key=…",
-)  # fmt: skip
+)
 @click.option("--watch", is_flag=True, help="Show it again every second, until stopped with Ctrl-C.")
 @click.option(
     "--seconds",
@@ -31,10 +33,12 @@ _SHOWN_REFUSALS = 20
     help="Watch for so long, then stop.",
 )
 @click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Save a picture of what was watched: samples/s, waits, pool and memory, a line for each job. Needs matplotlib "
     "(the extra plot), and --watch or --seconds.",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as one line of JSON.")
 def command(
     address: str | None, key: Path | None, watch: bool, seconds: float | None, plot: Path | None, as_json: bool
@@ -107,10 +111,14 @@ def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:
     for each in found["workers"]:
         if each["active"]:
             row = [
-                str(each["worker"]), str(each["pid"]), str(each["files"]), f"{each['samples_per_second']:,.0f}",
-                f"{each['busy_seconds']:.1f} s", f"{each['idle_seconds']:.1f} s",
+                str(each["worker"]),
+                str(each["pid"]),
+                str(each["files"]),
+                f"{each['samples_per_second']:,.0f}",
+                f"{each['busy_seconds']:.1f} s",
+                f"{each['idle_seconds']:.1f} s",
                 "" if each["host"] else size_text(each["memory"]),
-            ]  # fmt: skip
+            ]
             workers.add_row(*row, *([names.get(each["host"], "this one")] if names else []))
     stdout_console().print(workers, markup=False)
     advice = found["scaling"]
@@ -137,10 +145,15 @@ def _print_hosts(found: list[dict[str, Any]]) -> None:
     )
     for each in found:
         hosts.add_row(
-            each["host"], each["state"], str(each["places"]), _received_text(each),
-            size_text(each.get("waiting_bytes", 0)), f"{each['rows_kept']:,}",
-            f"{each.get('round_trip_ms', 0.0):.1f} ms", size_text(each.get("memory", 0)),
-        )  # fmt: skip
+            each["host"],
+            each["state"],
+            str(each["places"]),
+            _received_text(each),
+            size_text(each.get("waiting_bytes", 0)),
+            f"{each['rows_kept']:,}",
+            f"{each.get('round_trip_ms', 0.0):.1f} ms",
+            size_text(each.get("memory", 0)),
+        )
     stdout_console().print(hosts, markup=False)
 
 
@@ -151,9 +164,12 @@ def _print_refused(found: list[dict[str, Any]]) -> None:
     refused = Table("refused", "from", "why", "times", "last", box=None)
     for each in found[:_SHOWN_REFUSALS]:
         refused.add_row(
-            f"port for {each['port']}", each["address"], each["reason"], f"{each['count']:,}",
+            f"port for {each['port']}",
+            each["address"],
+            each["reason"],
+            f"{each['count']:,}",
             f"{each['seconds_ago']:.0f} s ago",
-        )  # fmt: skip
+        )
     stdout_console().print(refused, markup=False)
     if len(found) > _SHOWN_REFUSALS:
         click.echo(f"{len(found) - _SHOWN_REFUSALS} more addresses and reasons: pydp2 stats --json")

@@ -11,36 +11,51 @@ from pydp2_cli.signals import signals_call
 
 @click.command("worker", short_help="Run workers for a service on another host.")
 @click.option(
-    "--connect", "address", metavar="ADDRESS",
+    "--connect",
+    "address",
+    metavar="ADDRESS",
     help="Connection file of the service, or its address for workers; default: the file that PYDP2_CONNECTION names.",
-)  # fmt: skip
+)
 @click.option(
-    "--key", type=click.Path(path_type=Path), metavar="DIRECTORY",
+    "--key",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
     help="Folder with the keys of this host, for an address with ?key=…",
-)  # fmt: skip
+)
 @click.option("--workers", type=click.IntRange(1, 1024), help="Number of worker processes; default: one per core.")
 @click.option(
-    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIRECTORY",
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
     help="Working directory of the workers, where the provider is looked up first; default: the present one.",
-)  # fmt: skip
+)
 @click.option("--name", help="Name of this host in the statistics of the service; default: its host name.")
 @click.option(
-    "--map", "maps", multiple=True, metavar="OLD=NEW",
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="OLD=NEW",
     help="Entries of the list that begin with folder OLD begin with NEW here. Can be given several times.",
-)  # fmt: skip
+)
 @click.option(
-    "--patience", type=click.FloatRange(0), default=300.0, show_default=True, metavar="SECONDS",
+    "--patience",
+    type=click.FloatRange(0),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
     help="End after so many seconds without a service.",
-)  # fmt: skip
+)
 @click.option(
-    "--compress", type=click.Choice(["zstd"]),
+    "--compress",
+    type=click.Choice(["zstd"]),
     help="Compress what the workers send, for a slow network; default: none. Needs pip install 'zstandard>=0.23'.",
-)  # fmt: skip
+)
 @click.option(
-    "--row_server", metavar="ADDRESS",
+    "--row_server",
+    metavar="ADDRESS",
     help="Keep rows on this host, where trainers fetch them, as in tcp://10.0.0.7:*; default: rows go through the "
     "service.",
-)  # fmt: skip
+)
 def command(address: str | None, maps: tuple[str, ...], **options: Any) -> None:
     """Run workers on this machine for a service on another host, until that service ends.
 

@@ -100,22 +100,41 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
     served = resolve_source(files, provider, args, is_train, root)
     shipped = root is None and bool(runtime_env and runtime_env.get("working_dir"))
     plan = {
-        "entries": list(served.files), "provider": address_of(served.provider),
-        "args": dict(served.args), "is_train": served.is_train, "root": None if shipped else str(served.root),
-        "options": dict(options), "hosts": hosts, "workers_per_host": workers_per_host, "max_hosts": max_hosts,
-        "resources": dict(resources or {}), "runtime_env": dict(runtime_env or {}), "scale_seconds": scale_seconds,
-        "compress": compress, "row_server": row_server, "argv": list(sys.argv),
-    }  # fmt: skip
+        "entries": list(served.files),
+        "provider": address_of(served.provider),
+        "args": dict(served.args),
+        "is_train": served.is_train,
+        "root": None if shipped else str(served.root),
+        "options": dict(options),
+        "hosts": hosts,
+        "workers_per_host": workers_per_host,
+        "max_hosts": max_hosts,
+        "resources": dict(resources or {}),
+        "runtime_env": dict(runtime_env or {}),
+        "scale_seconds": scale_seconds,
+        "compress": compress,
+        "row_server": row_server,
+        "argv": list(sys.argv),
+    }
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     restarts = bool(options.get("state_dir"))  # on another node if this one is lost
     # Soft affinity is a wish: Ray puts actors without CPUs elsewhere too, where trainers of this node share no memory.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=restarts)
-    actor = ray.remote(_ServerActor).options(
-        name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=0, scheduling_strategy=here,
-        max_restarts=-1 if restarts else 0, max_concurrency=_CONCURRENT,
-        runtime_env=dict(runtime_env or {}) or None,
-    ).remote(name, plan)  # fmt: skip
+    actor = (
+        ray.remote(_ServerActor)
+        .options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=0,
+            scheduling_strategy=here,
+            max_restarts=-1 if restarts else 0,
+            max_concurrency=_CONCURRENT,
+            runtime_env=dict(runtime_env or {}) or None,
+        )
+        .remote(name, plan)
+    )
     service = RayService(name, actor)
     try:
         error = ray.get(actor.start_error.remote(), timeout=_START_SECONDS)
@@ -218,9 +237,15 @@ class _ServerActor:
         sys.argv[:] = plan["argv"]  # workers have the arguments of the program that serves, this is its deputy
         options.setdefault("bind", f"tcp://{_ray().util.get_node_ip_address()}:*")
         return pydp2.launch(
-            plan["entries"], plan["provider"], args=plan["args"], is_train=plan["is_train"], root=plan["root"],
-            workers=0, connection=self._file, **options,
-        )  # fmt: skip
+            plan["entries"],
+            plan["provider"],
+            args=plan["args"],
+            is_train=plan["is_train"],
+            root=plan["root"],
+            workers=0,
+            connection=self._file,
+            **options,
+        )
 
     @property
     def _file(self) -> Path:
@@ -270,11 +295,17 @@ class _ServerActor:
             cpus = resources.pop("CPU", plan["workers_per_host"])
             me = ray.get_actor(self._name, namespace=NAMESPACE)
             self._hosts.append(
-                ray.remote(_HostActor).options(
-                    num_cpus=cpus, resources=resources or None, max_restarts=-1, scheduling_strategy="SPREAD",
-                    runtime_env=plan["runtime_env"] or None, max_concurrency=_CONCURRENT,
-                ).remote(me, plan["workers_per_host"], plan["root"], plan["compress"], plan["row_server"])
-            )  # fmt: skip
+                ray.remote(_HostActor)
+                .options(
+                    num_cpus=cpus,
+                    resources=resources or None,
+                    max_restarts=-1,
+                    scheduling_strategy="SPREAD",
+                    runtime_env=plan["runtime_env"] or None,
+                    max_concurrency=_CONCURRENT,
+                )
+                .remote(me, plan["workers_per_host"], plan["root"], plan["compress"], plan["row_server"])
+            )
         leaving, self._hosts = self._hosts[count:], self._hosts[:count]
         for host in leaving:
             threading.Thread(target=_let_go, args=(host,), daemon=True).start()
@@ -351,9 +382,14 @@ class _HostActor:
             try:
                 with _connection_file(self._server, "worker") as file:
                     self._host = pydp2.WorkerHost(
-                        file, workers=self._workers, root=self._root, patience=_PATIENCE, name=_node_name(),
-                        compress=self._compress, row_server=self._row_server,
-                    )  # fmt: skip
+                        file,
+                        workers=self._workers,
+                        root=self._root,
+                        patience=_PATIENCE,
+                        name=_node_name(),
+                        compress=self._compress,
+                        row_server=self._row_server,
+                    )
                     self._host.run()
             except HostRefused as error:
                 self._error = str(error)

@@ -38,11 +38,14 @@ def throughput(folder: Path, rounds: int, workload: str) -> Figures:
         count = strict["samples"]
         rows.append(
             {
-                "bare": count / bare, "strict": count / strict["seconds"], "relaxed": count / relaxed["seconds"],
-                "strict/bare": bare / strict["seconds"], "strict/relaxed": relaxed["seconds"] / strict["seconds"],
+                "bare": count / bare,
+                "strict": count / strict["seconds"],
+                "relaxed": count / relaxed["seconds"],
+                "strict/bare": bare / strict["seconds"],
+                "strict/relaxed": relaxed["seconds"] / strict["seconds"],
                 "first_batch": strict["first"],
             }
-        )  # fmt: skip
+        )
     return _medians(rows) | {"samples": count}
 
 
@@ -97,9 +100,13 @@ def long_list(folder: Path, rounds: int, count: int = 1_000_000) -> Figures:
             server = measure.memory(service.pid)
             workers = [measure.memory(w["pid"])["pss"] for w in service.stats()["workers"]]
         rows.append(
-            {"first_batch": seconds, "server_rss_mb": server["rss"], "server_pss_mb": server["pss"],
-             "worker_pss_mb": max(workers)}
-        )  # fmt: skip
+            {
+                "first_batch": seconds,
+                "server_rss_mb": server["rss"],
+                "server_pss_mb": server["pss"],
+                "worker_pss_mb": max(workers),
+            }
+        )
     return _medians(rows)
 
 
@@ -115,11 +122,14 @@ def kills(folder: Path, rounds: int, every: float = 0.2) -> Figures:
         same = same and (calm["crc"], calm["samples"]) == (fire["crc"], fire["samples"])
         rows.append(
             {
-                "calm": calm["samples"] / calm["seconds"], "under_fire": fire["samples"] / fire["seconds"],
-                "ratio": calm["seconds"] / fire["seconds"], "kills": fire["kills"], "replaced_after": fire["replaced"],
+                "calm": calm["samples"] / calm["seconds"],
+                "under_fire": fire["samples"] / fire["seconds"],
+                "ratio": calm["seconds"] / fire["seconds"],
+                "kills": fire["kills"],
+                "replaced_after": fire["replaced"],
                 "replaced_worst": fire["replaced_worst"],
             }
-        )  # fmt: skip
+        )
     return _medians(rows) | {"exact_and_in_order": same}
 
 

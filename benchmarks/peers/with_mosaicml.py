@@ -43,7 +43,11 @@ def measure(job: Job) -> list[dict]:
         return native.collated(job, [(native.decoded(sample["value"]), sample["label"]) for sample in samples])
 
     loader = StreamingDataLoader(
-        dataset, batch_size=BATCH, num_workers=job.workers, persistent_workers=True, prefetch_factor=8,
+        dataset,
+        batch_size=BATCH,
+        num_workers=job.workers,
+        persistent_workers=True,
+        prefetch_factor=8,
         collate_fn=collate,
-    )  # fmt: skip
+    )
     return consumer.passes(job, lambda: loader)

@@ -45,7 +45,14 @@ def _arrays(batch: Any) -> Batch:
 def measure(job: Job) -> list[dict]:
     paddle.set_device("cpu")
     loader = DataLoader(
-        _Files(job), batch_size=None, num_workers=job.workers, use_shared_memory=True, persistent_workers=False,
-        prefetch_factor=job.option("prefetch", 8), collate_fn=_as_it_is, return_list=True, places=paddle.CPUPlace(),
-    )  # fmt: skip
+        _Files(job),
+        batch_size=None,
+        num_workers=job.workers,
+        use_shared_memory=True,
+        persistent_workers=False,
+        prefetch_factor=job.option("prefetch", 8),
+        collate_fn=_as_it_is,
+        return_list=True,
+        places=paddle.CPUPlace(),
+    )
     return consumer.passes(job, lambda: loader, _arrays)

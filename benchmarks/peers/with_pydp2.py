@@ -43,9 +43,13 @@ def _words(batch: Any) -> Batch:
 def _ctr(batch: Any) -> Batch:
     ids, pairs = batch["ids"], batch["pairs"]
     return {
-        "ids": ids.indices, "starts": ids.indptr,
-        "indices": pairs.indices, "values": pairs.values, "pair_starts": pairs.indptr, "label": batch["label"],
-    }  # fmt: skip
+        "ids": ids.indices,
+        "starts": ids.indptr,
+        "indices": pairs.indices,
+        "values": pairs.values,
+        "pair_starts": pairs.indptr,
+        "label": batch["label"],
+    }
 
 
 _ARRAYS = {
@@ -95,9 +99,12 @@ def _service(
                 hosts = job.option("hosts", 1)
                 for number in range(hosts):
                     host = pydp2.WorkerHost(
-                        connection, name=f"host{number}", workers=job.workers // hosts, root=_PROVIDED.parents[2],
+                        connection,
+                        name=f"host{number}",
+                        workers=job.workers // hosts,
+                        root=_PROVIDED.parents[2],
                         row_server=rows,
-                    )  # fmt: skip
+                    )
                     threading.Thread(target=host.run, name="host").start()  # it ends with the service
             if network != "workers":  # else they would share memory
                 replace(ConnectionFile.read(connection), local_address="").write(connection)

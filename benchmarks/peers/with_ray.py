@@ -62,9 +62,13 @@ def _ctr(batch: Any) -> Batch:
     indices, pair_starts = _joined(batch["indices"])
     values = np.concatenate(list(batch["values"]))
     return {
-        "ids": ids, "starts": starts, "indices": indices, "values": values, "pair_starts": pair_starts,
+        "ids": ids,
+        "starts": starts,
+        "indices": indices,
+        "values": values,
+        "pair_starts": pair_starts,
         "label": batch["label"],
-    }  # fmt: skip
+    }
 
 
 _ARRAYS: dict[str, Callable[[Any], Batch]] = {"words": _words, "ctr": _ctr}
@@ -97,9 +101,13 @@ def _reader(job: Job) -> Any:
 
 def measure(job: Job) -> list[dict]:
     ray.init(
-        num_cpus=job.workers, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False,
-        object_store_memory=_STORE, _temp_dir=os.environ.get("TMPDIR"),
-    )  # fmt: skip
+        num_cpus=job.workers,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+        include_dashboard=False,
+        object_store_memory=_STORE,
+        _temp_dir=os.environ.get("TMPDIR"),
+    )
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:

@@ -44,9 +44,12 @@ def _ragged(values: Any, starts: Any) -> Any:
 _TO_RAGGED: dict[str, Callable[..., Any]] = {
     "words": lambda ids, starts, label: (_ragged(ids, starts), label),
     "ctr": lambda ids, starts, indices, values, pair_starts, label: (
-        _ragged(ids, starts), _ragged(indices, pair_starts), _ragged(values, pair_starts), label,
+        _ragged(ids, starts),
+        _ragged(indices, pair_starts),
+        _ragged(values, pair_starts),
+        label,
     ),
-}  # fmt: skip
+}
 
 
 def _words(batch: Any) -> Batch:
@@ -57,10 +60,13 @@ def _words(batch: Any) -> Batch:
 def _ctr(batch: Any) -> Batch:
     ids, indices, values, label = batch
     return {
-        "ids": ids.values.numpy(), "starts": ids.row_splits.numpy(),
-        "indices": indices.values.numpy(), "values": values.values.numpy(), "pair_starts": indices.row_splits.numpy(),
+        "ids": ids.values.numpy(),
+        "starts": ids.row_splits.numpy(),
+        "indices": indices.values.numpy(),
+        "values": values.values.numpy(),
+        "pair_starts": indices.row_splits.numpy(),
         "label": label.numpy(),
-    }  # fmt: skip
+    }
 
 
 def _dense(name: str) -> Callable[[Any], Batch]:
@@ -68,8 +74,12 @@ def _dense(name: str) -> Callable[[Any], Batch]:
 
 
 _ARRAYS = {
-    "mnist_text": _dense("pixel"), "rows": _dense("row"), "jpeg": _dense("picture"), "words": _words, "ctr": _ctr,
-}  # fmt: skip
+    "mnist_text": _dense("pixel"),
+    "rows": _dense("row"),
+    "jpeg": _dense("picture"),
+    "words": _words,
+    "ctr": _ctr,
+}
 
 
 def measure(job: Job) -> list[dict]:

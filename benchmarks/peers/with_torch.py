@@ -52,7 +52,11 @@ def measure(job: Job) -> list[dict]:
     if job.option("sharing"):
         torch.multiprocessing.set_sharing_strategy(job.option("sharing"))
     loader = DataLoader(
-        _Files(job), batch_size=None, num_workers=job.workers, persistent_workers=True,
-        prefetch_factor=job.option("prefetch", 8), collate_fn=_as_it_is,
-    )  # fmt: skip
+        _Files(job),
+        batch_size=None,
+        num_workers=job.workers,
+        persistent_workers=True,
+        prefetch_factor=job.option("prefetch", 8),
+        collate_fn=_as_it_is,
+    )
     return consumer.passes(job, lambda: loader, _arrays if job.option("tensors") else None)

@@ -49,7 +49,11 @@ def _as_it_is(batch: Any) -> Any:
 def measure(job: Job) -> list[dict]:
     torch.set_num_threads(1)
     loader = StatefulDataLoader(
-        _Files(job), batch_size=None, num_workers=job.workers, persistent_workers=True, prefetch_factor=8,
+        _Files(job),
+        batch_size=None,
+        num_workers=job.workers,
+        persistent_workers=True,
+        prefetch_factor=8,
         collate_fn=_as_it_is,
-    )  # fmt: skip
+    )
     return consumer.passes(job, lambda: loader)

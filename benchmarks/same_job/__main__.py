@@ -51,9 +51,13 @@ def steps_of(loader: str, python: str, folder: Path, checkpoint: str, stop: int 
     out, errors = folder / "steps.txt", folder / "errors.txt"
     with out.open("w") as steps, errors.open("w") as said:  # files: workers that a stop leaves would keep a pipe open
         process = subprocess.Popen(
-            command, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, stdout=steps, stderr=said,
+            command,
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": paths},
+            stdout=steps,
+            stderr=said,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             status = process.wait(_DEADLINE)
         finally:

@@ -93,10 +93,17 @@ class ListCount:
         _, rank, world_size = place_options("count", rank, world_size)
         length = PassLength(asdict(job_options(**options)), rank, world_size)
         weight = sum(each.weight for each in self.files)
-        length.learn({
-            "files": len(self.files), "counted": len(self.files) - len(self.missing), "samples": self.samples,
-            "weight": weight, "plain": self.plain, "loading": False, "key": "remembered",
-        })  # fmt: skip
+        length.learn(
+            {
+                "files": len(self.files),
+                "counted": len(self.files) - len(self.missing),
+                "samples": self.samples,
+                "weight": weight,
+                "plain": self.plain,
+                "loading": False,
+                "key": "remembered",
+            }
+        )
         if (known := length.exact) is None:
             raise TypeError(length.reason())
         return known
@@ -105,9 +112,13 @@ class ListCount:
         """Return the counts as plain data."""
         sums = {name: sum(getattr(each, name) for each in self.files) for name in ("dropped", "weight")}
         return {
-            "samples": self.samples, **sums, "plain": self.plain, "read": self.read, "missing": len(self.missing),
+            "samples": self.samples,
+            **sums,
+            "plain": self.plain,
+            "read": self.read,
+            "missing": len(self.missing),
             "files": [asdict(each) for each in self.files],
-        }  # fmt: skip
+        }
 
 
 @takes(SERVICE_OPTIONS)
@@ -191,9 +202,15 @@ def _count_samples(
     """
     _await_counts(target)
     attach = m.Attach(
-        m.WIRE_VERSION, _JOB, 0, 1, os.urandom(8).hex(), dict(options), os.getpid(),
+        m.WIRE_VERSION,
+        _JOB,
+        0,
+        1,
+        os.urandom(8).hex(),
+        dict(options),
+        os.getpid(),
         counting="all" if again else "missing",
-    )  # fmt: skip
+    )
     connection, answer, _ = connect_once(target, attach, time.monotonic() + _CONNECT_SECONDS)
     try:
         schema = Schema.from_wire(parse_welcome(answer).schema)

@@ -208,11 +208,20 @@ class WorkerHost:
         connections = min(_MAX_DATA_CONNECTIONS, self._worker_slots, max(1, machine.cores() // _CORES_PER_CONNECTION))
         try:
             setup = AgentSetup(
-                address=target.address, public_key=target.key_pair.public, secret_key=target.key_pair.secret,
-                name=self._name, worker_slots=self._worker_slots, root=str(self._root), path=tuple(search_path()),
-                worker_address=rundir.address("workers"), digest=spec.digest, patience=self._patience,
-                data_connections=connections, compress=self._compress, row_server=self._row_server,
-            )  # fmt: skip
+                address=target.address,
+                public_key=target.key_pair.public,
+                secret_key=target.key_pair.secret,
+                name=self._name,
+                worker_slots=self._worker_slots,
+                root=str(self._root),
+                path=tuple(search_path()),
+                worker_address=rundir.address("workers"),
+                digest=spec.digest,
+                patience=self._patience,
+                data_connections=connections,
+                compress=self._compress,
+                row_server=self._row_server,
+            )
             process, channel = start_interpreter("pydp2.host.agent.main", "main", passed=[rundir.lock])
             self._agent = process
             if self._leaving:  # just now, when there was no agent to be told

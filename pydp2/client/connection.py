@@ -103,9 +103,13 @@ class Connection:
         self._zmq = new_context()
         try:
             self._line = _local_line(self._zmq, target, deadline) or Line(
-                self._zmq, target.address, watch=True, deadline=deadline, key_pair=target.key_pair,
+                self._zmq,
+                target.address,
+                watch=True,
+                deadline=deadline,
+                key_pair=target.key_pair,
                 ack_timeout=ack_timeout,
-            )  # fmt: skip
+            )
         except AdmissionRefused as why:
             self._zmq.term()
             raise NotAdmitted(f"the service at {self.name} turned this process away: {why}") from None

@@ -90,8 +90,10 @@ def _check_sendable(position: StreamState) -> None:
         m.decode([m.encode(message)])
     except ProtocolError as error:
         parts = {
-            "point": message.snapshot, "acknowledged_ahead": message.acknowledged_ahead, "buckets": message.buckets,
-        }  # fmt: skip
+            "point": message.snapshot,
+            "acknowledged_ahead": message.acknowledged_ahead,
+            "buckets": message.buckets,
+        }
         field = max(parts, key=lambda name: len(repr(parts[name])))
         raise damaged(field, ValueError(f"it is larger than a service takes ({error})")) from None
 

@@ -35,9 +35,17 @@ _SECONDS = 15.0
 _LEAST = 1.0
 _BATCH = 128
 _OWN = (  # a measurement leaves nothing behind, and nobody else joins it
-    "bind", "state_dir", "quarantine", "cache_dir", "cache_size", "connection", "keys", "worker_bind", "advertise",
+    "bind",
+    "state_dir",
+    "quarantine",
+    "cache_dir",
+    "cache_size",
+    "connection",
+    "keys",
+    "worker_bind",
+    "advertise",
     "metrics",
-)  # fmt: skip
+)
 _ONE_JOB = ("order", "share")
 
 

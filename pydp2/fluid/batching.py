@@ -50,8 +50,10 @@ def _slot(tensors: tuple[LoDTensor, ...], slot: int, first: int) -> LoDTensor:
 def _bad(instances: str, slot: str, what: str, expected: str, got: str) -> BadSample:
     return BadSample(
         f"instances {instances} cannot be one batch: {slot}, {what}: expected {expected}, got {got}",
-        slot=slot, expected=expected, got=got,
-    )  # fmt: skip
+        slot=slot,
+        expected=expected,
+        got=got,
+    )
 
 
 def batch(reader: Source, batch_size: int, discard_leftover: bool = False) -> BatchReader:

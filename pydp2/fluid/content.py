@@ -24,10 +24,16 @@ from pydp2.errors import FormatError, OptionError
 from pydp2.fluid.tensors import Instance, Lod, LoDTensor
 
 DTYPES: dict[int, np.dtype[Any]] = {
-    0: np.dtype(np.bool_), 1: np.dtype("<i2"), 2: np.dtype("<i4"), 3: np.dtype("<i8"),
-    4: np.dtype("<f2"), 5: np.dtype("<f4"), 6: np.dtype("<f8"),
-    20: np.dtype("u1"), 21: np.dtype("i1"),
-}  # fmt: skip
+    0: np.dtype(np.bool_),
+    1: np.dtype("<i2"),
+    2: np.dtype("<i4"),
+    3: np.dtype("<i8"),
+    4: np.dtype("<f2"),
+    5: np.dtype("<f4"),
+    6: np.dtype("<f8"),
+    20: np.dtype("u1"),
+    21: np.dtype("i1"),
+}
 """Dtypes by their codes in the description. Later releases added 20 and 21."""
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 

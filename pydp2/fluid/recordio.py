@@ -38,8 +38,9 @@ def read_recordio(filename: str, shapes: tuple[Shape, ...] = ()) -> Iterator[Ins
                 except FormatError as error:
                     raise FormatError(
                         f"{filename}, record {y}, in the chunk at byte {piece.offset}: {error}",
-                        file=filename, offset=piece.offset,
-                    ) from None  # fmt: skip
+                        file=filename,
+                        offset=piece.offset,
+                    ) from None
                 y += 1
 
 

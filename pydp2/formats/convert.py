@@ -30,9 +30,15 @@ FORMATS = ("idx", "csv", "libsvm", "rec", "paddle", "lst")
 """Names of the formats: ``rec`` is dmlc's RecordIO, ``paddle`` is Paddle's RecordIO."""
 
 _SUFFIXES = {
-    ".idx": "idx", ".csv": "csv", ".svm": "libsvm", ".libsvm": "libsvm", ".rec": "rec", ".recordio": "paddle",
-    ".dat": "paddle", ".lst": "lst",
-}  # fmt: skip
+    ".idx": "idx",
+    ".csv": "csv",
+    ".svm": "libsvm",
+    ".libsvm": "libsvm",
+    ".rec": "rec",
+    ".recordio": "paddle",
+    ".dat": "paddle",
+    ".lst": "lst",
+}
 _BUFFER = 1 << 17
 _INDEX = re.compile(rb"-?\d{1,18}\t\d{1,18}[ \t]*[\r\n]")  # a list of images never looks like this
 _UBYTE = re.compile(r"idx\d+-ubyte\Z")

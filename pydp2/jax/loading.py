@@ -131,9 +131,13 @@ def loader(
             multihost_utils.sync_global_devices("pydp2.jax.loader")
         bucket_by = (client._stream_identity if client is files else given).get("bucket_by")
         maker = ArrayMaker(
-            client.slots, place, sharding, pad_to=lengths_by_slot(client.slots, pad_to),
-            bucket_by=None if bucket_by is None else _slot(client.slots, bucket_by), mask=mask,
-        )  # fmt: skip
+            client.slots,
+            place,
+            sharding,
+            pad_to=lengths_by_slot(client.slots, pad_to),
+            bucket_by=None if bucket_by is None else _slot(client.slots, bucket_by),
+            mask=mask,
+        )
         rows = None if sharding is None else client.batch_size
         return JaxLoader(client, maker, ahead=ahead, rows=rows, drops=last == "drop")
 

@@ -155,10 +155,7 @@ class Augmentation:
         d, e = -sin * across, cos * across
         determinant = a * e - b * d
         p, q, r, t = e / determinant, -b / determinant, -d / determinant, a / determinant
-        inverse = (
-            p, q, columns / 2 - p * width / 2 - q * height / 2,
-            r, t, rows / 2 - r * width / 2 - t * height / 2,
-        )  # fmt: skip
+        inverse = (p, q, columns / 2 - p * width / 2 - q * height / 2, r, t, rows / 2 - r * width / 2 - t * height / 2)
         method = self._method(chance, ChanceKind.WARP_METHOD, (rows, columns), (height, width))
         return pillow.warp(picture, (height, width), inverse, method, self.fill_value)
 

@@ -122,8 +122,12 @@ class ImageRecordIter(FileProvider):
         if is_verbose:
             _log.info(
                 "ImageRecordIter: %s, part %d of %d, batches of %s, %d threads",
-                ", ".join(paths), part.index, part.count, self.provide_data[0][1], self._threads,
-            )  # fmt: skip
+                ", ".join(paths),
+                part.index,
+                part.count,
+                self.provide_data[0][1],
+                self._threads,
+            )
 
     def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
         memory = ReusedArrays((self._size, *self._data_shape), self._prefetch + MORE)

@@ -72,9 +72,17 @@ SERVICE_ARGUMENTS = ("list", "provider", "args", "is_train")
 _NOT_OF_SERVICE = {*JOB_OPTIONS, "job", "rank", "world_size"}
 _NOT_OF_JOB = {*SERVICE_OPTIONS, *SERVICE_ARGUMENTS}
 PROVIDER_OPTIONS = (
-    "input_types", "should_shuffle", "pool_size", "min_pool_size", "can_over_batch_size", "calc_batch_size", "cache",
-    "check", "check_fail_continue", "init_hook",
-)  # fmt: skip
+    "input_types",
+    "should_shuffle",
+    "pool_size",
+    "min_pool_size",
+    "can_over_batch_size",
+    "calc_batch_size",
+    "cache",
+    "check",
+    "check_fail_continue",
+    "init_hook",
+)
 """Arguments of ``@provider(...)``, the decorator of ``process``; a test keeps them equal to its signature."""
 _LAST, _WORKERS, _READY, _POOL = 'last_batch="drop"', "workers=4", "prefetch=2", "pool_size=4096"
 _TURNS = "interleave=16"

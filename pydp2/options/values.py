@@ -18,10 +18,8 @@ Check = Callable[[str, Any], Any]
 """(option name, value given) -> the value in its plain form, or an OptionError or OptionTypeError."""
 
 _UNITS = {"": 1, "B": 1} | {
-    prefix + unit: base**power
-    for power, prefix in enumerate("KMGT", 1)
-    for unit, base in (("B", 1000), ("IB", 1024))
-}  # fmt: skip
+    prefix + unit: base**power for power, prefix in enumerate("KMGT", 1) for unit, base in (("B", 1000), ("IB", 1024))
+}
 _LARGEST = (1 << 62) - 1  # messages between processes hold no larger number
 _MAX_BOUNDS = 1000  # they travel with each batch
 _MOST_SECONDS = 1e9  # 31 years: what the clock of the system adds up with it stays a time

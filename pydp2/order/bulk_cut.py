@@ -146,9 +146,18 @@ class BulkCutter:
             [merge.cycle_index, merge.block_left, pool.weight, pool.bytes, pool.drawn_since_point, 0], np.int64
         )
         cut, reason = _order_kernels.cut_batches(
-            state, self._limits, cycle_rows.block_lengths, cycle_rows.addresses, cycle_rows.available,
-            pool.pool_ids, pool.sizes, pick_keys, levels, ids, batches,
-        )  # fmt: skip
+            state,
+            self._limits,
+            cycle_rows.block_lengths,
+            cycle_rows.addresses,
+            cycle_rows.available,
+            pool.pool_ids,
+            pool.sizes,
+            pick_keys,
+            levels,
+            ids,
+            batches,
+        )
         merge.cycle_index, merge.block_left, weight, nbytes, drawn, limited = state.tolist()
         pool.settle(weight, nbytes, drawn)
         self.byte_limited = self.byte_limited or bool(limited)

@@ -94,11 +94,17 @@ class SnapshotPoint:
     def to_wire(self) -> dict[str, Any]:
         """Return plain values, without the pool, which is bytes."""
         return {
-            "index": self.batch_index, "ended": self.in_tail, "offset": self.tail_consumed, "next_file": self.next_file,
-            "current": self.cycle_index, "left": self.block_left, "taken": self.merged, "dropped": self.dropped,
+            "index": self.batch_index,
+            "ended": self.in_tail,
+            "offset": self.tail_consumed,
+            "next_file": self.next_file,
+            "current": self.cycle_index,
+            "left": self.block_left,
+            "taken": self.merged,
+            "dropped": self.dropped,
             "lanes": [[each.file, each.sample_index, each.checksum_index, each.crcs] for each in self.cycle],
             **({"bucket": self.bucket_number} if self.bucket_number else {}),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_wire(cls, wire: Any, pool: bytes, files: int) -> SnapshotPoint:
@@ -123,11 +129,18 @@ class SnapshotPoint:
             raise _damaged("ended", wire.get("ended"), "true or false")
         cycle = _cycle_from_wire(wire.get("lanes"), files)
         return cls(
-            _number(wire, "index", _MAX_BATCH_INDEX), pool, wire["ended"], _number(wire, "offset"),
-            _number(wire, "next_file", files), _number(wire, "current", max(0, len(cycle) - 1)),
-            _number(wire, "left"), cycle, _number(wire, "taken"), _number(wire, "dropped"),
+            _number(wire, "index", _MAX_BATCH_INDEX),
+            pool,
+            wire["ended"],
+            _number(wire, "offset"),
+            _number(wire, "next_file", files),
+            _number(wire, "current", max(0, len(cycle) - 1)),
+            _number(wire, "left"),
+            cycle,
+            _number(wire, "taken"),
+            _number(wire, "dropped"),
             _number({"bucket": 0, **wire}, "bucket"),
-        )  # fmt: skip
+        )
 
     def _check_ends(self, files: npt.NDArray[np.int64], sample_indices: npt.NDArray[np.int64]) -> None:
         """Raise OptionError unless each file of the pool is in the cycle, or has an end behind its samples."""

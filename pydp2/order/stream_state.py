@@ -118,7 +118,7 @@ class StreamState(StreamPosition):
         all_ends = {**self.early_ends, **by_file(early_ends)} if early_ends else self.early_ends
         return StreamState(
             self.pass_id, batch, ahead, all_ends, point, logged.extended(checksums), bucket_of_pass(head), tail
-        )  # fmt: skip
+        )
 
     def _after_shared(self, head: BatchHead) -> tuple[int, list[int]]:
         """Return the position in a job that is shared in no fixed order, and the batches used ahead of it: what the
@@ -231,9 +231,17 @@ class StreamState(StreamPosition):
         if len(frames) > _MAX_FRAMES:
             raise LocalProtocolError(f"BeginPass would have {len(frames)} frames, at most {_MAX_FRAMES} are allowed")
         message = BeginPass(
-            request_id, self.pass_id, self.batch, credit, {} if point is None else point.to_wire(), len(early_ends),
-            self.acknowledged_ahead, "", self.buckets, checksum_frames=len(checksums),
-        )  # fmt: skip
+            request_id,
+            self.pass_id,
+            self.batch,
+            credit,
+            {} if point is None else point.to_wire(),
+            len(early_ends),
+            self.acknowledged_ahead,
+            "",
+            self.buckets,
+            checksum_frames=len(checksums),
+        )
         return message, frames
 
     @classmethod

@@ -42,11 +42,18 @@ def pack_heads(heads: Sequence[BatchHead]) -> BatchHead:
     first, *others = heads
     more = [
         [
-            each.batch_index, each.rows, each.size, each.pool_weight, each.padding, each.tail_consumed,
-            each.position_after, each.checksum_records, *(each.bucket.get(key, 0) for key in BUCKET_OF_BATCH),
+            each.batch_index,
+            each.rows,
+            each.size,
+            each.pool_weight,
+            each.padding,
+            each.tail_consumed,
+            each.position_after,
+            each.checksum_records,
+            *(each.bucket.get(key, 0) for key in BUCKET_OF_BATCH),
         ]
         for each in others
-    ]  # fmt: skip
+    ]
     return replace(first, following=more) if more else first
 
 
@@ -70,8 +77,19 @@ def unpack_head(head: BatchHead) -> list[BatchHead]:
         bucket = head.bucket | dict(zip(BUCKET_OF_BATCH, bounds, strict=True)) if head.bucket else {}
         heads.append(
             BatchHead(
-                head.request_id, index, rows, size, pool_weight, padding, gone, after, [], {}, 0, bucket,
+                head.request_id,
+                index,
+                rows,
+                size,
+                pool_weight,
+                padding,
+                gone,
+                after,
+                [],
+                {},
+                0,
+                bucket,
                 checksum_records=records,
             )
-        )  # fmt: skip
+        )
     return heads

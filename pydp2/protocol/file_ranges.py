@@ -78,10 +78,23 @@ class FileAssignment:
     def to_wire(self) -> list[Any]:
         """Return a list of plain values."""
         return [
-            self.file, self.attempt, self.position, self.start, self.spent_bytes, self.limit, self.pause,
-            int(self.bound), self.crcs, self.send_from, self.until, self.check_at, self.check_crc, self.reread_frame,
-            self.block_length, self.ramp_until,
-        ]  # fmt: skip
+            self.file,
+            self.attempt,
+            self.position,
+            self.start,
+            self.spent_bytes,
+            self.limit,
+            self.pause,
+            int(self.bound),
+            self.crcs,
+            self.send_from,
+            self.until,
+            self.check_at,
+            self.check_crc,
+            self.reread_frame,
+            self.block_length,
+            self.ramp_until,
+        ]
 
     @classmethod
     def from_wire(cls, wire: Any) -> FileAssignment:
@@ -122,9 +135,17 @@ class FileRange:
         """Return a list of plain values."""
         dropped_samples = [[y, *_dropped_texts(slot, reason)] for y, slot, reason in self.dropped]
         return [
-            self.file, self.attempt, self.first_index, self.count, self.rows, self.state, self.crcs, dropped_samples,
-            self.error, int(self.did_not_repeat),
-        ]  # fmt: skip
+            self.file,
+            self.attempt,
+            self.first_index,
+            self.count,
+            self.rows,
+            self.state,
+            self.crcs,
+            dropped_samples,
+            self.error,
+            int(self.did_not_repeat),
+        ]
 
     @property
     def wire_bytes(self) -> int:

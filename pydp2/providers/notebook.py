@@ -232,9 +232,17 @@ class _CellNames:
 
 _ABSENT = object()
 _OF_MODULES = {  # and, while they are defined, of classes
-    "__name__", "__file__", "__package__", "__spec__", "__loader__", "__cached__", "__builtins__", "__annotations__",
-    "__module__", "__qualname__",
-}  # fmt: skip
+    "__name__",
+    "__file__",
+    "__package__",
+    "__spec__",
+    "__loader__",
+    "__cached__",
+    "__builtins__",
+    "__annotations__",
+    "__module__",
+    "__qualname__",
+}
 
 
 def _is_given(name: str, value: Any) -> bool:
@@ -404,9 +412,18 @@ def _dotted(node: ast.expr) -> str:
 
 # -- the comparison ----------------------------------------------------------------------------------------------------
 _OF_PYTHON = {  # attributes of a class that it keeps for itself, or that say where the class was defined
-    "__module__", "__firstlineno__", "__static_attributes__", "__dict__", "__weakref__", "__annotations__",
-    "__slotnames__", "__annotations_cache__", "__annotate__", "__annotate_func__", "_value2member_map_",
-}  # fmt: skip
+    "__module__",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__dict__",
+    "__weakref__",
+    "__annotations__",
+    "__slotnames__",
+    "__annotations_cache__",
+    "__annotate__",
+    "__annotate_func__",
+    "_value2member_map_",
+}
 
 
 class _Contents:

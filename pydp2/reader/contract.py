@@ -27,8 +27,10 @@ def check_reader(name: str, value: object) -> Reader:
     if callable(value):
         return value
     hint = ": give the function itself, not what its call gives" if isinstance(value, Iterable) else ""
-    raise OptionTypeError(f"{name} must be a reader, a function without arguments that gives an iterable{hint}, "
-                          f"got {value!r:.80} ({type(value).__name__})")  # fmt: skip
+    raise OptionTypeError(
+        f"{name} must be a reader, a function without arguments that gives an iterable{hint}, "
+        f"got {value!r:.80} ({type(value).__name__})"
+    )
 
 
 def check_size(name: str, value: SupportsIndex, least: int = 0) -> int:

@@ -72,9 +72,7 @@ def text_file(path: str | os.PathLike[str], *, encoding: str = "utf-8-sig") -> R
     return reader
 
 
-def recordio(
-    paths: Paths, buf_size: SupportsIndex = 100, *, decode: Callable[[bytes], Any] = plain
-) -> Reader:  # fmt: skip
+def recordio(paths: Paths, buf_size: SupportsIndex = 100, *, decode: Callable[[bytes], Any] = plain) -> Reader:
     """Return a reader of the records of Paddle's RecordIO files, one file after the other.
 
     Args:

@@ -111,8 +111,12 @@ def _named_reader_error(number: int, message: ReaderMessage) -> ReaderMessage:
     kind, error = message
     if kind != RAISED:
         return message
-    text = "\n\n".join([f"reader {number} of multiprocess_reader raised {type(error).__name__}: {error}",
-                        *getattr(error, "__notes__", ())])  # fmt: skip
+    text = "\n\n".join(
+        [
+            f"reader {number} of multiprocess_reader raised {type(error).__name__}: {error}",
+            *getattr(error, "__notes__", ()),
+        ]
+    )
     wrapped = ReaderError(text)
     wrapped.__cause__ = error
     return RAISED, wrapped

@@ -189,13 +189,21 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
         for name, text, key in rows:
             yield kind, name, text, labels, [(label, float(each.get(key, 0))) for label, each in named]
     for what in ("waited", "worked"):
-        yield "counter", f"pydp2_trainer_{what}_seconds", f"seconds that trainers {what}", ["job"], [
-            ([name], job["trainer"][f"{what}_seconds"]) for name, job in jobs.items()
-        ]  # fmt: skip
+        yield (
+            "counter",
+            f"pydp2_trainer_{what}_seconds",
+            f"seconds that trainers {what}",
+            ["job"],
+            [([name], job["trainer"][f"{what}_seconds"]) for name, job in jobs.items()],
+        )
     for what in ("samples", "bytes"):
-        yield "gauge", f"pydp2_pool_{what}", f"{what} in the pool", ["job"], [
-            ([name], float(job["pool"].get(what, 0))) for name, job in jobs.items()
-        ]  # fmt: skip
+        yield (
+            "gauge",
+            f"pydp2_pool_{what}",
+            f"{what} in the pool",
+            ["job"],
+            [([name], float(job["pool"].get(what, 0))) for name, job in jobs.items()],
+        )
     for what in ("budget", "used"):
         text = f"bytes of read-ahead credit, {what}"
         yield "gauge", f"pydp2_read_ahead_{what}_bytes", text, [], [([], float(stats["read_ahead"][what]))]
@@ -205,9 +213,13 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
     refused: Counter[tuple[str, str]] = Counter()
     for each in stats["refused"]:
         refused[each["port"], each["reason"]] += each["count"]
-    yield "counter", "pydp2_refused_peers", "peers that were not let in, or sent away", ["port", "reason"], [
-        ([*labels], float(count)) for labels, count in refused.items()
-    ]  # fmt: skip
+    yield (
+        "counter",
+        "pydp2_refused_peers",
+        "peers that were not let in, or sent away",
+        ["port", "reason"],
+        [([*labels], float(count)) for labels, count in refused.items()],
+    )
     yield "counter", "pydp2_workers_lost", "workers that died", [], [([], float(stats["workers_lost"]))]
     yield "gauge", "pydp2_memory_bytes", "memory of the server process", [], [([], float(stats["memory"]))]
     yield "gauge", "pydp2_uptime_seconds", "seconds since the start", [], [([], float(stats["uptime_seconds"]))]

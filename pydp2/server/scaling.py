@@ -53,9 +53,12 @@ class ScalingAdvice:
         """Return it as plain data, beside the number of workers that there are."""
         wanted = self.wanted if self.supply else present  # it may be older than the last host
         return {
-            "workers": present, "wanted": wanted, "reason": self.reason, "demand": round(self.demand, 3),
+            "workers": present,
+            "wanted": wanted,
+            "reason": self.reason,
+            "demand": round(self.demand, 3),
             "supply": round(self.supply, 3),
-        }  # fmt: skip
+        }
 
 
 class ScalingAdvisor:

@@ -74,9 +74,12 @@ def serve(
             host_address = ""
             if spec.host_address is not None:
                 far = Hub(
-                    host_zmq, spec.host_address, spec.memory_limit, max_waiting=_HOST_BACKLOG,
+                    host_zmq,
+                    spec.host_address,
+                    spec.memory_limit,
+                    max_waiting=_HOST_BACKLOG,
                     access=_access(spec, "worker"),
-                )  # fmt: skip
+                )
                 hubs.append(far)
                 host_address = advertised_address(far.address, spec.advertise)
                 hosts = HostGateway(spec, files, far)

@@ -201,7 +201,7 @@ class DerivedStream(Stream):
         samples = now.samples + len(batch) - batch.padding
         return batch, Progress(
             position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin
-        )  # fmt: skip
+        )
 
     def _has_next(self, loop: LoopHandle) -> bool:
         try:

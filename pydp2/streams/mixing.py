@@ -301,10 +301,15 @@ class Mixture(DerivedStream):
             assert made is not None
             cursor.take(cursor.rows_left)
             batch = MixedBatch(
-                made._columns, pass_id=position.pass_id, index=position.batch, size=made.size,
-                pool_weight=made.pool_weight, padding=made.padding, bucket=made.bucket,
+                made._columns,
+                pass_id=position.pass_id,
+                index=position.batch,
+                size=made.size,
+                pool_weight=made.pool_weight,
+                padding=made.padding,
+                bucket=made.bucket,
                 group_bucket=made.group_bucket,
-            )  # fmt: skip
+            )
             self._note(batch, np.full(len(made), source))
             return batch, self._behind(position, word, ended)
         return None, self._behind(position, word, ended)

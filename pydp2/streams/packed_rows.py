@@ -53,10 +53,12 @@ class Pieces(NamedTuple):
         return (
             Pieces(tuple(t[:at] for t in self.tokens), self.document[before], self.offset[before], inside[before]),
             Pieces(
-                tuple(t[at:] for t in self.tokens), self.document[behind], (self.offset + inside)[behind],
+                tuple(t[at:] for t in self.tokens),
+                self.document[behind],
+                (self.offset + inside)[behind],
                 (self.length - inside)[behind],
             ),
-        )  # fmt: skip
+        )
 
     @staticmethod
     def concat(parts: Sequence[Pieces]) -> Pieces:
@@ -94,9 +96,12 @@ def cut_into_rows(pieces: Pieces, length: int) -> Segments:
     edges = np.union1d(begins, np.arange(0, pieces.total, length))
     piece = np.searchsorted(begins, edges, side="right") - 1
     return Segments(
-        edges // length, edges % length, np.diff(edges, append=pieces.total), pieces.document[piece],
+        edges // length,
+        edges % length,
+        np.diff(edges, append=pieces.total),
+        pieces.document[piece],
         pieces.offset[piece] + edges - begins[piece],
-    )  # fmt: skip
+    )
 
 
 def best_fit_decreasing(lengths: Ints, capacity: int) -> Ints:

@@ -144,9 +144,15 @@ class PackedSequences(DerivedStream):
         types = [dense_vector(length, dtype=dtype) for dtype in (*dtypes, np.int32, np.int32)]
         self._slots = Slots(tuple(types), (*kept, "position_ids", "segment_ids"))
         self._stream_identity = {
-            "kind": "packed sequences", "slots": list(numbers), "length": length, "batch_size": batch_size,
-            "strategy": strategy, "last_row": ends[0], "last_batch": ends[1], "pad_token": pad_token,
-        }  # fmt: skip
+            "kind": "packed sequences",
+            "slots": list(numbers),
+            "length": length,
+            "batch_size": batch_size,
+            "strategy": strategy,
+            "last_row": ends[0],
+            "last_batch": ends[1],
+            "pad_token": pad_token,
+        }
 
     if TYPE_CHECKING:
 
@@ -221,9 +227,12 @@ class PackedSequences(DerivedStream):
     def _own_fields(self, position: PackPosition) -> dict[str, Any]:
         carried = position.carried
         return {
-            "skip": position.skip, "document": position.document, "ended": position.ended, "rank": list(self._rank),
+            "skip": position.skip,
+            "document": position.document,
+            "ended": position.ended,
+            "rank": list(self._rank),
             "carried": carried and [[t.tolist() for t in carried.tokens], *(each.tolist() for each in carried[1:])],
-        }  # fmt: skip
+        }
 
     def _from_state(self, state: Mapping[str, Any], allow: Collection[str]) -> PackPosition:
         (source,) = state["sources"]
@@ -231,9 +240,14 @@ class PackedSequences(DerivedStream):
         if ended and not place.is_start:
             raise ValueError("its pass has ended, and that of its source has not")
         return PackPosition(
-            check_int(state["pass"]), check_int(state["batch"]), (place,), check_int(state["skip"]),
-            check_int(state["document"]), ended, self._carried(state["carried"]),
-        )  # fmt: skip
+            check_int(state["pass"]),
+            check_int(state["batch"]),
+            (place,),
+            check_int(state["skip"]),
+            check_int(state["document"]),
+            ended,
+            self._carried(state["carried"]),
+        )
 
     def _carried(self, plain: Any) -> Pieces | None:
         """Return the tokens that a state carries. Raises TypeError or ValueError for what cannot be some."""
@@ -327,9 +341,15 @@ class PackedSequences(DerivedStream):
             pieces, rest = pieces.split(rows * self.length)
         carried = rest if rest.total and (self._last_row == "carry" or not ended) else None
         behind = replace(
-            position, batch=position.batch + 1, places=(cursor.place,), skip=skip, document=document, ended=ended,
-            carried=carried, start=None,
-        )  # fmt: skip
+            position,
+            batch=position.batch + 1,
+            places=(cursor.place,),
+            skip=skip,
+            document=document,
+            ended=ended,
+            carried=carried,
+            start=None,
+        )
         return LaidRows(rows, pieces.tokens, cut_into_rows(pieces, self.length)), behind
 
     def _no_pieces(self) -> Pieces:
@@ -354,7 +374,7 @@ class PackedSequences(DerivedStream):
         used = np.flatnonzero(lengths[: whole + bool(part)])
         pieces = Pieces(
             tuple(each[skip : skip + taken + part] for each in tokens), document + used, offset[used], lengths[used]
-        )  # fmt: skip
+        )
         return pieces, whole, part if whole else skip + part
 
     def _sequences(self, cursor: Cursor) -> tuple[Ints, list[Array]]:
@@ -370,8 +390,10 @@ class PackedSequences(DerivedStream):
                 raise BadSample(
                     f"{label}: slots that are packed together need sequences of one length, and a sample has "
                     f"{steps[i]} steps in {first}, {others[i]} in {label}; yield equally many",
-                    slot=label, expected=f"{steps[i]} steps", got=f"{others[i]} steps",
-                )  # fmt: skip
+                    slot=label,
+                    expected=f"{steps[i]} steps",
+                    got=f"{others[i]} steps",
+                )
             tokens.append(ids)
         return steps.astype(np.int64), tokens
 

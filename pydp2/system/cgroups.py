@@ -78,9 +78,11 @@ class _CgroupDirectory:
     @property
     def used(self) -> int:
         """Number of bytes in use, without page cache that the kernel takes back first."""
-        used, idle = ("memory.current", "inactive_file") if self.version == 2 else (
-            "memory.usage_in_bytes", "total_inactive_file"
-        )  # fmt: skip
+        used, idle = (
+            ("memory.current", "inactive_file")
+            if self.version == 2
+            else ("memory.usage_in_bytes", "total_inactive_file")
+        )
         text, cached = _read_text(self.path / used), self._memory_stat(idle)
         return max(0, (int(text) if text.isdigit() else 0) - (int(cached) if cached.isdigit() else 0))
 

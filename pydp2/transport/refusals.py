@@ -77,9 +77,6 @@ class Refusals:
         """Return all of it as plain data, the latest first."""
         latest = sorted(self._entries.items(), key=lambda each: -each[1].last)
         return [
-            {
-                "address": address, "reason": reason, "count": entry.count,
-                "seconds_ago": round(now - entry.last, 3),
-            }
+            {"address": address, "reason": reason, "count": entry.count, "seconds_ago": round(now - entry.last, 3)}
             for (address, reason), entry in latest
-        ]  # fmt: skip
+        ]

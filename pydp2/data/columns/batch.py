@@ -279,9 +279,18 @@ class Batch:
     """
 
     __slots__ = (
-        "_columns", "_ready", "_resume", "_values", "bucket", "group_bucket", "index", "padding", "pass_id",
-        "pool_weight", "size",
-    )  # fmt: skip
+        "_columns",
+        "_ready",
+        "_resume",
+        "_values",
+        "bucket",
+        "group_bucket",
+        "index",
+        "padding",
+        "pass_id",
+        "pool_weight",
+        "size",
+    )
 
     def __init__(
         self,

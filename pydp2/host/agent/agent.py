@@ -249,15 +249,24 @@ class Agent:
             self._rows.begin_session()
         self._heard_at = self._beat_at = now
         about = {
-            "python": platform.python_version(), "numpy": np.__version__, "byteorder": sys.byteorder,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "byteorder": sys.byteorder,
             "pid": os.getpid(),
-        }  # fmt: skip
+        }
         self._link.send(
             m.Join(
-                m.WIRE_VERSION, RELEASE, self._setup.name, self._setup.worker_slots, self._link.session,
-                self._setup.digest, about, self._setup.compress, "" if self._rows is None else self._rows.address,
+                m.WIRE_VERSION,
+                RELEASE,
+                self._setup.name,
+                self._setup.worker_slots,
+                self._link.session,
+                self._setup.digest,
+                about,
+                self._setup.compress,
+                "" if self._rows is None else self._rows.address,
             )
-        )  # fmt: skip
+        )
 
     def _serve_link(self, link: ServiceLink, now: float) -> None:
         """Take what the service said, and send what is due."""

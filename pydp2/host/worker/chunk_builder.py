@@ -388,7 +388,7 @@ class ChunkBuilder:
         which = which if replay else np.arange(segment.rows)
         return FileRange(
             task.file, task.attempt, segment.first_index, segment.count, len(which), state, sum_, dropped_samples, error
-        ), which  # fmt: skip
+        ), which
 
     def _check_repeats(self, task: FileTask, first_index: int, end_index: int, state: int, reread_rows: int) -> bool:
         """Return True if the file, from ``first_index`` up to ``end_index``, is what it was before, as

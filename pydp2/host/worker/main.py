@@ -177,9 +177,13 @@ def _start_provider(
     show("running the init_hook")
     with imported.context:
         running = start_by_address(
-            spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files,
+            spec.provider,
+            args=spec.args,
+            is_train=spec.is_train,
+            input_order=spec.input_order,
+            file_list=spec.files,
             program=spec.program_state,
-        )  # fmt: skip
+        )
     return running, _declared_message(running, imported.warnings, _module_fingerprints(Path(spec.root)))
 
 

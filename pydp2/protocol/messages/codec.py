@@ -30,9 +30,13 @@ MESSAGES: dict[str, type[Message]] = {
 }
 """Messages by name, in the order in which they are defined."""
 _TYPES: dict[str, tuple[type, int]] = {
-    "int": (int, INT_LIMIT), "Word": (int, 1 << 64), "str": (str, 0), "bool": (bool, 0), "Plain": (dict, 0),
+    "int": (int, INT_LIMIT),
+    "Word": (int, 1 << 64),
+    "str": (str, 0),
+    "bool": (bool, 0),
+    "Plain": (dict, 0),
     "list[Any]": (list, 0),
-}  # fmt: skip
+}
 _FIELDS: dict[type[Message], tuple[tuple[str, type, int], ...]] = {
     m: tuple((f.name, *_TYPES[str(f.type)]) for f in fields(cast(Any, m))) for m in MESSAGES.values()
 }

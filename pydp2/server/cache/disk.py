@@ -123,9 +123,12 @@ class DiskCache(DiskThread[DiskAnswer]):
     def figures(self) -> dict[str, Any]:
         """Return statistics as plain data."""
         return {
-            "directory": str(self._folder), "read": self.files_read, "written": self.files_written,
-            "bytes": self.used_bytes, "limit": self.limit,
-        }  # fmt: skip
+            "directory": str(self._folder),
+            "read": self.files_read,
+            "written": self.files_written,
+            "bytes": self.used_bytes,
+            "limit": self.limit,
+        }
 
     # -- the thread ------------------------------------------------------------------------------------------------
     def _finish(self) -> None:

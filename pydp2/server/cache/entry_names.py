@@ -31,9 +31,12 @@ class EntryNames:
         if self._duplicates is None:
             self._duplicates = self._number_duplicates()
         return EntryLabel(
-            key=origin.key, provider=origin.provider, list_entry=origin.files[file],
-            duplicate=self._duplicates.get(file, 0), stamp=stamp,
-        )  # fmt: skip
+            key=origin.key,
+            provider=origin.provider,
+            list_entry=origin.files[file],
+            duplicate=self._duplicates.get(file, 0),
+            stamp=stamp,
+        )
 
     def name(self, file: int) -> str:
         """Return the name of the entry of ``file``, unique below the key of the provider."""

@@ -155,13 +155,19 @@ class CacheEntryWriter:
             bytes,
             msgpack.packb(
                 {
-                    "key": label.key, "provider": label.provider, "text": label.list_entry, "copy": label.duplicate,
-                    "stamp": list(label.stamp), "rows": self._rows, "end": list(end),
+                    "key": label.key,
+                    "provider": label.provider,
+                    "text": label.list_entry,
+                    "copy": label.duplicate,
+                    "stamp": list(label.stamp),
+                    "rows": self._rows,
+                    "end": list(end),
                     "holes": [list(each) for each in dropped],
-                    "blocks": np.array(self._blocks, "<i8").tobytes(), "count": len(self._blocks),
+                    "blocks": np.array(self._blocks, "<i8").tobytes(),
+                    "count": len(self._blocks),
                 }
             ),
-        )  # fmt: skip
+        )
         if len(index) > _INDEX_LIMIT:
             raise OSError(0, f"the record of its dropped samples takes {len(index)} bytes, the limit is {_INDEX_LIMIT}")
         return index
@@ -301,10 +307,12 @@ def _read_index(data: memoryview) -> EntryIndex:
     try:
         plain = msgpack.unpackb(index, strict_map_key=True, max_ext_len=0)
         label = EntryLabel(
-            key=_expect(str, plain["key"]), provider=_expect(str, plain["provider"]),
-            list_entry=_expect(str, plain["text"]), duplicate=_expect(int, plain["copy"]),
+            key=_expect(str, plain["key"]),
+            provider=_expect(str, plain["provider"]),
+            list_entry=_expect(str, plain["text"]),
+            duplicate=_expect(int, plain["copy"]),
             stamp=tuple(_expect(int, each) for each in _expect(list, plain["stamp"])),
-        )  # fmt: skip
+        )
         dropped_samples = tuple(
             (_expect(int, y), _expect(str, slot), _expect(str, why)) for y, slot, why in _expect(list, plain["holes"])
         )

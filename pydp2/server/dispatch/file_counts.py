@@ -125,12 +125,14 @@ class FileCounts:
         not), as plain data."""
         counts = self._counts
         return {
-            "files": len(self._row_of), "counted": len(counts), "loading": self._is_loading,
+            "files": len(self._row_of),
+            "counted": len(counts),
+            "loading": self._is_loading,
             "read": self._read,
             "plain": bool(counts["plain"].all()),
             **{name: int(counts[name].sum()) for name in ("samples", "dropped", "weight")},
             "key": "" if self._store is None else self._store.key,
-        }  # fmt: skip
+        }
 
 
 class CountingBatcher(Batcher):

@@ -575,10 +575,20 @@ class FileDispatcher:
         self.credit.set_use(ledger.file, ledger.use)
         self._load.assign(worker, ledger)
         return FileAssignment(
-            ledger.file, ledger.attempt, ledger.position, ledger.committed, ledger.spent_bytes, ledger.limit,
-            ledger.pause, ledger.bound, ledger.crcs, until=ledger.until, block_length=ledger.pull,
-            ramp_until=self._ramp.get(ledger.file, 0), **reread_terms(ledger.reread),
-        )  # fmt: skip
+            ledger.file,
+            ledger.attempt,
+            ledger.position,
+            ledger.committed,
+            ledger.spent_bytes,
+            ledger.limit,
+            ledger.pause,
+            ledger.bound,
+            ledger.crcs,
+            until=ledger.until,
+            block_length=ledger.pull,
+            ramp_until=self._ramp.get(ledger.file, 0),
+            **reread_terms(ledger.reread),
+        )
 
     def _grant(self, ledger: FileLedger, *, pressing: bool = False, tell: bool = False) -> None:
         """Raise the limit of ``ledger`` if there is room worth a message, or if the merge is waiting (``pressing``)."""

@@ -139,10 +139,14 @@ class Resources:
         """Return what the passes of a job read with."""
         spec = self._spec
         return ReadContext(
-            workers=spec.workers, budget=self.budget, label=lambda file: self._files[file],
-            skip_errors=spec.skip_errors, error_budget=spec.error_budget, cache=self.cache,
+            workers=spec.workers,
+            budget=self.budget,
+            label=lambda file: self._files[file],
+            skip_errors=spec.skip_errors,
+            error_budget=spec.error_budget,
+            cache=self.cache,
             counts=self.counts,
-        )  # fmt: skip
+        )
 
     def rows_in_cache(self, peer: bytes, picked: BatchRows) -> int:
         """Return the number of rows from which ``peer`` can gather those that were ``picked``; 0: it cannot."""
@@ -176,9 +180,16 @@ def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str
     declared = schema.to_wire()
     told = {name: declared[name] for name in ("slots", "check", "check_fail_continue", "weighted")}
     key = cache_key(
-        FORMAT_VERSION, source, spec.provider, blake2b(spec.args, digest_size=16).digest(), spec.is_train,
-        list(spec.input_order), spec.root, told, sys.byteorder,
-    )  # fmt: skip
+        FORMAT_VERSION,
+        source,
+        spec.provider,
+        blake2b(spec.args, digest_size=16).digest(),
+        spec.is_train,
+        list(spec.input_order),
+        spec.root,
+        told,
+        sys.byteorder,
+    )
     return CacheOrigin(key, spec.provider, files, spec.root, schema.slots, schema.weighted)
 
 

@@ -214,10 +214,15 @@ class ClientGateway:
         self._peers.jobs[peer] = job_session
         self.deliver(now)  # before it knows its rank, that is written down: else it could not come back to it
         service = {
-            "files": len(self._files), "workers": self._worker_pool.target, "shuffle": job_session.runner.plan.shuffle,
-            "position": position, "stream_identity": job_session.stream_identity, "durable": self._snapshotter.durable,
-            "counts": self._resources.counts.summary(), "loss": self._snapshotter.loss,
-        }  # fmt: skip
+            "files": len(self._files),
+            "workers": self._worker_pool.target,
+            "shuffle": job_session.runner.plan.shuffle,
+            "position": position,
+            "stream_identity": job_session.stream_identity,
+            "durable": self._snapshotter.durable,
+            "counts": self._resources.counts.summary(),
+            "loss": self._snapshotter.loss,
+        }
         self._peers.send(peer, m.Welcome(self._resources.schema.to_wire(), service))
 
     def _open_job(self, name: str, world: int, given: JobOptions, counting: str = "") -> JobSession:
@@ -234,12 +239,17 @@ class ClientGateway:
     def _context(self, resources: Resources) -> ServiceContext:
         shared = None if resources.pool_memory is None else resources.pool_memory.rows
         return ServiceContext(
-            schema=resources.schema, spec=self._spec, files=self._files, source=resources.source,
+            schema=resources.schema,
+            spec=self._spec,
+            files=self._files,
+            source=resources.source,
             read=resources.read_context(),
             memory=functools.partial(PoolMemory, resources.schema.slots, shared, self.row_servers),
-            worker_pool=self._worker_pool, act=lambda actions: self.outbox.extend(actions),
-            remember_counts=resources.counts.remember, loss=self._snapshotter.loss,
-        )  # fmt: skip
+            worker_pool=self._worker_pool,
+            act=lambda actions: self.outbox.extend(actions),
+            remember_counts=resources.counts.remember,
+            loss=self._snapshotter.loss,
+        )
 
     def _log_job(self, job: str, text: str, kind: str, *, names_job: bool = False) -> None:
         """Log ``text`` about ``job``, after its name, unless ``text`` has it or it is the default job alone."""

@@ -233,8 +233,18 @@ class StateFeed:
             self.known_early_ends.update(met)
             self.early_ends_sent = len(met)
         head = m.BatchHead(
-            run, cut.index, len(picked), cut.size, cut.pool_weight, cut.padding, at.tail[1], at.batch,
-            at.acknowledged_ahead, {} if point is None else point.to_wire(), len(early_ends), batch.batch.bucket,
+            run,
+            cut.index,
+            len(picked),
+            cut.size,
+            cut.pool_weight,
+            cut.padding,
+            at.tail[1],
+            at.batch,
+            at.acknowledged_ahead,
+            {} if point is None else point.to_wire(),
+            len(early_ends),
+            batch.batch.bucket,
             checksum_records=len(records) // RECORD_BYTES,
-        )  # fmt: skip
+        )
         return head, [picked, records, *(() if point is None else (point.pool,)), *early_ends]

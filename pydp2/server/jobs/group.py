@@ -451,9 +451,19 @@ class TrainerGroup:
             errors, buckets, pass_id = {}, {}, -1
         generation = self._generation
         return JobSnapshot(
-            registry.name, registry.world, options, identity, ranks, pass_id, generation.loaded,
-            sorted(generation.begun_from_state), running, errors, generation.previous_pass, buckets,
-        )  # fmt: skip
+            registry.name,
+            registry.world,
+            options,
+            identity,
+            ranks,
+            pass_id,
+            generation.loaded,
+            sorted(generation.begun_from_state),
+            running,
+            errors,
+            generation.previous_pass,
+            buckets,
+        )
 
     def restore(self, snapshot: JobSnapshot, now: float) -> None:
         """Be the job of ranks that was written down. Raises Error where it cannot be."""

@@ -130,9 +130,15 @@ class PassRunner:
             ramp=_ramp(plan, order[: plan.cycle_length].tolist()) if point is None else {},
         )
         self.dispatcher = FileDispatcher(
-            self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=point, early_ends=early_ends,
+            self._context,
+            cycle,
+            pass_id=pass_id,
+            seed=job.seed,
+            order=order,
+            saved=point,
+            early_ends=early_ends,
             checksums=None if plan.relaxed or self._counting else start.checksums,
-        )  # fmt: skip
+        )
         self._begin_batches(plan, order, start)
         self.dispatcher.rows_stay = self._memory.rows_stay
         return self.dispatcher
@@ -270,9 +276,15 @@ class PassRunner:
             batches = [each._replace(bucket=each.bucket | {"group_longest": greatest}) for each in batches]
         behind = last.index + 1
         after = StreamState(
-            self.pass_id, behind, [], self._early_ends, self._point(), self.dispatcher.logged_checksums(), self.buckets,
+            self.pass_id,
+            behind,
+            [],
+            self._early_ends,
+            self._point(),
+            self.dispatcher.logged_checksums(),
+            self.buckets,
             (behind, last.tail_consumed),
-        )  # fmt: skip
+        )
         return BatchGroup(batches, after, self.dispatcher.take_checksums_before())
 
     def _even_last_group(self, over: PassEnded) -> PassEnded:
@@ -384,9 +396,7 @@ class PassRunner:
         if self._batcher is None or self._store is None:
             return {"samples": 0, "weight": 0, "bytes": 0, "memory": 0}
         pool = self._batcher.pool
-        return {
-            "samples": len(pool), "weight": pool.weight, "bytes": pool.bytes, "memory": self._store.held_bytes,
-        }  # fmt: skip
+        return {"samples": len(pool), "weight": pool.weight, "bytes": pool.bytes, "memory": self._store.held_bytes}
 
     def fill_figures(self) -> dict[str, Any] | None:
         """Return what the next batch of the pass under way waits for, as plain data: the weight up to which the pool is
@@ -396,10 +406,12 @@ class PassRunner:
             return None
         plan, level = batcher.plan, batcher.fill_level
         return {
-            "weight": None if level >= UNBOUNDED else level, "pool_bytes": plan.pool_bytes,
-            "waits_for_all": plan.wait_for_all, "is_full": batcher.is_full,
+            "weight": None if level >= UNBOUNDED else level,
+            "pool_bytes": plan.pool_bytes,
+            "waits_for_all": plan.wait_for_all,
+            "is_full": batcher.is_full,
             "file": batcher.merge.current_label if batcher.merge.cycle else "",
-        }  # fmt: skip
+        }
 
 
 def _equal_share(file: int) -> int:

@@ -190,12 +190,22 @@ class JobSession:
 
 
 _NO_STATS: dict[str, Any] = {
-    "pass": -1, "attached": False, "ranks_to_come": 0,
-    "samples": 0, "batches": 0, "samples_in_pass": 0, "batches_in_pass": 0,
-    "samples_per_second": 0.0, "batches_per_second": 0.0, "dropped": 0, "pool": {}, "read_ahead": {"used": 0},
-    "run_again": {"files": 0, "samples": 0}, "padding": {},
+    "pass": -1,
+    "attached": False,
+    "ranks_to_come": 0,
+    "samples": 0,
+    "batches": 0,
+    "samples_in_pass": 0,
+    "batches_in_pass": 0,
+    "samples_per_second": 0.0,
+    "batches_per_second": 0.0,
+    "dropped": 0,
+    "pool": {},
+    "read_ahead": {"used": 0},
+    "run_again": {"files": 0, "samples": 0},
+    "padding": {},
     "trainer": {"waited_seconds": 0.0, "worked_seconds": 0.0},
-}  # fmt: skip
+}
 
 
 def combine_stats(jobs: Sequence[dict[str, Any]], budget: int) -> dict[str, Any]:

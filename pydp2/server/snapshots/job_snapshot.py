@@ -93,20 +93,24 @@ class JobSnapshot:
         try:
             running = plain["running"]
             return cls(
-                str(plain["name"]), check_int(plain["world"], 1, WORLD_LIMIT + 1),
-                job_options(**plain["options"]), dict(plain["stream_identity"]),
+                str(plain["name"]),
+                check_int(plain["world"], 1, WORLD_LIMIT + 1),
+                job_options(**plain["options"]),
+                dict(plain["stream_identity"]),
                 [
                     RankSnapshot(
                         check_int(rank), str(session), PassState(state), bool(joined), check_int(below), *map(str, more)
                     )
                     for rank, session, state, joined, below, *more in plain["ranks"]
                 ],
-                check_int(plain["pass"], -1), str(plain["loaded"]),
+                check_int(plain["pass"], -1),
+                str(plain["loaded"]),
                 [check_int(rank) for rank in plain["begun_from_state"]],
                 None if running is None else StreamState.from_dict(running, files=files),
                 {check_int(pass_id): from_wire(error) for pass_id, error in plain.get("errors", [])},
-                check_int(plain.get("previous_pass", -1), -1), dict(plain.get("buckets", {})),
-            )  # fmt: skip
+                check_int(plain.get("previous_pass", -1), -1),
+                dict(plain.get("buckets", {})),
+            )
         except (KeyError, TypeError, ValueError, AttributeError, Error) as error:
             raise StateMismatch(
                 f"what was written down of a job cannot be read ({type(error).__name__}: {error})"

@@ -225,9 +225,14 @@ class WorkerPool:
         """Give the files of the worker of ``event`` to others."""
         for dispatcher in self.dispatchers.values():
             dispatcher.worker_lost(
-                event.worker, event.running_sample, event.how, over_memory=event.over_memory, host_lost=event.host_lost,
-                sample_timeout=event.sample_timeout, broke_protocol=event.broke_protocol,
-            )  # fmt: skip
+                event.worker,
+                event.running_sample,
+                event.how,
+                over_memory=event.over_memory,
+                host_lost=event.host_lost,
+                sample_timeout=event.sample_timeout,
+                broke_protocol=event.broke_protocol,
+            )
 
     # -- hosts -----------------------------------------------------------------------------------------------------
     def add_host(self, host: int, worker_slots: int) -> list[Action]:
