@@ -21,7 +21,7 @@ def copied(tmp_path: Path) -> Callable[..., str]:
     compiled, with these files beside it: empty ones."""
 
     def run(*files: str) -> str:
-        package = Path(native.__file__).parents[1]
+        package = Path(native.__file__).parents[2]
         shutil.copytree(package, tmp_path / "pydp2", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
         for name in files:
             (tmp_path / name).touch()

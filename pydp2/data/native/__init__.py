@@ -67,7 +67,7 @@ def _why_not_built() -> tuple[str, str]:
     others = sorted(file.name.removeprefix("_packing") for file in here.glob("_packing.*.so"))
     if others:
         return f"it was compiled for {others[0]}, and this Python needs {suffix}: install pydp2 again for it", ""
-    checkout = here.parents[1]
+    checkout = here.parents[2]
     if (checkout / "pyproject.toml").exists() and not _installed_from(checkout):
         return f"this checkout was never built: pip install -e {checkout} does, where there is a C compiler", ""
     return "there was no C compiler at the installation", "install pydp2 where there is one"
