@@ -183,7 +183,7 @@ class LoadedState:
 
 
 class ClientAction(Enum):
-    """What a client does next. *The message* is the first item of the inbox."""
+    """Next step of a client. *The message* is the first item of the inbox."""
 
     READ = "take in what has come"
     UNPACK = "replace the message by its batches"

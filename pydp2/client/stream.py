@@ -37,7 +37,7 @@ class Stream(ABC):
     batch_size: int
     _session: ClientGuard
     _end: weakref.finalize[..., Any]
-    """What has to be done last; the garbage collector does it, too."""
+    """Last step of this stream: ``close`` or the garbage collector takes it."""
     _stream_identity: dict[str, Any]
     _dynamic = False
     """True if its batches go to the trainer that asks first."""

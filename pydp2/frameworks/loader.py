@@ -46,7 +46,7 @@ _MARKS = 1024  # values that a framework reads ahead, at most
 
 
 class LoaderPass:
-    """What a loader has of one pass.
+    """State of a loader in one pass.
 
     ``taken``: from the client, and not returned. ``values``: what was made of the first of them. ``returned``: the last
     ones, of which the first is in training. ``resumed``: the client's iterator, if the next loop goes on with it.

@@ -427,7 +427,7 @@ _OF_PYTHON = {  # attributes of a class that it keeps for itself, or that say wh
 
 
 class _Contents:
-    """What the definitions of ``namespace`` consist of. ``texts``: each part with a text, which tells functions, plain
+    """Parts of the definitions of ``namespace``. ``texts``: each part with a text, which tells functions, plain
     values and imported objects from others of their kind. ``refused``: parts that have none, with the reason."""
 
     def __init__(self, namespace: Mapping[str, Any], definitions: Mapping[str, _Definition]) -> None:

@@ -100,7 +100,7 @@ class WorkerGateway:
         self._quarantine = Quarantine(spec.quarantine, service.log)
         self._remote: dict[int, WorkerConnection] = {}
         self.schema: Schema | None = None
-        """What the provider declares; None until the first worker is ready."""
+        """Declaration of the provider; None until the first worker is ready."""
         self._early: list[tuple[int, WorkerConnection, m.Declared]] = []  # of hosts, before that
         self._cell_grants: CellGrants | None = None
         self.read_samples = 0

@@ -23,7 +23,7 @@ Frames = Sequence[Any]
 SLABS_PER_SHARE = 8
 """Number of slabs of each end that have one share of few addresses together."""
 PEER_FILLS = b"+"
-"""What stands behind the token of a slab that the peer fills."""
+"""Mark behind the token of a slab that the peer fills."""
 VOID_FRAME = b"pydp2: cut off.."
 """Last frame of a void message, whose sender was cut off in the middle of it."""
 REFUSAL_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL

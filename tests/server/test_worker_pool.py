@@ -12,7 +12,18 @@ from pydp2.options.service_spec import status_rows
 from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch
-from pydp2.server.actions import Action, Fatal, Log, Send, Spawn, TurnAway, WorkerBroken, WorkerGone, WorkerReady
+from pydp2.server.actions import (
+    THIS_HOST,
+    Action,
+    Fatal,
+    Log,
+    Send,
+    Spawn,
+    TurnAway,
+    WorkerBroken,
+    WorkerGone,
+    WorkerReady,
+)
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE
 from pydp2.server.workers.worker_pool import WorkerPool
@@ -59,7 +70,7 @@ def two() -> WorkerPool:
 def test_one_worker_more_than_asked_for_is_started_and_stands_by(two: WorkerPool) -> None:
     assert two.active == [0, 1]
     assert two.starting == 0
-    assert [two.status_row_of(worker) for worker in (0, 1, 2, 3)] == [0, 1, 2, None]
+    assert [two.host_of(worker) for worker in (0, 1, 2, 3)] == [THIS_HOST, THIS_HOST, THIS_HOST, None]
 
 
 def test_whoever_is_ready_first_works() -> None:

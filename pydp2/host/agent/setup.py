@@ -14,8 +14,8 @@ from pydp2.protocol.plain_records import from_dict
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSetup:
-    """What an agent joins with. ``address``: where hosts connect to the service; ``digest``: of the spec that the
-    service sent, whose list is ``files`` with the entries as they are named here."""
+    """Settings with which an agent joins. ``address``: where hosts connect to the service; ``digest``: of the spec that
+    the service sent, whose list is ``files`` with the entries as they are named here."""
 
     address: str
     public_key: str

@@ -131,7 +131,7 @@ class FileDispatcher:
         self.samples_committed = 0
         self._ended = False
         self.budget, self.number = context.budget, 0
-        """What all dispatches of the service share, and which of them this is."""
+        """Bytes of read-ahead that all dispatches of the service share, and the number of this one."""
         self.rows_stay = False
         """True if rows may stay on the hosts of their workers."""
         self.attempts: Attempts[FileDispatcher] = Attempts()

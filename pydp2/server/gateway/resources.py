@@ -48,8 +48,9 @@ def memory_figures(have: AvailableMemory | None = None) -> dict[str, Any]:
 
 
 class Resources:
-    """What the jobs of a service share, once the ``schema`` of its provider and the fingerprint ``source`` of the
-    provider's code are known. ``cell_grants``: cells of its samples, None where workers write none."""
+    """Memory, cache and counts that the jobs of a service share. They are made once the ``schema`` of its provider and
+    the fingerprint ``source`` of the provider's code are known. ``cell_grants``: cells of its samples, None where
+    workers write none."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ from pydp2.server.snapshots.job_snapshot import PassState
 
 
 class Decision(Enum):
-    """What follows from a request."""
+    """Consequence of a request."""
 
     ADMIT = "it belongs to the generation; the second table says what it gets"
     REWIND = "the job goes to the state that it names, and the others are outdated; the second table says what it gets"
@@ -84,7 +84,7 @@ class PassRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """What a service knows of a job, and of the trainer that asks.
+    """Knowledge of a service about a job, and about the trainer that asks.
 
     Of the job: ``pass_id`` is the pass under way (``in_pass``) or the last one; ``is_over``: no trainer has anything of
     it to come; ``failed``: passes that failed; ``is_gathering``: ranks are waited for. ``loaded``: the state with which
@@ -216,7 +216,7 @@ UNFINISHED = frozenset({PassState.BEFORE, PassState.IN})
 
 
 class Rule(NamedTuple):
-    """What follows where ``holds``; ``when``: the same in words, for docs/order.md."""
+    """Row of a table: ``decision`` follows where ``holds``. ``when`` says it in words, for docs/order.md."""
 
     when: str
     holds: Callable[[_Case], bool]
@@ -297,7 +297,7 @@ PASS_RULES = (
     ),
     Rule("otherwise", lambda case: True, Decision.REFUSE_OTHER_PASS),
 )
-"""What a request gets once its generation is known. The first rule that holds counts."""
+"""Answer to a request whose generation is known. The first rule that holds counts."""
 
 
 def decide(view: GroupView, request: PassRequest) -> Decision:

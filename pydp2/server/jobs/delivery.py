@@ -37,7 +37,7 @@ _MAX_STATES = 256  # between one look at which are still needed and the next
 _MAX_CUT_AHEAD = 1000  # batches that a dynamic job may have used beyond one that is not
 
 Outcome = BatchGroup | PassEnded | PassBroken
-"""What comes next in a pass."""
+"""Next step of a pass: a group of batches, its end, or its failure."""
 
 
 class Delivery(Protocol):
@@ -304,7 +304,7 @@ class UnclaimedBatches:
     def __init__(self) -> None:
         self._groups: list[dict[int, InFlightBatch]] = []
         self.nbytes = 0
-        """What all of it costs."""
+        """Bytes that all batches in it count for."""
 
     def __len__(self) -> int:
         """Groups: so many batches wait for a rank at most."""

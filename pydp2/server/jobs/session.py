@@ -82,7 +82,7 @@ class JobSession:
         self._files = len(files)
         plan = job_plan(given, schema)
         self.stream_identity = stream_identity(plan, schema, spec, files, service.source)
-        """What its stream depends on, by name."""
+        """Everything that the stream depends on, by name."""
         self.runner = PassRunner(
             plan, schema, service.read, files=len(files), memory=service.memory(), counting=counting
         )

@@ -18,7 +18,8 @@ from pydp2.protocol.messages import Chunk
 from pydp2.transport import array_views, owned_arrays
 
 WantedSamples = Callable[[FileRange], Reread | None]
-"""What was asked for of a file that is read again in part; None for late output of an attempt given up."""
+"""Function that gives the samples wanted of a file that is read again in part; None for late output of an attempt
+that was given up."""
 DecodedRange = tuple[FileRange, SampleRun | None]
 """Range of a file, and its samples; None: it has none. A run that is not committed has to be released."""
 
@@ -38,7 +39,7 @@ def decode_chunk(
     the worker. ``claim``: what rows are that lie elsewhere; None: none may. Raises RemoteProtocolError when counts,
     frames and slots do not agree.
     """
-    parts = [FileRange.from_wire(connection) for connection in chunk.parts]
+    parts = [FileRange.from_wire(part) for part in chunk.parts]
     rows = chunk.rows
     if sum(part.rows for part in parts) != rows:
         raise RemoteProtocolError("Chunk: its parts do not add up to its rows")

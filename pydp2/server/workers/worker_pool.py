@@ -339,15 +339,6 @@ class WorkerPool:
             if capacity.target
         )
 
-    def was_started(self, worker: int) -> bool:
-        """Return True if there is or was a worker of this number."""
-        return worker < self._next
-
-    def status_row_of(self, worker: int) -> int | None:
-        """Return the status row of ``worker`` while it lives."""
-        known = self._workers.get(worker)
-        return None if known is None else known.status_row
-
     def files_of(self, worker: int) -> int:
         """Return the number of files that ``worker`` was given and that have not ended."""
         return sum(dispatcher.file_count(worker) for dispatcher in self.dispatchers.values())
