@@ -61,7 +61,7 @@ def command(
         )
     if plot is not None:
         if not watch and seconds is None:
-            raise click.UsageError("--plot shows how a service goes on: give --watch or --seconds with it")
+            raise click.UsageError("--plot needs --watch or --seconds")
         picture.check_plot("--plot", plot)
     limit = seconds if seconds is not None else math.inf if watch else 0.0
     line, looks, began, watched = StatsLine(), list[picture.Look](), time.monotonic(), False

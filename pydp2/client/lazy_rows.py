@@ -63,8 +63,8 @@ class LazyRows:
 
 
 def split_rows(shared_rows: SharedRows, numbers: Ints, counts: Sequence[int]) -> Iterator[tuple[LazyRows, int, int]]:
-    """Yield for each of some batches, with ``counts`` of the rows ``numbers``, the lot that it is gathered with,
-    and its part of the lot."""
+    """Yield for each of some batches, with ``counts`` of the rows ``numbers``, the rows that it is gathered with,
+    and its part of them."""
     edges = np.cumsum([0, *counts])
     nbytes = offsets(shared_rows.row_sizes(numbers))[edges].tolist()
     edges = edges.tolist()
@@ -73,7 +73,7 @@ def split_rows(shared_rows: SharedRows, numbers: Ints, counts: Sequence[int]) ->
         end = begin + 1
         while end < len(counts) and nbytes[end + 1] - nbytes[begin] <= MAX_PACK_BYTES:
             end += 1
-        lot = LazyRows(shared_rows, numbers[edges[begin] : edges[end]], nbytes[end] - nbytes[begin])
+        rows = LazyRows(shared_rows, numbers[edges[begin] : edges[end]], nbytes[end] - nbytes[begin])
         for i in range(begin, end):
-            yield lot, edges[i] - edges[begin], edges[i + 1] - edges[begin]
+            yield rows, edges[i] - edges[begin], edges[i + 1] - edges[begin]
         begin = end

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from pydp2.client.progress import Progress
-from pydp2.client.received import Conversion, convert_lot, is_second_prepared, second_batch
+from pydp2.client.received import Conversion, convert_gathered, is_second_prepared, second_batch
 from pydp2.client.row_fetcher import RowFetcher
 from pydp2.data.rowstore.reader import SharedRows
 from pydp2.data.schema.input_types import Slots
@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.05  # seconds between two looks whether work is done
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
 _DELAY_PART, _MAX_DELAY = 1 / 8, 0.001  # part of the step, and seconds, that pass before
 _SKIPPED_STEPS = 32  # in which nothing is converted, because it could not be
-_LOT_SECONDS = 0.002  # in which batches that came with the next one are converted, too: their values may be large
+_GATHERED_SECONDS = 0.002  # in which batches that came with the next one are converted, too: their values may be large
 
 
 class _Offer:
@@ -197,9 +197,9 @@ class NextBatch:
             return
         following.columns()  # gathers them
         if conversion is not None:
-            until = time.perf_counter() + min(self._step / 2, _LOT_SECONDS)
+            until = time.perf_counter() + min(self._step / 2, _GATHERED_SECONDS)
             self._skips = _SKIPPED_STEPS  # unless it can be converted
-            if convert_lot(
+            if convert_gathered(
                 connection.inbox,
                 conversion,
                 pass_id,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pydp2.client.lazy_rows import LazyRows, split_rows
-from pydp2.client.row_fetcher import FetchedLot, RowFetcher
+from pydp2.client.row_fetcher import RemoteRows, RowFetcher
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.checksum_log import RECORD_BYTES, are_records
 from pydp2.data.columns.columns import Columns, Ints
@@ -37,7 +37,7 @@ class Conversion(NamedTuple):
     wanted: object
 
 
-Rows = Columns | tuple[LazyRows | FetchedLot, int, int]
+Rows = Columns | tuple[LazyRows | RemoteRows, int, int]
 """Rows of a batch: columns, or a part of a lot."""
 
 
@@ -75,13 +75,13 @@ class ReceivedBatch:
     @property
     def awaits_rows(self) -> bool:
         """True if rows of it have not come from their hosts yet."""
-        return not isinstance(self.rows, Columns) and isinstance(self.rows[0], FetchedLot) and not self.rows[0].is_here
+        return not isinstance(self.rows, Columns) and isinstance(self.rows[0], RemoteRows) and not self.rows[0].is_here
 
     def unreachable(self, fetcher: RowFetcher) -> list[str]:
         """Return the addresses of row servers that are given up, if its rows do not come because of that, as
         :meth:`.row_fetcher.RowFetcher.unreachable` does."""
         fetched = None if isinstance(self.rows, Columns) else self.rows[0]
-        return fetcher.unreachable(fetched) if isinstance(fetched, FetchedLot) else []
+        return fetcher.unreachable(fetched) if isinstance(fetched, RemoteRows) else []
 
     @property
     def is_prepared(self) -> bool:
@@ -214,7 +214,7 @@ def second_batch(
     return None
 
 
-def convert_lot(inbox: Sequence[Any], conversion: Conversion, pass_id: int, goes_on: Callable[[], bool]) -> bool:
+def convert_gathered(inbox: Sequence[Any], conversion: Conversion, pass_id: int, goes_on: Callable[[], bool]) -> bool:
     """Convert the second batch of ``inbox``, whose rows are here, and as long as ``goes_on`` those behind it that were
     gathered with it. (The first one is in hand.) Return False if this thread cannot, because what values depend on is
     not the same here."""

@@ -56,7 +56,7 @@ class _HostRequest:
 
 
 @dataclass(slots=True)
-class FetchedLot:
+class RemoteRows:
     """Rows of some batches of a message, of which some come from hosts; a lot, as :class:`.lazy_rows.LazyRows`.
 
     ``here``: those that came with the message; ``order``: for each row its place among those and the rows of
@@ -122,7 +122,7 @@ class RowFetcher:
         self._looked = time.monotonic()
         self._numbers = count(1)
         # The part of each batch of a message, by run and first batch, until its batches have replaced the message:
-        self._parts: dict[tuple[int, int], list[tuple[FetchedLot, int, int]]] = {}
+        self._parts: dict[tuple[int, int], list[tuple[RemoteRows, int, int]]] = {}
         self._link = row_link(LinkRole.CLIENT)
 
     def begin(self, head: m.BatchHead, counts: Sequence[int], frames: Sequence[memoryview]) -> None:
@@ -143,14 +143,14 @@ class RowFetcher:
         )
         edges = [0, *accumulate(counts)]
         step = max(1, len(counts) * MAX_PACK_BYTES // max(1, head.nbytes))  # batches that are fetched together
-        parts: list[tuple[FetchedLot, int, int]] = []
+        parts: list[tuple[RemoteRows, int, int]] = []
         for begin in range(0, len(counts), step):
             ends = edges[begin : begin + step + 1]
-            lot = self._lot(named, order[ends[0] : ends[-1]])
-            parts += [(lot, lo - ends[0], hi - ends[0]) for lo, hi in pairwise(ends)]
+            remote = self._remote_rows(named, order[ends[0] : ends[-1]])
+            parts += [(remote, lo - ends[0], hi - ends[0]) for lo, hi in pairwise(ends)]
         self._parts[head.request_id, head.batch_index] = parts
 
-    def _lot(self, named: _NamedRows, places: Ints) -> FetchedLot:
+    def _remote_rows(self, named: _NamedRows, places: Ints) -> RemoteRows:
         """Ask for the rows of ``named`` at ``places``."""
         is_whole = len(places) == named.ends[-1]  # all rows of the message
         if is_whole:
@@ -167,7 +167,7 @@ class RowFetcher:
                 handles = named.handles[by_place[begin : min(end, begin + step)] - named.here.rows]
                 requests.append(self._ask(address, handles, named.row_bytes))
             at = end
-        return FetchedLot(here, order, requests)
+        return RemoteRows(here, order, requests)
 
     def _ask(self, address: str, handles: Ints, row_bytes: float) -> _HostRequest:
         patience = PATIENCE_SECONDS * min(_MOST_PATIENCE, max(1.0, row_bytes / PIECE_BYTES))
@@ -196,10 +196,10 @@ class RowFetcher:
             self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
         return line
 
-    def parts(self, run: int, batch_index: int) -> list[tuple[FetchedLot, int, int]]:
-        """Return the lot of each batch of the message of ``run`` that begins with this one, and its part of the lot.
-        They stay until :meth:`note_taken`: a call that is interrupted asks for them again. Raises RemoteProtocolError
-        if they were not asked for."""
+    def parts(self, run: int, batch_index: int) -> list[tuple[RemoteRows, int, int]]:
+        """Return the rows that each batch of the message of ``run`` that begins with this one has a part of, and that
+        part. They stay until :meth:`note_taken`: a call that is interrupted asks for them again. Raises
+        RemoteProtocolError if they were not asked for."""
         parts = self._parts.get((run, batch_index))
         if parts is None:
             raise RemoteProtocolError("BatchHead: rows on hosts that were not asked for")
@@ -216,8 +216,8 @@ class RowFetcher:
 
     def drop(self, run: int, batch_index: int) -> None:
         """Forget what was asked for because of one message: its run was left."""
-        for lot, _, _ in self._parts.pop((run, batch_index), []):
-            for request in lot.requests:
+        for rows, _, _ in self._parts.pop((run, batch_index), []):
+            for request in rows.requests:
                 self._requests.pop(request.number, None)
 
     def receive(self) -> None:
@@ -254,13 +254,13 @@ class RowFetcher:
             self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
         return came
 
-    def unreachable(self, lot: FetchedLot) -> list[str]:
-        """Return the addresses of row servers that did not send rows of ``lot`` in time, or do not have them ("": the
+    def unreachable(self, rows: RemoteRows) -> list[str]:
+        """Return the addresses of row servers that did not send some of ``rows`` in time, or do not have them ("": the
         service did not know it any more), as of the last call of :meth:`receive`; none: there are none.
 
         With them come those of all others that are given up by now, or would be soon and were never heard.
         """
-        lost = [each for each in lot.requests if each.columns is None and (each.is_refused or self._looked > each.due)]
+        lost = [each for each in rows.requests if each.columns is None and (each.is_refused or self._looked > each.due)]
         others = [each for each in self._requests.values() if lost and self._is_given_up(each)]
         return [*dict.fromkeys(each.address for each in (*lost, *others))]
 

@@ -164,7 +164,7 @@ class Writer(Closable):
         self._file, self._owned = create_file(path)
         if not self._file.seekable():
             self._close_file()
-            raise OptionError("an idx file that is written piece by piece must be sought: write it to a file on a disk")
+            raise OptionError("writing an idx file in pieces needs a seekable file: write to a regular file")
         self._at = self._file.tell()
         self._count = 0
         self._file.write(header)

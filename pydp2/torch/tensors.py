@@ -32,7 +32,7 @@ Place = Callable[[torch.Tensor], torch.Tensor]
 """Puts a tensor where it is wanted: on a device, in pinned memory, or as it is."""
 _Part = Callable[[Any, Any], Any]
 """Makes the tensors of a slot of rows ``lo`` to ``hi`` of columns that were prepared."""
-_LOT_BYTES = 1 << 20  # of columns that stay here until the next ones come; small batches come in lots of 256 KiB
+_GATHERED_BYTES = 1 << 20  # of columns that stay here until the next ones come: small batches come 256 KiB at a time
 Pad = float | Mapping[str, float] | Mapping[int, float] | None
 
 
@@ -66,7 +66,7 @@ class TensorConverter(SlotVisitor):
         self._openers = [
             None if i in self.pads or nested else self._opener(i, declared) for i, declared in enumerate(slots.types)
         ]
-        self._lot: tuple[Columns | None, list[_Part | None]] = (None, [])  # what was prepared last
+        self._gathered: tuple[Columns | None, list[_Part | None]] = (None, [])  # what was prepared last
         self._is_sparse = any(each.type not in (*PLAIN_TYPES, *STRING_TYPES) for each in slots.types)
         if self._is_sparse:
             _hide_beta_warning()
@@ -100,11 +100,11 @@ class TensorConverter(SlotVisitor):
     def _parts(self, columns: Columns) -> list[_Part | None]:
         """Return for each slot what makes the tensors of a part of the columns that ``columns`` are a slice of."""
         whole = columns.whole[0]
-        known, parts = self._lot
+        known, parts = self._gathered
         if known is not whole:
             parts = [None if opener is None else opener(whole) for opener in self._openers]
             if whole is not columns:
-                self._lot = (whole, parts) if whole.nbytes <= _LOT_BYTES else (None, [])
+                self._gathered = (whole, parts) if whole.nbytes <= _GATHERED_BYTES else (None, [])
         return parts
 
     def _structure(self, values: list[Any]) -> Tensors:

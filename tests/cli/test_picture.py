@@ -62,7 +62,7 @@ def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, cli: Callab
 def test_a_picture_of_one_look_is_refused(cli: Callable[..., Result]) -> None:
     result = cli("stats", "ipc:///nowhere", "--plot", "x.png")
     assert result.exit_code == 2
-    assert "--plot shows how a service goes on: give --watch or --seconds with it" in result.stderr
+    assert "--plot needs --watch or --seconds" in result.stderr
 
 
 @needs_matplotlib

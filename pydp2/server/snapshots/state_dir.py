@@ -199,8 +199,8 @@ class StateDir:
         elif not self._warning_logged:
             self._warning_logged = True
             self._log(
-                f"the state cannot be written to {self._path}: {why}; the pass goes on, and until that is mended the "
-                "service can only go on from the states that its trainers have",
+                f"the state cannot be written to {self._path}: {why}; the pass goes on, but until this is fixed a "
+                "restarted service can resume only from the states of its trainers",
                 "",
             )
 
