@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     sys.dont_write_bytecode = told
     # How long an example takes is the machine's affair. Tests of properties try more where slow tests run too.
-    examples = 40 if config.option.markexpr == "not slow" else 200
+    examples = 25 if config.option.markexpr == "not slow" else 200
     hypothesis.settings.register_profile("tests", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("tests")
     if hasattr(config, "workerinput"):

@@ -13,7 +13,7 @@ import pytest
 _ASKED = os.environ.get("PYDP2_SIMULATIONS")
 
 
-def each_seed(number: int, few: int = 30) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def each_seed(number: int, few: int = 20) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test with each ``seed`` from 0 on: ``few`` of them, and all ``number`` in a second item that is slow.
 
     ``PYDP2_SIMULATIONS`` says how many instead, in one item. The seed of a failure stands below its traceback.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -36,8 +37,14 @@ def run(folder: Path, rows: str, *more: str, tests: str = TESTS, at: Sequence[st
     """The exit status and the output of pytest over ``tests``, with a list of ``rows``. ``at``: what is run of them."""
     for name, text in (("test_some.py", tests), ("conftest.py", CONFTEST.format(root=str(ROOT), rows=rows))):
         (folder / name).write_text("\n".join(line[4:] for line in text.splitlines()))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={folder}"]
-    done = subprocess.run([*command, *(at or [str(folder)]), *more], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    done = subprocess.run(
+        [*command, f"--rootdir={folder}", *(at or [str(folder)]), *more],
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # other plugins take longer than the tests
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return done.returncode, done.stdout + done.stderr
 
 

@@ -36,7 +36,7 @@ from tests.simulated.hostile import Recorded, record
 from tests.strangers import FLOODS, Crowd, Stalled, descriptors, descriptors_at_rest, resident
 
 pytestmark = pytest.mark.usefixtures("short_host_timeout")
-SENT = int(os.environ.get("PYDP2_FUZZ", "600"))
+SENT = int(os.environ.get("PYDP2_FUZZ", "300"))
 
 
 @pytest.fixture

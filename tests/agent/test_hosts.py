@@ -928,7 +928,10 @@ def test_a_host_waits_for_a_service_that_is_started_again(
     assert host.error is None
 
 
-@pytest.mark.parametrize("what", ["provider_source", "pool_size", "shuffle", "slots"])
+@pytest.mark.parametrize(
+    "what",
+    ["provider_source", "slots", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pool_size", "shuffle"))],
+)
 def test_a_host_with_another_provider_that_comes_first_does_not_end_a_service_that_was_started_again(
     what: str, tmp_path: Path, file: Path, joined: Callable[..., Host]
 ) -> None:

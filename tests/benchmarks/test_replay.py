@@ -17,8 +17,15 @@ def test_a_pass_that_the_server_serves_in_one_go_is_measured_behind_its_warm_sta
     gc.collect()  # its memory has a descriptor
 
 
-@pytest.mark.parametrize("kind", [*replay.KINDS, "rows"])
-@pytest.mark.parametrize(("workers", "ranks", "jobs"), [(1, 1, 1), (3, 1, 1), (2, 3, 1), (2, 1, 2)])
+@pytest.mark.parametrize(
+    ("kind", "workers", "ranks", "jobs"),
+    [
+        *((kind, 3, 1, 1) for kind in (*replay.KINDS, "rows")),
+        ("dense", 1, 1, 1),
+        *((kind, 2, 3, 1) for kind in ("dense", "rows")),
+        ("dense", 2, 1, 2),
+    ],
+)
 def test_trainers_get_all_samples(
     kind: str, workers: int, ranks: int, jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -369,7 +369,7 @@ def test_what_waited_for_trainers_that_are_gone_does_not_stay(
     """Nor does the pool that it came from: with the last job all of the memory is given back."""
     provider = provider_file(rows("400", pool=2000))
     with pydp2.launch(FILES, provider, workers=2) as service:
-        for _ in range(3):
+        for _ in range(2):
             trainer = program(KILLED, service.address, share, str(world), how)
             trainer.said("ready")
             if how == "killed":

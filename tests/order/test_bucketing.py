@@ -184,7 +184,7 @@ def test_a_long_bucketed_pass_goes_on_from_its_points_in_the_middle_of_groups_to
     made, points, _ = run(plan_of(files, chosen), files, seed)
     plan = plan_of(files, chosen, bounds=expect(files, chosen).bounds)
     assert len({point.batch_index for point in points if point is not None}) > 1
-    for k in random.sample(range(len(made)), 12):
+    for k in random.sample(range(len(made)), 6):
         point = through_json(points[k], len(files))
         again, _, _ = run(plan, files, seed + 1, point)
         skipped = k + 1 - (0 if point is None else point.batch_index)

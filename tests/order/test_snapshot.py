@@ -124,8 +124,10 @@ def test_a_long_pass_through_many_snapshot_points(seed: int) -> None:
         (16, 1000, 1024),
         (200, 1000, 2048),
         (16, 3000, 3072),
-        (16, 6000, 4608),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in [(128, 1000, 1024), (16, 2048, 2048)]),
+        *(
+            pytest.param(*sizes, marks=pytest.mark.slow)
+            for sizes in [(128, 1000, 1024), (16, 2048, 2048), (16, 6000, 4608)]
+        ),
     ],
 )
 def test_as_many_samples_as_the_pool_has_and_eight_for_each_file_of_the_cycle_are_between_two_points(

@@ -76,6 +76,7 @@ def test_a_pass_needs_no_home_folder(run: Run) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("200\n", "", 0)
 
 
+@pytest.mark.parametrize("run", WAYS[:1], indirect=True)
 def test_a_cache_on_disk_needs_a_folder_and_says_what_may_be_one(run: Run, tmp_path: Path) -> None:
     done = run(LOAD.format(module="kept", more=""))
     assert NEEDS in done.stderr

@@ -51,6 +51,8 @@ class Used(NamedTuple):
 def used(source: Path) -> Iterator[Used]:
     """The patterns of a module: those that it keeps, and those that are written where they are used."""
     text = source.read_text()
+    if "re." not in text:
+        return
     calls = [
         call
         for call in ast.walk(ast.parse(text))

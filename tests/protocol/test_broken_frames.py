@@ -35,7 +35,7 @@ from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FILE_RAISED, FileA
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from tests.protocol.conftest import EXAMPLES
 
-TRIES = int(os.environ.get("PYDP2_FUZZ", "4000"))
+TRIES = int(os.environ.get("PYDP2_FUZZ", "2000"))
 SLOTS = Slots(
     (
         dense_vector(3),

@@ -178,7 +178,7 @@ def plain_values() -> st.SearchStrategy[Any]:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=plain_values())
 def test_plain_values_come_back_equal(notebook: Notebook, value: Any) -> None:
     notebook.names["VALUE"] = value

@@ -101,7 +101,7 @@ def test_lines_before_what_is_no_text_come_and_the_line_is_named(
     assert got == lines
     assert isinstance(error, UnicodeDecodeError)
     assert f"(file {path}, line {good + 1})" in str(error)
-    for size in (1, 3, 1 << 16):
+    for size in (1, 3, 1 << 16) if good < 100 else (1 << 16,):
         got, error = until_error(PipeReader(f"cat {path}", size, encoding=encoding).get_line())
         assert got == lines
         assert isinstance(error, UnicodeDecodeError)

@@ -127,8 +127,18 @@ def stopped(
     return one
 
 
-@pytest.mark.parametrize("pass_id", [0, 1])
-@pytest.mark.parametrize("kind", PROVIDERS)
+CACHED = ("in memory", "on disk")
+"""Kinds that read nothing in a second pass."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "pass_id"),
+    [
+        pytest.param(kind, pass_id, marks=pytest.mark.slow if pass_id and kind not in CACHED else ())
+        for kind in PROVIDERS
+        for pass_id in (0, 1)
+    ],
+)
 def test_a_file_of_the_pool_that_gives_other_samples_than_before_ends_the_pass_before_any_batch(
     kind: str, pass_id: int, stopped: Callable[..., Any], text_files: Callable[..., list[str]]
 ) -> None:
@@ -140,8 +150,12 @@ def test_a_file_of_the_pool_that_gives_other_samples_than_before_ends_the_pass_b
     ended = [file for file in pool if file not in open_files]
     assert ended
     # a sample of the pool of a file that has ended, one that is gone, one of a file that is still read
-    changes = {(ended[0], pool[ended[0]][-1]), (ended[-1], 0), *((file, pool[file][0]) for file in pool)}
-    for file, y in sorted(changes)[:4]:
+    changes = {
+        (ended[0], pool[ended[0]][-1]),
+        (ended[-1], 0),
+        *((file, pool[file][0]) for file in pool if file in open_files),
+    }
+    for file, y in sorted(changes)[:3]:
         files = text_files([lines(each, y if each == file else -1) for each in range(len(ROWS))])
         with load() as data:
             data.load_state_dict(state)
@@ -151,10 +165,17 @@ def test_a_file_of_the_pool_that_gives_other_samples_than_before_ends_the_pass_b
 
 
 SINCE = ["bounded pool", "unshuffled", "weighted", "dropping", "in memory", "on disk", "wide", "many"]
+LIKE_BOUNDED = ("unshuffled", "weighted", "wide")
 
 
-@pytest.mark.parametrize("since", ["the beginning", "a point"])
-@pytest.mark.parametrize("kind", SINCE)
+@pytest.mark.parametrize(
+    ("kind", "since"),
+    [
+        pytest.param(kind, since, marks=pytest.mark.slow if kind in LIKE_BOUNDED else ())
+        for kind in SINCE
+        for since in ("the beginning", "a point")
+    ],
+)
 def test_a_file_that_was_read_since_the_last_point_and_gives_other_samples_ends_the_pass_before_any_batch(
     kind: str,
     since: str,

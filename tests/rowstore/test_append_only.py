@@ -100,7 +100,7 @@ def writing(how: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("how", ["at once", "little by little", "not"])
 @given(data=data)
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_others_see_the_same_rows_where_they_are_written_to_the_file(some, data, how):
     slots = data.draw(some.slots)
     sample = st.tuples(*map(some.good_values, slots.types)).map(list)

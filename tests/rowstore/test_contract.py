@@ -166,6 +166,7 @@ def live_rows(memory: Any) -> int:
 
 
 @of_every_composition
+@settings(max_examples=settings().max_examples // 2)  # for each composition
 @given(data=data)
 def test_rows_are_found_under_their_ids_until_they_are_released(kind: str, some: Any, data: Any) -> None:
     """Any appending, reading, releasing and closing of two passes, against a dict of samples."""
@@ -226,7 +227,7 @@ def check(case: Case, store: RowStore, ids: Ints, expected: Columns) -> None:
 
 
 @of_every_composition
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(data=data)
 def test_a_batch_keeps_its_rows_until_it_is_released(kind: str, some: Any, data: Any) -> None:
     """It can be sent any number of times, alone or with others, however much is appended meanwhile."""

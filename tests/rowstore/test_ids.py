@@ -132,4 +132,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(stateful_step_count=30, max_examples=60)
+TestMachine.settings = settings(stateful_step_count=30)

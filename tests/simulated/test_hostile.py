@@ -1,6 +1,6 @@
 """A host or a service that has a key, and lies: the other end says what is wrong and lives, and the stream is exact.
 
-``PYDP2_FUZZ=300000`` sends as many broken messages, in all tests together, instead of 20,000.
+``PYDP2_FUZZ=300000`` sends as many broken messages, in all tests together, instead of 8,000.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .hosts import Host, Worker
 from .schedules import compare
 from .world import World
 
-SENT = int(os.environ.get("PYDP2_FUZZ", "20000"))
+SENT = int(os.environ.get("PYDP2_FUZZ", "8000"))
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,10 @@ KINDS: dict[str, tuple[Callable[..., tuple[Stream, list[ListStream]]], dict[str,
 }
 
 
+LIKE_OTHERS = ("mixture, first_exhausted", "mixture, all_exhausted", "wrapped", "best fit")
+"""Kinds whose steps another kind has, too."""
+
+
 def sign(batch: pydp2.Batch) -> Any:
     columns = batch._columns.arrays
     return batch.pass_id, batch.index, [each.tolist() for arrays in columns for each in arrays]
@@ -59,7 +63,9 @@ def read(stream: Stream, injector: Injector, seen: list[Any], states: list[Any])
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in LIKE_OTHERS else ()) for kind in KINDS]
+)
 @with_its_own_exception_state
 def test_interrupted_at_any_instruction_it_goes_on_without_a_question_to_its_sources(
     monkeypatch: pytest.MonkeyPatch, kind: str

@@ -31,7 +31,7 @@ from pydp2.transport.service_address import INNER_SUFFIX, split_key
 from tests.protocol.conftest import EXAMPLES
 from tests.protocol.test_broken_frames import a_chunk, mutate, mutated_frames
 
-THROWN = int(os.environ.get("PYDP2_FUZZ", "3000"))
+THROWN = int(os.environ.get("PYDP2_FUZZ", "1500"))
 PROVIDER = """
 @provider(input_types={"x": integer_value(100000)}, pool_size=500)
 def process(settings, filename):

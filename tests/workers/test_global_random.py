@@ -87,9 +87,9 @@ def without_import(rows: Rows, give: str) -> Rows:
 @pytest.mark.parametrize(
     ("give", "arguments"),
     [
-        (ONE, ""),
+        pytest.param(ONE, "", marks=pytest.mark.slow),
         (ONE, ", calc_batch_size=weigh"),
-        (BLOCK, ""),
+        pytest.param(BLOCK, "", marks=pytest.mark.slow),
         (BLOCK, ", calc_batch_size=weigh"),
         (BAD, ", check=True, check_fail_continue=True, calc_batch_size=weigh"),
     ],
