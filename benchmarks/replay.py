@@ -423,7 +423,7 @@ class _Service:
     def _frames_of(self, chunk: _Chunk) -> list[Any]:
         """Return the frames of a message of a worker; the rows are the first of the columns, or have numbers of a row
         server that gives none twice."""
-        count, header = chunk.rows, chunk.header(on_host=self._case.rows_stay)
+        count, header = chunk.rows, chunk.header(2 if self._case.rows_stay else 0)
         if not count:
             return [header]
         if not self._case.rows_stay:
@@ -476,7 +476,7 @@ class _Chunk:
         """Number of its rows."""
         return sum(count for _, _, _, count, _ in self.sent.ranges)
 
-    def header(self, *, on_host: bool) -> bytes:
+    def header(self, naming_frames: int) -> bytes:
         """Return its first frame."""
         parts = [
             FileRange(
@@ -484,8 +484,7 @@ class _Chunk:
             ).to_wire()
             for file, attempt, first, count, ended in self.sent.ranges
         ]
-        on_host = on_host and self.rows > 0
-        return m.encode(m.Chunk(self.rows, parts, self.sent.blocked, 0, 0, on_host=on_host))
+        return m.encode(m.Chunk(self.rows, parts, self.sent.blocked, 0, 0, naming_frames if self.rows else 0))
 
 
 def _columns(schema: Schema, kind: str) -> Columns:

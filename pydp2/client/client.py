@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from socket import gethostname
 from typing import Any
@@ -40,7 +40,7 @@ from pydp2.system.stdlib import time
 
 _COUNTS_SECONDS = 5.0  # for which the length is waited for, as long as the service looks for counts on its disk
 _COUNTS_POLL_SECONDS = 0.01  # between two questions whether it has them
-_ROWS_SECONDS = 0.1  # between two looks whether rows of hosts are overdue
+_ROWS_SECONDS = 0.1  # between two looks whether rows that were asked for are overdue
 
 
 class Client(Stream):
@@ -88,7 +88,7 @@ class Client(Stream):
         self._connection = connection
         # At the latest when the program ends: what is left until the interpreter exits can hang there.
         self._end = weakref.finalize(self, detach, session, connection, on_close)
-        self._next_batch = NextBatch(session.look_ahead, connection, self._declaration.slots)
+        self._next_batch = NextBatch(session.look_ahead, connection)
         self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else rank, options)
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
@@ -220,7 +220,7 @@ class Client(Stream):
         while True:
             if session.closing:
                 session.check()
-            run.reads_ahead = run.is_shared or connection.row_fetcher is not None
+            run.reads_ahead = run.is_shared or connection.row_sources.must_read_ahead
             if run.reads_ahead:
                 self._fetch(0.0)
             action = run.next_action(has_read=has_read or run.reads_ahead)
@@ -241,11 +241,10 @@ class Client(Stream):
     def _carry_out(self, action: ClientAction) -> None:
         """Carry out an action that ``_await_first`` does not."""
         run, connection = self._run, self._connection
-        inbox, fetcher = connection.inbox, connection.row_fetcher
+        inbox = connection.inbox
         match action:
             case ClientAction.UNPACK:
-                done = self._session.progress.done
-                replace_by_batches(inbox, 0, self._declaration.slots, connection.shared_rows, done, fetcher)
+                replace_by_batches(inbox, 0, connection.row_sources, self._session.progress.done)
             case ClientAction.DROP:
                 connection.drop_first()
             case ClientAction.CLOSE:
@@ -262,13 +261,12 @@ class Client(Stream):
                 self._reconnect()
 
     # -- messages to the service ---------------------------------------------------------------------------------------
-    def _begin(self, unreachable: Sequence[str] = ()) -> None:
-        """Begin a run. ``unreachable``: row servers from which rows could not be fetched."""
+    def _begin(self) -> None:
+        """Begin a run."""
         run, connection, session = self._run, self._connection, self._session
         session.is_damaged = True
-        if connection.row_fetcher is not None:
-            connection.row_fetcher.forget()
-        message, frames = run.begin(unreachable)
+        connection.row_sources.forget()
+        message, frames = run.begin()
         if run.lost is None:  # else the error is raised in its turn
             connection.send(message, frames)
         run.spoke_at = time.monotonic()
@@ -319,12 +317,13 @@ class Client(Stream):
             self._run.lost = error
 
     def _await_rows(self, received: ReceivedBatch, seconds: float) -> None:
-        """Take in rows of ``received``, which come from hosts, and wait up to ``seconds`` for some; begin anew if they
-        do not come."""
+        """Take in rows of ``received`` that were asked for, and wait up to ``seconds`` for some; begin anew if they do
+        not come."""
         connection = self._connection
         connection.wait_for_rows(seconds)
-        if (fetcher := connection.row_fetcher) is not None and (addresses := received.unreachable(fetcher)):
-            self._begin(addresses)
+        if (report := connection.row_sources.report_missing(received.rows)) is not None:
+            connection.send(report)
+            self._begin()
             self._ask(time.monotonic())
         else:
             self._show_life()  # over a slow line a batch may take long; after a silence this begins anew

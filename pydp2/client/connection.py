@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydp2.client.lazy_rows import open_shared_rows
 from pydp2.client.look_ahead import LookAhead
-from pydp2.client.received import split_rows_of_hosts
-from pydp2.client.row_fetcher import RowFetcher
+from pydp2.client.received import fetch_rows
+from pydp2.client.row_sources import RowSources
 from pydp2.client.session import CLOSE_SECONDS, ClientGuard
 from pydp2.client.wait_notice import notice_seconds, write_notice
-from pydp2.data.rowstore.reader import SharedRows
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import (
     Error,
@@ -125,11 +123,8 @@ class Connection:
         has to be asked for anew."""
         self.is_away = False
         """True if the service went away without a word, or said that it may come back."""
-        self.shared_rows: SharedRows | None = None
-        """Memory of the service, its cache or its rows, once it is known that it can be read."""
-        self.row_fetcher: RowFetcher | None = None
-        """Fetches rows that stay on hosts, once there are any."""
-        self._slots: Slots | None = None
+        self.row_sources = RowSources(key_pair=target.key_pair)
+        """Where the rows of batches come from."""
 
     def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
         """Send one message, with raw frames."""
@@ -205,31 +200,19 @@ class Connection:
         message, body = m.decode(self._line.open_message(frames))
         if not isinstance(message, m.Closing):  # a closing message is received when its turn comes
             self._link.check_received(message)
-        if isinstance(message, m.BatchHead) and message.on_hosts:
+        if isinstance(message, m.BatchHead) and message.elsewhere:
             self.is_damaged = True  # until what was asked for and what waits for it agree
-            self._fetch_rows(message, body)
+            fetch_rows(message, body, self.row_sources)
         kept: list[Any] = [] if isinstance(message, m.Probe) else [(message, list(body))]
         self.inbox[begin:end] = kept
         self.is_damaged = torn
         return bool(kept)
 
-    def _fetch_rows(self, head: m.BatchHead, body: Sequence[memoryview]) -> None:
-        """Ask the hosts for the rows of ``head`` that stay there. Raises RemoteProtocolError."""
-        if self._slots is None or self.target.key_pair is None:
-            raise RemoteProtocolError("BatchHead: rows on hosts, for a client without keys")
-        if self.row_fetcher is None:
-            self.row_fetcher = RowFetcher(self._slots, self.target.key_pair)
-        counts, frames = split_rows_of_hosts(head, body)
-        self.row_fetcher.begin(head, counts, frames)
-
     def wait_for_rows(self, seconds: float) -> None:
-        """Take in rows that came from hosts; wait up to ``seconds`` for some, or for a message of the service."""
-        assert self.row_fetcher is not None
+        """Take in rows that were asked for; wait up to ``seconds`` for some, or for a message of the service."""
         torn, self.is_damaged = self.is_damaged, True
         wake = None if self._session is None else self._session.wake_fd
-        if seconds:
-            self.row_fetcher.wait(int(seconds * 1000), [self._line.handle, *([] if wake is None else [wake])])
-        self.row_fetcher.receive()
+        self.row_sources.receive(seconds, [self._line.handle, *([] if wake is None else [wake])])
         self.is_damaged = torn
 
     def receive(self, deadline: float) -> tuple[m.Message, list[Any]] | None:
@@ -277,24 +260,22 @@ class Connection:
         self.is_away = False
         return answer
 
-    def map_shared_rows(self, shown: Slots | None = None) -> None:
-        """Have batches come through shared memory from now on, if possible; gather samples with the slots ``shown``
-        here if they lie in memory which the service shows."""
+    def map_shared_rows(self, slots: Slots) -> None:
+        """Have batches come through shared memory from now on, if possible; gather samples with ``slots`` here if they
+        lie in memory which the service shows."""
         self._line.share_receive_slab()
-        self._slots = shown
-        if shown is not None:
-            self._line.request_fd()
+        self.row_sources.slots = slots
+        self._line.request_fd()
 
     def _receive_shared_rows(self) -> None:
         """Map the memory that the service shows, if its descriptor has come."""
         wish = self._line.fd_request
-        if wish is None or not wish.is_open or self._slots is None or (given := wish.poll()) is None:
+        if wish is None or not wish.is_open or self.row_sources.slots is None or (given := wish.poll()) is None:
             return
-        self.shared_rows = open_shared_rows(self._slots, *given)
-        if self.shared_rows is None:
-            wish.close()
-        else:
+        if self.row_sources.map_memory(*given):
             wish.accept()
+        else:
+            wish.close()
 
     def show_used(self, run: int, used_batches: int) -> bool:
         """Show the service, without a message, that the first ``used_batches`` of ``run`` are used. Return False if it
@@ -306,17 +287,14 @@ class Connection:
         message, _ = self.inbox[0]
         if isinstance(message, m.PassEnd | m.Failed):
             self._link.stay_in_pass()  # the pass that it ended was left before
-        elif isinstance(message, m.BatchHead) and self.row_fetcher is not None:
-            self.row_fetcher.drop(message.request_id, message.batch_index)
+        elif isinstance(message, m.BatchHead):
+            self.row_sources.drop(message)
         del self.inbox[0]
 
     def close(self, linger_ms: int = 200) -> None:
         """Close the connection."""
         self._line.close(0 if self._line.is_lost else linger_ms)
-        if self.row_fetcher is not None:
-            self.row_fetcher.close()
-            self.row_fetcher = None
-        self.shared_rows = None
+        self.row_sources.close()
         self.inbox.clear()
         self._zmq.term()
 
@@ -427,11 +405,11 @@ def ask_stats(target: Target, timeout: float = 5.0) -> dict[str, Any]:
 
 
 def reconnect(
-    connection: Connection, attach: m.Attach, identity: Mapping[str, Any], patience: float, shown: Slots | None = None
+    connection: Connection, attach: m.Attach, identity: Mapping[str, Any], patience: float, slots: Slots
 ) -> None:
     """Wait ``patience`` seconds for the service of ``connection``, which went away, and attach there again: one with a
-    ``state_dir`` goes on where it was when it is started again, and one on another host may only be cut off. ``shown``:
-    the slots of samples that lie in memory which it shows.
+    ``state_dir`` goes on where it was when it is started again, and one on another host may only be cut off. ``slots``:
+    those of its samples.
 
     Raises:
         ServiceLost: it did not come back. NotAdmitted: it does not let us in. JobTaken: another trainer has the place.
@@ -464,7 +442,7 @@ def reconnect(
             f"the service at {connection.name} came back with another stream: {'; '.join(wrong)}; start it with "
             "the same arguments as before"
         )
-    connection.map_shared_rows(shown)
+    connection.map_shared_rows(slots)
     loss = answer.service.get("loss", "")
     write_stderr(
         f"{begin}the service at {connection.name} is back after {time.monotonic() - began:.1f} s"

@@ -16,9 +16,7 @@ from typing import Any, Protocol
 
 from pydp2.client.progress import Progress
 from pydp2.client.received import Conversion, convert_gathered, is_second_prepared, second_batch
-from pydp2.client.row_fetcher import RowFetcher
-from pydp2.data.rowstore.reader import SharedRows
-from pydp2.data.schema.input_types import Slots
+from pydp2.client.row_sources import RowSources
 from pydp2.system.stdlib import time
 
 _LOOK_SECONDS = 0.05  # seconds between two looks whether work is done
@@ -139,8 +137,7 @@ class BatchSource(Protocol):
     """Connection of a client, as the thread uses it that prepares the next batch."""
 
     inbox: list[Any]
-    shared_rows: SharedRows | None
-    row_fetcher: RowFetcher | None
+    row_sources: RowSources
 
     def fetch_second(self, seconds: float, look_ahead: LookAhead) -> None: ...
 
@@ -154,8 +151,8 @@ class NextBatch:
     the one that the loop of the present pass asked for. ``is_wanted``: :meth:`begin_step` may have something to do.
     """
 
-    def __init__(self, look_ahead: LookAhead, connection: BatchSource, slots: Slots) -> None:
-        self._look_ahead, self._connection, self._slots = look_ahead, connection, slots
+    def __init__(self, look_ahead: LookAhead, connection: BatchSource) -> None:
+        self._look_ahead, self._connection = look_ahead, connection
         self._step = 0.0  # seconds of the last step
         self.left_at: float | None = None
         self.conversion: Conversion | None = None
@@ -188,9 +185,7 @@ class NextBatch:
         connection, look_ahead = self._connection, self._look_ahead
         if len(connection.inbox) == 1:  # the batch in hand
             connection.fetch_second(self._step / 2, look_ahead)
-        following = second_batch(
-            connection.inbox, self._slots, connection.shared_rows, run, number, connection.row_fetcher
-        )
+        following = second_batch(connection.inbox, connection.row_sources, run, number)
         if following is not None and following.awaits_rows:
             connection.wait_for_rows(0.0)
         if following is None or following.awaits_rows:

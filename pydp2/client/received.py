@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, count, islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from pydp2.client.lazy_rows import LazyRows, split_rows
-from pydp2.client.row_fetcher import RemoteRows, RowFetcher
+from pydp2.client.row_sources import Rows, RowSources
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.checksum_log import RECORD_BYTES, are_records
-from pydp2.data.columns.columns import Columns, Ints
-from pydp2.data.rowstore.reader import SharedRows
-from pydp2.data.schema.input_types import Slots
+from pydp2.data.columns.columns import Columns
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import unpack_head
 from pydp2.protocol.early_ends import split_frames
-from pydp2.transport import owned_arrays
 
 
 class Conversion(NamedTuple):
@@ -35,10 +29,6 @@ class Conversion(NamedTuple):
     convert: Callable[[Batch], Any]
     context: Callable[[], object]
     wanted: object
-
-
-Rows = Columns | tuple[LazyRows | RemoteRows, int, int]
-"""Rows of a batch: columns, or a part of a lot."""
 
 
 @dataclass(slots=True)  # not frozen: one is made for each batch
@@ -74,14 +64,8 @@ class ReceivedBatch:
 
     @property
     def awaits_rows(self) -> bool:
-        """True if rows of it have not come from their hosts yet."""
-        return not isinstance(self.rows, Columns) and isinstance(self.rows[0], RemoteRows) and not self.rows[0].is_here
-
-    def unreachable(self, fetcher: RowFetcher) -> list[str]:
-        """Return the addresses of row servers that are given up, if its rows do not come because of that, as
-        :meth:`.row_fetcher.RowFetcher.unreachable` does."""
-        fetched = None if isinstance(self.rows, Columns) else self.rows[0]
-        return fetcher.unreachable(fetched) if isinstance(fetched, RemoteRows) else []
+        """True if rows of it have not come yet."""
+        return not isinstance(self.rows, Columns) and not self.rows[0].is_here
 
     @property
     def is_prepared(self) -> bool:
@@ -93,8 +77,8 @@ class ReceivedBatch:
         others by now."""
         if isinstance(self.rows, Columns):
             return self.rows
-        fetched, lo, hi = self.rows
-        return fetched.columns(lo, hi)
+        together, lo, hi = self.rows
+        return together.columns(lo, hi)
 
     def to_batch(self, pass_id: int) -> Batch:
         """Return the batch for the trainer. Raises what :meth:`columns` does."""
@@ -115,29 +99,16 @@ class ReceivedBatch:
 
 
 def parse_batches(
-    slots: Slots,
-    head: m.BatchHead,
-    body: Sequence[memoryview],
-    shared_rows: SharedRows | None = None,
-    number: int = 0,
-    fetcher: RowFetcher | None = None,
+    head: m.BatchHead, body: Sequence[memoryview], sources: RowSources, number: int = 0
 ) -> list[ReceivedBatch]:
-    """Return the batches that came with ``head`` and the frames ``body``. ``shared_rows``: the memory of the service
-    that can be seen. ``number``: the number of the first batch in its run. ``fetcher`` was told of rows on hosts.
-    Raises RemoteProtocolError for an invalid message."""
+    """Return the batches that came with ``head`` and the frames ``body``. ``number``: the number of the first batch in
+    its run. Raises RemoteProtocolError for an invalid message."""
     if any(type(index) is not int for index in head.acknowledged_ahead):
         raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
     heads = unpack_head(head)
     frames, checksums, pool, early_ends = _split_body(heads, body)
-    counts = [each.rows for each in heads]
-    parts: Iterable[Rows]
-    if head.on_hosts and fetcher is not None:
-        parts = fetcher.parts(head.request_id, head.batch_index)
-    elif head.shared_rows:
-        parts = split_rows(*_shared_rows(head, sum(counts), frames, shared_rows), counts)
-    else:
-        parts = _split_columns(Columns.from_frames(slots, sum(counts), owned_arrays(frames)), counts)
-    batches = [*map(ReceivedBatch, heads, parts, count(number))]
+    rows = sources.rows_of(head, [each.rows for each in heads], frames)
+    batches = [*map(ReceivedBatch, heads, rows, count(number))]
     batches[0].pool, batches[0].early_ends = pool, early_ends
     at = 0
     for batch in batches if checksums else ():
@@ -146,15 +117,13 @@ def parse_batches(
     return batches
 
 
-def replace_by_batches(
-    inbox: list[Any], at: int, slots: Slots, shared_rows: SharedRows | None, number: int, fetcher: RowFetcher | None
-) -> None:
+def replace_by_batches(inbox: list[Any], at: int, sources: RowSources, number: int) -> None:
     """Replace the message at ``at`` of ``inbox`` by its batches, as :func:`parse_batches` does. After an exception the
     message is there as before, or the batches are."""
     head, body = inbox[at]
-    inbox[at : at + 1] = parse_batches(slots, head, body, shared_rows, number, fetcher)
-    if fetcher is not None:  # if an exception comes before this, only memory waits for the next run
-        fetcher.note_taken(head.request_id, head.batch_index)
+    inbox[at : at + 1] = parse_batches(head, body, sources, number)
+    if head.elsewhere:  # if an exception comes before this, only memory waits for the next run
+        sources.note_taken(head)
 
 
 def _split_body(
@@ -178,11 +147,10 @@ def _split_body(
     return frames, checksums, pool, early_ends
 
 
-def split_rows_of_hosts(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[list[int], Sequence[memoryview]]:
-    """Return the number of rows of each batch of a message, and the frames that say where they are. Raises
-    RemoteProtocolError."""
+def fetch_rows(head: m.BatchHead, body: Sequence[memoryview], sources: RowSources) -> None:
+    """Have ``sources`` ask for the rows of the message that lie elsewhere. Raises RemoteProtocolError."""
     heads = unpack_head(head)
-    return [each.rows for each in heads], _split_body(heads, body)[0]
+    sources.fetch(head, [each.rows for each in heads], _split_body(heads, body)[0])
 
 
 def is_second_prepared(inbox: Sequence[Any], converts: bool) -> bool:
@@ -191,14 +159,7 @@ def is_second_prepared(inbox: Sequence[Any], converts: bool) -> bool:
     return isinstance(second, ReceivedBatch) and (second.converted is not None if converts else second.is_prepared)
 
 
-def second_batch(
-    inbox: list[Any],
-    slots: Slots,
-    shared_rows: SharedRows | None,
-    run: int,
-    number: int,
-    fetcher: RowFetcher | None = None,
-) -> ReceivedBatch | None:
+def second_batch(inbox: list[Any], sources: RowSources, run: int, number: int) -> ReceivedBatch | None:
     """Return the second batch of ``inbox``. None: it has not come.
 
     If its message is one of ``run``, where the batch has the ``number``, the batches replace the message. An invalid
@@ -207,7 +168,7 @@ def second_batch(
     match inbox[1:2]:
         case [(m.BatchHead() as head, _)] if head.request_id == run:
             with contextlib.suppress(RemoteProtocolError):
-                replace_by_batches(inbox, 1, slots, shared_rows, number, fetcher)
+                replace_by_batches(inbox, 1, sources, number)
     match inbox[1:2]:
         case [ReceivedBatch() as following]:
             return following
@@ -233,26 +194,3 @@ def convert_gathered(inbox: Sequence[Any], conversion: Conversion, pass_id: int,
         if not goes_on():
             break
     return True
-
-
-def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:
-    """Split ``columns`` into several of ``counts`` rows."""
-    if len(counts) == 1:
-        return [columns]
-    ends = accumulate(counts)
-    return [columns.slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
-
-
-def _shared_rows(
-    head: m.BatchHead, rows: int, frames: Sequence[memoryview], shared_rows: SharedRows | None
-) -> tuple[SharedRows, Ints]:
-    """Return the memory, and the numbers of the rows of ``head`` there, checked."""
-    if shared_rows is None or head.shared_rows > shared_rows.layout.max_rows:
-        raise RemoteProtocolError(f"BatchHead: rows of a cache of {head.shared_rows}, which is not known here")
-    if len(frames) != 1 or frames[0].nbytes != 8 * rows:
-        raise RemoteProtocolError("BatchHead: one frame with the number of each row is needed")
-    numbers = np.frombuffer(frames[0], "<i8").astype(np.int64)
-    where = shared_rows.resolve(numbers)
-    if rows and not 0 <= int(where.min()) <= int(where.max()) < head.shared_rows:
-        raise RemoteProtocolError(f"BatchHead: a row that is not among the {head.shared_rows} of the cache")
-    return shared_rows, numbers

@@ -1,10 +1,32 @@
 """Fetch rows that stay on hosts from the row servers there (docs/hosts.md, "Rows that stay on their host").
 
-What a message of batches names is asked for when the message is read, so that the rows are on their way while the
-trainer works with the batches before it. Small batches are fetched some at a time, large ones piece by piece.
+Theory of operation
+-------------------
+Some rows of a batch exist only on the host that made them, and a host may end, be cut off or stand still at any moment,
+with or without a word. A batch is delivered in its turn and with all of its rows, or not at all. So each row that is
+asked for comes to one of two ends: it is here, or the address of its row server is reported as unreachable. The service
+then takes the pass up where no trainer misses a batch, has the files read again, and gets the rows of such a host
+itself from then on. That is always right, and dear: it costs every rank of the job the time to fill the pool again. So
+a row server that does its work must not be reported, and one that does not must be reported soon, because the other
+ranks wait for this one.
 
-While a row server sends, it may take long: each answer renews the patience with all that it was asked for. Nothing is
-seen of an answer before the whole of it has come, so none is large.
+* *When to ask.* Rows are asked for when their message is read, not when their batch is wanted: they are on their way
+  while the trainer works with the batches before. For this the client reads messages ahead of its need.
+* *How much.* Nothing is seen of an answer before the whole of it has come. If all rows of a message came in one, a slow
+  line would look like a dead one. So batches are fetched a few at a time, and large ones piece by piece.
+* *How long.* An address is given up after a time of silence, not a time since the question: every piece that comes from
+  it renews the patience with all that it was asked for. An error of the network cannot be waited for, because a cable
+  that is pulled out says nothing. Time in which nobody looked does not count: the trainer computed, or the process was
+  stopped, and a connection that ended meanwhile was not made anew.
+* *With whom.* What silences one host (a switch, a firewall) silences others. Reported one after the other, each would
+  cost a new run. So the report has all that are silent by now, and those that were never heard a second early.
+* *Twice.* If a connection ends, what has no answer is asked for again over the next one. That is safe, because a host
+  keeps its rows until the service releases them, and an answer has the number of its request: the second one, or one
+  for a run that was left, finds no request and is dropped. A row server that lacks a row, or breaks the protocol, is
+  given up at once.
+* *Interrupted.* An exception may come at any instruction (:mod:`.run_protocol`). While requests are noted, the
+  connection counts as damaged, which leads to a new run. What a message asked for stays until its batches have replaced
+  it, so the replacement can be repeated.
 """
 
 from __future__ import annotations
@@ -38,6 +60,7 @@ _NEARLY_SECONDS = 1.0  # too early: a row server that was never heard is given u
 _LOOK_SECONDS = 1.0  # between two looks; after more, this process stood still or its trainer worked
 _RETRY_SECONDS = 0.2  # seconds between two attempts to connect
 _MAX_ROW_SERVERS = 1024  # in one message
+_MAX_UNREACHABLE = 32  # row servers that are named at once: their addresses have to fit into a header
 
 
 @dataclass(slots=True)
@@ -57,7 +80,7 @@ class _HostRequest:
 
 @dataclass(slots=True)
 class RemoteRows:
-    """Rows of some batches of a message, of which some come from hosts; a lot, as :class:`.lazy_rows.LazyRows`.
+    """Rows of some batches of a message, of which some come from hosts; they are gathered together.
 
     ``here``: those that came with the message; ``order``: for each row its place among those and the rows of
     ``requests``, in this order.
@@ -262,7 +285,7 @@ class RowFetcher:
         """
         lost = [each for each in rows.requests if each.columns is None and (each.is_refused or self._looked > each.due)]
         others = [each for each in self._requests.values() if lost and self._is_given_up(each)]
-        return [*dict.fromkeys(each.address for each in (*lost, *others))]
+        return [*dict.fromkeys(each.address for each in (*lost, *others))][:_MAX_UNREACHABLE]
 
     def _is_given_up(self, request: _HostRequest) -> bool:
         early = 0.0 if request.address in self._heard else _NEARLY_SECONDS
@@ -309,9 +332,9 @@ class RowFetcher:
 
 def _row_counts(head: m.BatchHead) -> Iterator[tuple[str, int]]:
     """Yield the row servers of ``head``, and the number of rows of each. Raises RemoteProtocolError."""
-    if len(head.on_hosts) > _MAX_ROW_SERVERS:
-        raise RemoteProtocolError(f"BatchHead: rows on {len(head.on_hosts)} hosts, at most {_MAX_ROW_SERVERS} may be")
-    for item in head.on_hosts:
+    if len(head.elsewhere) > _MAX_ROW_SERVERS:
+        raise RemoteProtocolError(f"BatchHead: rows on {len(head.elsewhere)} hosts, at most {_MAX_ROW_SERVERS} may be")
+    for item in head.elsewhere:
         if not isinstance(item, list) or [type(value) for value in item] != [str, int] or item[1] <= 0:
             raise RemoteProtocolError("BatchHead: the rows of a host are its row server and their number")
         yield item[0], item[1]

@@ -38,7 +38,6 @@ There is no socket, no clock and no thread here: :class:`.client.Client` carries
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Protocol
@@ -62,7 +61,6 @@ BEATS_PER_LEASE = 4
 MAX_REJOIN_BATCHES = 16
 """Number of batches since it loaded a state with which a client of a rank still goes on by itself."""
 _MAX_BATCHES = 64  # that are asked for at a time
-_MAX_UNREACHABLE = 32  # row servers that are named at once: their addresses have to fit into a header
 
 
 class PrefetchWindow:
@@ -190,7 +188,7 @@ class ClientAction(Enum):
     DROP = "drop the message: it is of a run that was left"
     CLOSE = "keep the error that the message has, and drop the message: the service ends"
     BEGIN = "begin a run"
-    AWAIT_ROWS = "wait for rows of the first batch, which come from hosts"
+    AWAIT_ROWS = "wait for rows of the first batch that were asked for and have not come"
     WAIT = "ask for what is missing, and wait for a message"
     RECONNECT = "connect anew, or raise the error with which the connection ended"
     END = "end the pass; the message stays"
@@ -253,16 +251,14 @@ class RunProtocol:
         by now."""
         return self._holder.is_damaged or now - self.spoke_at > self.lease
 
-    def begin(self, unreachable: Sequence[str] = ()) -> tuple[m.BeginPass, list[bytes]]:
-        """Begin a run at the position, and return the message that asks for it, with its frames. ``unreachable``: row
-        servers from which rows could not be fetched."""
+    def begin(self) -> tuple[m.BeginPass, list[bytes]]:
+        """Begin a run at the position, and return the message that asks for it, with its frames."""
         now = self._holder.progress
         self._holder.progress = now = now._replace(run=now.run + 1, done=0)
         message, frames = now.position.to_wire(now.run, self.window.start_pass())
         loaded = self.loaded
         message = replace(
             message,
-            unreachable=[*unreachable[:_MAX_UNREACHABLE]],
             state_name=loaded.name,
             is_repeat=loaded.is_repeat,
             after_pass=loaded.after_pass,

@@ -87,7 +87,7 @@ CLIENT_LINK: TransitionTable = {
     (LinkState.IDLE, S, m.BeginAgain): LinkState.IDLE,
     (LinkState.IDLE, S, m.PassEnd): LinkState.IDLE,
     (LinkState.IDLE, S, m.Failed): LinkState.IDLE,
-    **{(s, C, m.AskStats): s for s in (LinkState.IDLE, LinkState.IN_PASS)},
+    **{(s, C, k): s for s in (LinkState.IDLE, LinkState.IN_PASS) for k in (m.AskStats, m.RowsUnreachable)},
     **{(s, S, m.Stats): s for s in (LinkState.GREETED, LinkState.IDLE, LinkState.IN_PASS)},
     **{(s, S, m.Probe): s for s in (LinkState.IDLE, LinkState.IN_PASS, LinkState.GREETED)},
     **{(s, C, m.Detach): LinkState.NEW for s in (LinkState.GREETED, LinkState.IDLE, LinkState.IN_PASS)},

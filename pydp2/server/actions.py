@@ -46,10 +46,11 @@ class TurnAway:
 
 
 @dataclass(frozen=True, slots=True)
-class SendRowsOf:
-    """Have the rows of ``host`` come through the service, because trainers cannot fetch them there."""
+class SendToHost:
+    """Send ``message`` to the agent of ``host``."""
 
     host: int
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Fatal:
     error: Error
 
 
-Action = Send | Spawn | TurnAway | SendRowsOf | Log | Loss | Fatal
+Action = Send | Spawn | TurnAway | SendToHost | Log | Loss | Fatal
 
 
 @dataclass(frozen=True, slots=True)

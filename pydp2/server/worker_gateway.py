@@ -32,7 +32,7 @@ from pydp2.server.actions import (
     Log,
     Loss,
     Send,
-    SendRowsOf,
+    SendToHost,
     Spawn,
     TurnAway,
     WorkerBroken,
@@ -141,8 +141,8 @@ class WorkerGateway:
                     self._spawn(worker, status_row, host)
                 case TurnAway(host, error) if self._hosts is not None:
                     self._hosts.turn_away(host, error)
-                case SendRowsOf(host) if self._hosts is not None:
-                    self._hosts.send_rows(host)
+                case SendToHost(host, message) if self._hosts is not None:
+                    self._hosts.send_to_host(host, message)
                 case Log(text, kind):
                     self._service.log(text, kind)
                 case Loss():
@@ -300,7 +300,7 @@ class WorkerGateway:
             if is_empty or now > session.drain_until:
                 hosts.release(session.host)
                 more = True
-        hosts.tell_hosts(self._clients.trainer_keys)
+        hosts.send_updates(self._clients.trainer_keys)
         return more
 
     def _host_event(self, hosts: HostGateway, event: HostEvent, now: float) -> None:
@@ -310,7 +310,6 @@ class WorkerGateway:
                 self._clients.fit_budget()
             case HostLeaves(host):
                 self._pool.drain_host(host)
-                hosts.send_rows(host)
             case HostGone():
                 self._host_gone(event)
             case RemoteStarted(host, worker, pid):
@@ -330,8 +329,7 @@ class WorkerGateway:
             self._remote.pop(worker, None)
         self._pool.remove_host(gone.host, gone.running, gone.how)
         self._clients.fit_budget()
-        if gone.breaks_passes:
-            self._clients.restart_passes()
+        self._clients.restart_broken_passes()
 
     def _remote_connection(self, host: int, worker: int) -> WorkerConnection:
         return self._remote.setdefault(worker, WorkerConnection(host=host))

@@ -117,7 +117,7 @@ def test_rows_come_back_by_their_handles_until_they_are_released_and_never_after
     [
         [m.encode(m.Broken({"kind": "ProviderError"}))],
         [m.encode(m.Chunk(0, [], [], 0, 0))],
-        [m.encode(m.Chunk(2, [], [], 0, 0, True)), np.zeros(2, np.int64)],
+        [m.encode(m.Chunk(2, [], [], 0, 0, 1)), np.zeros(2, np.int64)],
     ],
     ids=["another message", "no rows", "rows in cells"],
 )

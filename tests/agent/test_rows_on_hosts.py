@@ -120,7 +120,10 @@ def test_rows_that_are_lost_with_their_host_are_read_again(
     file: Path,
     joined: Callable[..., Host],
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if how is signal.SIGKILL:  # the service sees it by itself
+        monkeypatch.setattr(row_fetcher, "PATIENCE_SECONDS", 600.0)
     provider = provider_file(SLOW)
     uninterrupted = local(provider, last_batch="keep")
     with serving(provider, file) as service, contextlib.ExitStack() as stack:

@@ -96,7 +96,7 @@ def test_a_trainer_of_this_machine_shares_memory_with_a_service_with_keys(
         with attach() as data:
             assert transport_of(data) == "ipc"
             assert [batch[0].tolist() for batch in data] == uninterrupted
-            assert data._connection.shared_rows is not None
+            assert data._connection.row_sources.shared_rows is not None
 
 
 def test_on_another_machine_a_trainer_with_the_same_file_connects_over_tcp(
@@ -112,7 +112,7 @@ def test_on_another_machine_a_trainer_with_the_same_file_connects_over_tcp(
         with pydp2.connect(tmp_path / "copy.json", **OPTIONS) as data:
             assert transport_of(data) == "tcp"
             assert [batch[0].tolist() for batch in data] == uninterrupted
-            assert data._connection.shared_rows is None
+            assert data._connection.row_sources.shared_rows is None
 
 
 @pytest.mark.parametrize(("order", "seconds"), [("strict", ACK_TIMEOUT), ("relaxed", 0)])

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client import connection, received, session
+from pydp2.client import connection, received, row_sources, session
 from pydp2.client import look_ahead as look_ahead_module
 from pydp2.client.connection import Connection
 from pydp2.client.look_ahead import LookAhead
+from pydp2.client.row_sources import RowSources
 from pydp2.data.columns.columns import Ints
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.region import RegionLayout
@@ -178,17 +179,17 @@ def message(run: int, rows: int, shared: int = 8) -> tuple[m.BatchHead, list[mem
 
 def test_the_message_of_the_batch_that_follows_is_split_and_an_invalid_one_is_left_alone() -> None:
     layout = RegionLayout(SLOTS, 1 << 12)
-    shown, present = AppendOnlyStore(layout, bytearray(layout.size)), object()
+    sources, present = RowSources(SLOTS, shared_rows=AppendOnlyStore(layout, bytearray(layout.size))), object()
     inbox: list[object] = [present, message(1, 3)]
-    following = received.second_batch(inbox, SLOTS, shown, 1, 8)
+    following = received.second_batch(inbox, sources, 1, 8)
     assert following is not None
     assert (inbox, following.number) == ([present, following], 8)
-    assert received.second_batch(inbox, SLOTS, shown, 1, 8) is following
+    assert received.second_batch(inbox, sources, 1, 8) is following
     following.columns()
     assert following.column_bytes == 24
     for wrong in ([present], [present, message(2, 3)], [present, message(1, 4)], [present, (m.Probe(), [])]):
         before = list(wrong)
-        assert received.second_batch(wrong, SLOTS, shown, 1, 8) is None
+        assert received.second_batch(wrong, sources, 1, 8) is None
         assert wrong == before
 
 
@@ -206,14 +207,14 @@ def test_beside_long_steps_batches_are_gathered_ahead_and_the_stream_is_the_same
     is_long: bool, provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
-    take = received.LazyRows.columns
+    take = row_sources.MappedRows.columns
 
-    def noted(self: received.LazyRows, lo: int, hi: int) -> object:
+    def noted(self: row_sources.MappedRows, lo: int, hi: int) -> object:
         if self._columns is None:
             threads.append(threading.get_ident())
         return take(self, lo, hi)
 
-    monkeypatch.setattr(received.LazyRows, "columns", noted)
+    monkeypatch.setattr(row_sources.MappedRows, "columns", noted)
     monkeypatch.setattr(look_ahead_module, "_LONG_STEP", 0.001 if is_long else 60.0)
     seen: list[int] = []
     with pydp2.load(["1", "2"], provider_file(LENGTHS), workers=1, batch_size=16, seed=3) as data:

@@ -14,6 +14,7 @@ from pydp2.client import row_fetcher
 from pydp2.client.received import ReceivedBatch, parse_batches, replace_by_batches
 from pydp2.client.row_fetcher import PATIENCE_SECONDS as PATIENCE
 from pydp2.client.row_fetcher import PIECE_BYTES, RowFetcher
+from pydp2.client.row_sources import RowSources
 from pydp2.data.columns.columns import Columns
 from pydp2.data.rowstore.host_rows import RowServers
 from pydp2.errors import RemoteProtocolError
@@ -86,7 +87,7 @@ def head_of(rows: list[int], on_hosts: list[Any], run: int = 3, first: int = 0) 
     """A message of batches of so many ``rows``."""
     following = [[first + i, n, n, 9, 0, 0, first + i + 1, 0, 0, 0] for i, n in enumerate(rows[1:], 1)]
     return m.BatchHead(
-        run, first, rows[0], rows[0], 9, 0, 0, first + 1, [], {}, 0, following=following, on_hosts=on_hosts
+        run, first, rows[0], rows[0], 9, 0, 0, first + 1, [], {}, 0, following=following, elsewhere=on_hosts
     )
 
 
@@ -109,9 +110,21 @@ def serve_until(servers: list[RowServer], fetcher: RowFetcher, done: Callable[[]
     assert wait_until(look)
 
 
+def sources_with(fetcher: RowFetcher) -> RowSources:
+    sources = RowSources(SCHEMA.slots, PAIR)
+    sources._fetcher = fetcher
+    return sources
+
+
+def given_up(batch: ReceivedBatch, fetcher: RowFetcher) -> list[str]:
+    """Where the rows of ``batch`` are waited for no longer."""
+    report = sources_with(fetcher).report_missing(batch.rows)
+    return [] if report is None else report.addresses
+
+
 def received(fetcher: RowFetcher, head: m.BatchHead, body: list[memoryview]) -> list[ReceivedBatch]:
     fetcher.begin(head, [head.rows, *(each[1] for each in head.following)], body)
-    return parse_batches(SCHEMA.slots, head, body, fetcher=fetcher)
+    return parse_batches(head, body, sources_with(fetcher))
 
 
 def waits_at(address: str, fetcher: RowFetcher, handles: Any = 5, first: int = 0, nbytes: int = 9) -> ReceivedBatch:
@@ -165,7 +178,7 @@ def test_a_message_is_replaced_by_its_batches_or_stays_wherever_an_exception_com
 
     def replace() -> None:
         if not isinstance(inbox[0], ReceivedBatch):  # as a client that is called again
-            replace_by_batches(inbox, 0, SCHEMA.slots, None, 4, fetcher)
+            replace_by_batches(inbox, 0, sources_with(fetcher), 4)
 
     insistently(injector, replace, lambda: None)
     assert [(batch.number, batch.head.rows, batch.awaits_rows) for batch in inbox] == [(4, 1, True), (5, 2, True)]
@@ -176,7 +189,7 @@ def test_parts_are_forgotten_once_the_batches_are_there(fetcher: RowFetcher) -> 
     head = head_of([1], [[NOWHERE, 1]])
     inbox: list[Any] = [(head, body_of(columns_of(0, []), [0], np.arange(1)))]
     fetcher.begin(head, [1], inbox[0][1])
-    replace_by_batches(inbox, 0, SCHEMA.slots, None, 0, fetcher)
+    replace_by_batches(inbox, 0, sources_with(fetcher), 0)
     with pytest.raises(RemoteProtocolError, match="not asked for"):
         fetcher.parts(head.request_id, head.batch_index)
 
@@ -247,8 +260,8 @@ def test_rows_that_a_host_does_not_have_make_it_unreachable_at_once(
     server = start()
     handles = kept(server, columns_of(0, [1, 1]))
     (batch,) = received(fetcher, head_of([2], [[server.address, 2]]), body_of(columns_of(0, []), [0, 1], handles + 9))
-    serve_until([server], fetcher, lambda: bool(batch.unreachable(fetcher)))
-    assert batch.unreachable(fetcher) == [server.address]
+    serve_until([server], fetcher, lambda: bool(given_up(batch, fetcher)))
+    assert given_up(batch, fetcher) == [server.address]
     assert batch.awaits_rows
 
 
@@ -258,9 +271,9 @@ def test_a_host_that_cannot_be_reached_or_is_not_known_any_more_is_named_after_a
 ) -> None:
     batch = waits_at(address, fetcher)
     looks(fetcher, clock, PATIENCE - 0.1)
-    assert batch.unreachable(fetcher) == []
+    assert given_up(batch, fetcher) == []
     looks(fetcher, clock, 0.2)
-    assert batch.unreachable(fetcher) == [address]
+    assert given_up(batch, fetcher) == [address]
 
 
 def test_a_row_server_that_sends_has_its_time_anew_for_all_that_it_was_asked_for(
@@ -274,11 +287,11 @@ def test_a_row_server_that_sends_has_its_time_anew_for_all_that_it_was_asked_for
     answer(server, came[0])
     serve_until([], fetcher, lambda: not first.awaits_rows)
     looks(fetcher, clock, PATIENCE - 0.1)
-    assert second.unreachable(fetcher) == third.unreachable(fetcher) == []
+    assert given_up(second, fetcher) == given_up(third, fetcher) == []
     answer(server, came[1])
     serve_until([], fetcher, lambda: not second.awaits_rows)
     looks(fetcher, clock, PATIENCE + 0.1)
-    assert third.unreachable(fetcher) == [server.address]
+    assert given_up(third, fetcher) == [server.address]
 
 
 def test_an_answer_for_a_run_that_was_left_shows_that_the_row_server_sends(
@@ -295,7 +308,7 @@ def test_an_answer_for_a_run_that_was_left_shows_that_the_row_server_sends(
     (line,) = fetcher.handles
     assert line.poll(5000)
     looks(fetcher, clock, PATIENCE - 0.1)
-    assert batch.unreachable(fetcher) == []
+    assert given_up(batch, fetcher) == []
 
 
 @pytest.mark.parametrize(("row_bytes", "rows"), [(PIECE_BYTES // 3, [3, 3, 1]), (3 * PIECE_BYTES, [1] * 7), (1, [7])])
@@ -319,9 +332,9 @@ def test_no_answer_is_larger_than_a_piece_or_a_row(
 def test_a_row_that_is_larger_than_a_piece_has_more_time(fetcher: RowFetcher, clock: Clock) -> None:
     small, large = waits_at(NOWHERE, fetcher), waits_at(NOWHERE, fetcher, first=1, nbytes=20 * PIECE_BYTES)
     looks(fetcher, clock, PATIENCE + 0.1)
-    assert (small.unreachable(fetcher), large.unreachable(fetcher)) == ([NOWHERE], [])
+    assert (given_up(small, fetcher), given_up(large, fetcher)) == ([NOWHERE], [])
     looks(fetcher, clock, PATIENCE)
-    assert large.unreachable(fetcher) == [NOWHERE]
+    assert given_up(large, fetcher) == [NOWHERE]
 
 
 def test_the_time_in_which_this_process_stood_still_says_nothing_of_a_row_server(
@@ -334,7 +347,7 @@ def test_the_time_in_which_this_process_stood_still_says_nothing_of_a_row_server
     clock.now += 14.0
     fetcher.receive()
     looks(fetcher, clock, PATIENCE - 0.1)
-    assert batch.unreachable(fetcher) == []
+    assert given_up(batch, fetcher) == []
     serve_until([server], fetcher, lambda: not batch.awaits_rows)
     assert same(batch.columns(), columns)
 
@@ -355,8 +368,15 @@ def test_all_row_servers_that_are_silent_are_named_at_once(
     looks(fetcher, clock, 1.0)
     waits_at(silent[3], fetcher, first=5)
     looks(fetcher, clock, PATIENCE - 1.7)
-    assert batch.unreachable(fetcher) == silent[:3]
-    assert late.unreachable(fetcher) == []
+    assert given_up(batch, fetcher) == silent[:3]
+    assert given_up(late, fetcher) == []
+
+
+def test_no_more_row_servers_are_named_at_once_than_fit_into_a_header(fetcher: RowFetcher, clock: Clock) -> None:
+    silent = [NOWHERE.replace(":1?", f":{port}?") for port in range(1, 41)]
+    batch, *_ = [waits_at(address, fetcher, first=n) for n, address in enumerate(silent)]
+    looks(fetcher, clock, PATIENCE + 0.1)
+    assert given_up(batch, fetcher) == silent[:32]
 
 
 def test_a_row_server_that_sends_something_else_counts_as_unreachable(
@@ -372,10 +392,10 @@ def test_a_row_server_that_sends_something_else_counts_as_unreachable(
             server.hub.send(came[0], [m.encode(m.FetchedRows(1, 1, False)), b"no columns"])
         fetcher.wait(5)
         fetcher.receive()
-        return bool(batch.unreachable(fetcher))
+        return bool(given_up(batch, fetcher))
 
     assert wait_until(lie)
-    assert batch.unreachable(fetcher) == [server.address]
+    assert given_up(batch, fetcher) == [server.address]
 
 
 def test_rows_come_over_a_new_connection_if_the_first_one_ends(

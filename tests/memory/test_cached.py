@@ -38,7 +38,7 @@ def process(settings, filename):
 ORDINARY = """
 import pydp2.server.jobs.pass_runner as pass_runner
 pass_runner.cached_rows = lambda *_: None
-pass_runner.PassRunner._new_store = lambda self, plan: self._memory.open_pass()
+pass_runner.PassRunner._new_store = lambda self, plan: self.memory.open_pass()
 """
 NO_MEMFD = "import os\ndel os.memfd_create\n"
 HOW: dict[str, Any] = {"batch_size": 9, "seed": 5}
@@ -243,7 +243,7 @@ def test_a_trainer_that_cannot_see_the_cache_is_sent_the_same_batches(
             expected = stream(data)
         with monkeypatch.context() as patch:
             if lacks == "room for it":
-                patch.setattr("pydp2.client.lazy_rows.map_region", cannot)
+                patch.setattr("pydp2.client.row_sources.map_region", cannot)
             else:
                 patch.setattr("pydp2.transport.fd_broadcast.send_fd", lambda *_: None)
             with service.connect(job="other", **HOW) as data:

@@ -162,7 +162,7 @@ def test_where_memory_cannot_be_seen_the_stream_is_the_same(
     if lacks == "a socket on this machine":
         bind = {"bind": "tcp://127.0.0.1:*"}
     elif lacks == "room at the trainer":
-        monkeypatch.setattr("pydp2.client.lazy_rows.map_region", _cannot)
+        monkeypatch.setattr("pydp2.client.row_sources.map_region", _cannot)
     else:
         code = "import pydp2.host.worker.cell_writer\ndef look(given, *_, **__):\n    raise OSError\n"
         code += "pydp2.host.worker.cell_writer.map_region = look\n"

@@ -112,6 +112,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.RowReaders(["0123456789abcdef"]),
     m.ReleaseRows(),
     m.SendRows(),
+    m.RowsUnreachable(["tcp://node7:7800"]),
     m.FetchRows(9),
     m.FetchedRows(9, 128, False),
     m.Attach(

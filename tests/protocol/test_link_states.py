@@ -151,7 +151,7 @@ class Trainer:
             case LinkState.IDLE | LinkState.IN_PASS:
                 begin = m.BeginPass(self.passes, 0, 0, 2, {}, 0, [], "")
                 going = [m.LeavePass(self.passes - 1, 0), m.Need(self.passes - 1, 1, 0, 0, 0)] if self.passes else []
-                return [begin, m.AskStats(), m.Detach(self.passes, 0), *going]
+                return [begin, m.AskStats(), m.RowsUnreachable([]), m.Detach(self.passes, 0), *going]
         return []
 
     def heard(self, message: m.Message) -> None:

@@ -159,7 +159,7 @@ def test_the_service_lives_on_without_the_program_that_started_it(cluster: Any, 
             again = pydp2.ray.RayService("lasting")
             with again.connect(**OPTIONS) as data:
                 assert sum(1 for _ in data) == len(uninterrupted(provider))
-                assert data._connection.shared_rows is not None, "it is on the node of the server"
+                assert data._connection.row_sources.shared_rows is not None, "it is on the node of the server"
         finally:
             first.close()
         with pytest.raises(ServiceUnreachable):

@@ -48,10 +48,12 @@ class Case:
         """The rows, as whoever gets them has them in the end."""
         split = store.split(ids)
         if split is None:
-            assert store.remote_count(ids) == 0
+            assert store.carried_bytes(ids, 1000 * len(ids)) == 1000 * len(ids)
             return store.take(ids)
         assert self.fetched is not None
-        assert store.remote_count(ids) == len(split.handles) == sum(count for _, count in split.on_hosts)
+        remote = len(split.handles)
+        assert remote == sum(count for _, count in split.elsewhere)
+        assert store.carried_bytes(ids, 1000 * len(ids)) == 1000 * (len(ids) - remote) + 16 * remote
         assert store.shared_row_count(ids) == 0
         with pytest.raises(RuntimeError, match="fetched from there"):
             store.take(ids)

@@ -110,10 +110,10 @@ def check_split(store: CompositeStore, chosen: list[int], rows: dict[int, tuple[
     found = split.store.take(split.here).arrays[0][0].tolist() + split.handles.tolist()
     assert [found[i] for i in split.order] == [rows[row][1] for row in chosen]
     assert sorted(split.order.tolist()) == [*range(len(chosen))]
-    hosts = [host for host, address in ADDRESSES.items() for at, _ in split.on_hosts if at == address]
-    assert len(hosts) == len(split.on_hosts)
+    hosts = [host for host, address in ADDRESSES.items() for at, _ in split.elsewhere if at == address]
+    assert len(hosts) == len(split.elsewhere)
     expected = [host for row in chosen if (host := rows[row][0])]
-    assert [count for _, count in split.on_hosts] == [expected.count(host) for host in sorted({*expected})]
+    assert [count for _, count in split.elsewhere] == [expected.count(host) for host in sorted({*expected})]
     with pytest.raises(RuntimeError, match="fetched from there"):
         store.take(ints(chosen))
 
@@ -125,7 +125,7 @@ def test_batches_of_one_message_are_split_together() -> None:
     batches = [BatchRows(store, ints([there[1], here[0]])), BatchRows(store, ints([here[1], there[0]]))]
     split = store.split(concat_rows(batches).row_ids)
     assert split is not None
-    assert split.on_hosts == [[ADDRESSES[2], 2]]
+    assert split.elsewhere == [[ADDRESSES[2], 2]]
     assert split.store.take(split.here).arrays[0][0].tolist() == [7, 8]
     assert split.handles.tolist() == [80, 70]
     assert split.order.tolist() == [2, 0, 1, 3]
@@ -157,8 +157,10 @@ def test_of_a_host_that_is_gone_nothing_is_told_and_its_rows_are_lost_if_it_had_
     ids = store.append(servers.accept(1, ints([5, 6]), ints([8, 8])))
     assert [servers.turn_off(1), servers.turn_off(1), servers.off] == [True, False, {1}]
     assert servers.host_at(ADDRESSES[1]) == 1
-    assert servers.remove(1)
-    assert not servers.remove(2)
+    servers.remove(1)
+    assert servers.loss_count == 1
+    servers.remove(2)
+    assert servers.loss_count == 1, "it had none"
     store.release_later(ids)
     assert servers.take_released() == []
     assert (1 in servers, 3 in servers, len(servers)) == (False, True, 1)

@@ -77,26 +77,52 @@ def test_rows_stay_on_hosts_only_where_nobody_needs_their_values(servers: RowSer
     layout = RegionLayout(SLOTS, 1 << 12)
     cache = AppendOnlyStore(layout, bytearray(layout.size))
     for store in (memory.open_pass(), memory.open_pass(cache, values_needed=False)):
-        assert not memory.rows_stay
-        assert not memory.may_have_rows_on(1)
+        assert not memory.names_suffice
         memory.close_pass(store)
     store = memory.open_pass(values_needed=False)
     ids = np.concatenate([store.append(rows_of(7)), store.append(on_host(servers, 70))])
-    assert memory.rows_stay
+    assert memory.names_suffice
     split = store.split(ids)
     assert split is not None
-    assert (split.on_hosts, split.handles.tolist(), split.order.tolist()) == ([["tcp://node1", 1]], [70], [0, 1])
+    assert (split.elsewhere, split.handles.tolist(), split.order.tolist()) == ([["tcp://node1", 1]], [70], [0, 1])
     memory.close_pass(store)
-    assert not memory.rows_stay
+    assert not memory.names_suffice
     assert [handles.tolist() for _, handles in servers.take_released()] == [[70]]
 
 
-def test_a_pass_has_no_rows_on_a_host_whose_row_server_was_off_before_it_began(servers: RowServers) -> None:
+def test_a_pass_has_lost_rows_if_a_host_ended_with_some_since_it_began(servers: RowServers) -> None:
+    before, after, local = (PoolMemory(SLOTS, None, servers) for _ in range(3))
+    before.open_pass(values_needed=False)
+    local.open_pass()
+    kept = on_host(servers, 70)
+    servers.remove(2)
+    assert not before.has_lost_rows, "it had none"
+    servers.remove(kept.host)
+    after.open_pass(values_needed=False)
+    assert [memory.has_lost_rows for memory in (before, after, local)] == [True, False, False]
+    before.open_pass(values_needed=False)
+    assert not before.has_lost_rows
+
+
+def test_a_pass_has_lost_the_rows_that_a_trainer_cannot_fetch(servers: RowServers) -> None:
     before, after = PoolMemory(SLOTS, None, servers), PoolMemory(SLOTS, None, servers)
     before.open_pass(values_needed=False)
     servers.turn_off(2)
     after.open_pass(values_needed=False)
-    servers.remove(2)
-    servers.turn_off(3)
-    assert [before.may_have_rows_on(host) for host in (1, 2, 3)] == [True, True, True]
-    assert [after.may_have_rows_on(host) for host in (1, 2, 3)] == [True, False, True]
+    assert after.give_up(["tcp://node2", "tcp://gone", 7]) == {}, "it began without rows there"
+    assert before.give_up(["tcp://node2"]) == {2: "tcp://node2"}
+    assert [memory.has_lost_rows for memory in (before, after)] == [True, False]
+    assert after.give_up(["tcp://node3", "tcp://node1"]) == {3: "tcp://node3", 1: "tcp://node1"}
+    assert servers.off == {1, 2, 3}
+    assert after.has_lost_rows
+    after.open_pass(values_needed=False)
+    assert after.give_up(["tcp://node3"]) == {}
+    assert not after.has_lost_rows
+
+
+def test_what_a_trainer_cannot_fetch_is_no_loss_of_a_pass_without_such_rows(servers: RowServers) -> None:
+    memory = PoolMemory(SLOTS, None, servers)
+    memory.open_pass()
+    assert memory.give_up(["tcp://node1"]) == {1: "tcp://node1"}, "no rows are to stay there from now on"
+    assert not memory.has_lost_rows
+    assert PoolMemory(SLOTS).give_up(["tcp://node1"]) == {}

@@ -58,7 +58,7 @@ class Numbers:
         self.running = False
         self.begun: list[tuple[int, int]] = []
         self.run_again = (0, 0)
-        self.can_lose_rows = True
+        self.has_lost_rows = True
         self.more = self.pool_over_limit = False
         self.plan = SimpleNamespace(order="strict", pool_bytes=1 << 20)
         self.known_buckets: dict[str, Any] = {}

@@ -46,7 +46,7 @@ def decoded(
 ) -> list[DecodedRange]:
     rows = sum(part.rows for part in parts)
     cells = store.grant(WORKER, rows)
-    chunk = Chunk(rows, [part.to_wire() for part in parts], [], 0, 0, True)
+    chunk = Chunk(rows, [part.to_wire() for part in parts], [], 0, 0, 1)
     body = [memoryview(cells).cast("B")]
     return decode_chunk(
         chunk, body, SCHEMA, wanted, claim=lambda _, frames: store.accept_filled(WORKER, frames[0].view(np.int64))

@@ -73,7 +73,7 @@ def side(tmp_path: Path) -> Side:
 
 
 def begin(peer: Peer, pass_id: int) -> None:
-    peer.say(m.BeginPass(1, pass_id, 0, 2, {}, 0, [], "", {}, False, False, []))
+    peer.say(m.BeginPass(1, pass_id, 0, 2, {}, 0, [], "", {}))
 
 
 def kinds(peer: Peer) -> list[str]:

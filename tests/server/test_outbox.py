@@ -120,7 +120,7 @@ def test_large_batches_go_together_if_their_rows_stay_on_hosts() -> None:
         for _, message, _, heads in sent:
             assert isinstance(message, m.BatchHead)
             elsewhere = np.count_nonzero(rows >= 0) * len(heads)
-            assert message.on_hosts == ([["tcp://node1:7800", elsewhere]] if elsewhere else [])
+            assert message.elsewhere == ([["tcp://node1:7800", elsewhere]] if elsewhere else [])
 
 
 def test_who_has_the_cache_gets_numbers_and_others_the_rows() -> None:

@@ -575,13 +575,13 @@ def test_a_rank_hears_why_its_pass_failed_though_rows_are_lost_before_it_heard_i
     assert isinstance(reads.error, ProviderError)
 
 
-def test_nothing_is_taken_up_again_where_no_rows_stay_or_no_pass_is_under_way() -> None:
+def test_nothing_is_taken_up_again_where_no_rows_are_lost_or_no_pass_is_under_way() -> None:
     made = World(10, 2)
     one, other = made.come(0), made.come(1)
     made.lose_rows()
     made.begin(one)
     made.begin(other)
-    made.numbers.can_lose_rows = False
+    made.numbers.has_lost_rows = False
     made.lose_rows()
     assert made.numbers.begun == [(0, 0)]
     assert made.logs == []

@@ -22,16 +22,16 @@ from pydp2.data.schema.input_types import Slots
 
 
 class SplitRows(NamedTuple):
-    """Rows of a message, by where they lie: ``here`` are the ids of those that ``store`` has, and ``on_hosts`` says
-    where the others are, as ``[row server, rows]`` for each.
+    """Rows of a message, by where they lie: ``here`` are the ids of those that ``store`` has, and ``elsewhere`` says
+    where the others are, as ``[address, rows]`` for each.
 
-    ``order``: for each row of the message its position among those here and those of the hosts, in this order;
-    ``handles``: of the rows on hosts. Both int64.
+    ``order``: for each row of the message its position among those here and those elsewhere, in this order;
+    ``handles``: of the rows elsewhere. Both int64.
     """
 
     store: RowReader
     here: Ints
-    on_hosts: list[list[Any]]
+    elsewhere: list[list[Any]]
     order: Ints
     handles: Ints
 
@@ -62,8 +62,9 @@ class RowReader(Protocol):
         """Return the numbers by which a trainer that shares the memory gathers the rows: ``(rows,)``."""
         ...
 
-    def remote_count(self, ids: Ints) -> int:
-        """Return how many of the rows do not lie in this process: they can be named, and not be read here."""
+    def carried_bytes(self, ids: Ints, nbytes: int) -> int:
+        """Return how many bytes a message has for the rows, which have ``nbytes`` together: it carries those that lie
+        in this process, and names the others, which cannot be read here."""
         ...
 
     def split(self, ids: Ints) -> SplitRows | None:
@@ -160,9 +161,9 @@ class LocalRows:
         """Return False: another memory may take the rows as well."""
         return False
 
-    def remote_count(self, ids: Ints) -> int:
-        """Return 0: all rows lie here."""
-        return 0
+    def carried_bytes(self, ids: Ints, nbytes: int) -> int:
+        """Return ``nbytes``: all rows lie here."""
+        return nbytes
 
     def split(self, ids: Ints) -> SplitRows | None:
         """Return None: all rows lie here."""

@@ -79,10 +79,12 @@ class CompositeStore:
         """Return the numbers by which a trainer gathers the rows, if it can: all of them lie in one store."""
         return self._second.handles(~ids) if (ids < 0).all() else self._first.handles(ids)
 
-    def remote_count(self, ids: Ints) -> int:
-        """Return how many of the rows do not lie in this process."""
+    def carried_bytes(self, ids: Ints, nbytes: int) -> int:
+        """Return how many bytes a message has for the rows, if rows are alike in size."""
         in_second = ids < 0
-        return self._first.remote_count(ids[~in_second]) + self._second.remote_count(~ids[in_second])
+        share = nbytes * int(np.count_nonzero(in_second)) // max(1, len(ids))  # of the second
+        first = self._first.carried_bytes(ids[~in_second], nbytes - share)
+        return first + self._second.carried_bytes(~ids[in_second], share)
 
     def split(self, ids: Ints) -> SplitRows | None:
         """Return which of the rows lie here, and where the others do; None: all of them lie here."""

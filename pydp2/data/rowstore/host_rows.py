@@ -16,6 +16,8 @@ from pydp2.data.columns.columns import Ints
 from pydp2.data.rowstore.base import SplitRows
 from pydp2.data.rowstore.ids import IdAllocator, grown
 
+_NAME_BYTES = 16  # of a row in a message: its position and its handle
+
 
 class RowServers:
     """Row servers of the hosts of a service: which rows each has, and which it may forget. As a memory of rows
@@ -29,19 +31,21 @@ class RowServers:
         self._host = self._handle = np.zeros(0, np.int64)  # of each row, by id
         self.off: frozenset[int] = frozenset()
         """Hosts whose row servers keep no more rows."""
+        self.loss_count = 0
+        """How often rows were lost with their host."""
 
     # -- row servers -----------------------------------------------------------------------------------------------
     def add(self, host: int, address: str) -> None:
         """Add the row server of ``host``, from which trainers fetch at ``address``."""
         self._addresses[host], self._counts[host], self._released[host] = address, 0, []
 
-    def remove(self, host: int) -> bool:
-        """Forget the row server of ``host``, which is gone. Return True if rows were lost with it."""
+    def remove(self, host: int) -> None:
+        """Forget the row server of ``host``, which is gone, and its rows, which are lost."""
         self._apply_releases()
         self._released.pop(host, None)
         self._addresses.pop(host, None)
         self.off -= {host}
-        return self._counts.pop(host, 0) > 0
+        self.loss_count += self._counts.pop(host, 0) > 0
 
     def __contains__(self, host: int) -> bool:
         """Return True if ``host`` has a row server."""
@@ -108,17 +112,17 @@ class RowServers:
         self._host[ids], self._handle[ids], self._ids.live[ids] = columns.host, columns.handles, True
         return ids
 
-    def remote_count(self, ids: Ints) -> int:
-        """Return the number of rows: all of them lie elsewhere."""
-        return len(ids)
+    def carried_bytes(self, ids: Ints, nbytes: int) -> int:
+        """Return the bytes of the names of the rows: all of them lie elsewhere."""
+        return _NAME_BYTES * len(ids)
 
     def split(self, ids: Ints) -> SplitRows:
         """Return where the rows lie."""
         by_host, found = _grouped(self._host[ids])
         order = np.empty(len(ids), np.int64)
         order[by_host] = np.arange(len(ids))
-        on_hosts = [[self._addresses.get(host, ""), len(rows)] for host, rows in found]  # "": it is gone
-        return SplitRows(self, ids[:0], on_hosts, order, self._handle[ids[by_host]])
+        elsewhere = [[self._addresses.get(host, ""), len(rows)] for host, rows in found]  # "": it is gone
+        return SplitRows(self, ids[:0], elsewhere, order, self._handle[ids[by_host]])
 
     def shared_row_count(self, ids: Ints) -> int:
         """Return 0: nobody sees the rows in memory of this host."""

@@ -24,10 +24,10 @@ class PassView:
         "_is_closed",
         "_live",
         "_memory",
+        "carried_bytes",
         "handles",
         "holds",
         "lengths",
-        "remote_count",
         "shared_row_count",
         "sources",
         "split",
@@ -41,7 +41,7 @@ class PassView:
         # Rows are read where they lie: for each batch, so no call of a method here stands in between.
         self.take, self.sources, self.lengths = memory.take, memory.sources, memory.lengths
         self.handles, self.shared_row_count = memory.handles, memory.shared_row_count
-        self.remote_count, self.split, self.holds = memory.remote_count, memory.split, memory.holds
+        self.carried_bytes, self.split, self.holds = memory.carried_bytes, memory.split, memory.holds
 
     def __len__(self) -> int:
         """Return the number of rows of the pass."""

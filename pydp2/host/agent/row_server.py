@@ -129,7 +129,7 @@ class RowServer:
         if not self._dispatches or self._schema is None or self._store is None or len(frames) < 2:
             return None
         message, body = m.decode(frames)
-        if not isinstance(message, m.Chunk) or not message.rows or message.in_cells:
+        if not isinstance(message, m.Chunk) or not message.rows or message.naming_frames:
             return None
         if any(FileRange.from_wire(part).attempt not in self._attempts for part in message.parts):
             return None
@@ -137,7 +137,7 @@ class RowServer:
         columns = Columns.from_frames(slots, message.rows, array_views(body[: frame_count(slots)]))
         sizes = np.ascontiguousarray(columns.sample_bytes(), np.int64)
         handles = self._store.handles(self._store.append(columns))
-        return [m.encode(replace(message, on_host=True)), handles, sizes, *map(bytes, body[frame_count(slots) :])]
+        return [m.encode(replace(message, naming_frames=2)), handles, sizes, *map(bytes, body[frame_count(slots) :])]
 
     @property
     def row_count(self) -> int:

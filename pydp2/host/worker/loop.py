@@ -365,15 +365,15 @@ class WorkerLoop:
         parts = [] if packed is None else [part.to_wire() for part in packed.ranges]
         rows = 0 if packed is None else packed.columns.rows
         frames: list[Any] = []
-        placed = False
+        naming_frames = 0
         if packed is not None and rows:
             places = self._cell_writer.write(packed.columns)
-            placed = places is not None
+            naming_frames = int(places is not None)
             frames = list(packed.columns.frames()) if places is None else [places]
             if packed.weights is not None:
                 frames.append(np.array(packed.weights, np.int64))
         busy, idle = microseconds(self._busy), microseconds(self._idle)
-        self.send(m.Chunk(rows, parts, blocked, busy, idle, placed), frames)
+        self.send(m.Chunk(rows, parts, blocked, busy, idle, naming_frames), frames)
         if packed is not None:
             for part in packed.ranges:
                 task = self._tasks.task_of(part.attempt)

@@ -26,8 +26,6 @@ from pydp2.protocol.messages.host import (
     AskSpec,
     DataOpened,
     Drain,
-    FetchedRows,
-    FetchRows,
     FromWorker,
     HostBeat,
     HostReceived,
@@ -35,15 +33,13 @@ from pydp2.protocol.messages.host import (
     KillWorker,
     OpenData,
     Prepared,
-    ReleaseRows,
-    RowReaders,
-    SendRows,
     Spec,
     StartWorker,
     ToWorker,
     WorkerExited,
     WorkerStarted,
 )
+from pydp2.protocol.messages.rows import FetchedRows, FetchRows, ReleaseRows, RowReaders, RowsUnreachable, SendRows
 from pydp2.protocol.messages.worker import (
     Assign,
     BeginDispatch,
@@ -107,6 +103,7 @@ __all__ = [
     "Retire",
     "ReturnFiles",
     "RowReaders",
+    "RowsUnreachable",
     "SendRows",
     "Spec",
     "StartWorker",

@@ -54,8 +54,8 @@ class BeginPass(Message):
     and ``early_end_frames`` behind them early-end records (:mod:`pydp2.protocol.early_ends`). ``acknowledged_ahead``:
     later batches that are not wanted either. ``state_name`` names the state that this is (empty: none, the rank goes on
     in its job); ``is_repeat``: it was named before, without an answer; ``after_pass``: ranks that are in a pass end it
-    first. ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group". ``unreachable``: row
-    servers from which this rank could not fetch rows. ``was_answered``: a request before it was.
+    first. ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group". ``was_answered``: a
+    request before it was.
     """
 
     has_body: ClassVar[bool] = True
@@ -70,7 +70,6 @@ class BeginPass(Message):
     buckets: Plain = field(default_factory=dict)
     is_repeat: bool = False
     after_pass: bool = False
-    unreachable: list[Any] = field(default_factory=list)
     was_answered: bool = False
     checksum_frames: int = 0
 
@@ -110,9 +109,9 @@ class BatchHead(Message):
     without buckets. ``following``: batches that come with it, their rows behind its own in the columns; see
     :mod:`pydp2.protocol.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their
     rows, int64; the service has so many rows in the memory that it shows, its cache or cells, where this client gathers
-    them (0: the columns are here). ``on_hosts``: ``[row server, rows]`` for each host with rows, and ``nbytes`` of all
-    rows. Two frames, int64, come behind the columns of the others then: for each row its place among these and those of
-    the hosts, in this order, and the handles of the rows on hosts.
+    them (0: the columns are here). ``elsewhere``: ``[address, rows]`` for each address at which rows are fetched, and
+    ``nbytes`` of all rows. Two frames, int64, come behind the columns of the others then: for each row its place among
+    these and those elsewhere, in this order, and the handles of the rows elsewhere.
     """
 
     has_body: ClassVar[bool] = True
@@ -130,7 +129,7 @@ class BatchHead(Message):
     bucket: Plain = field(default_factory=dict)
     following: list[Any] = field(default_factory=list)
     shared_rows: int = 0
-    on_hosts: list[Any] = field(default_factory=list)
+    elsewhere: list[Any] = field(default_factory=list)
     nbytes: int = 0
     checksum_records: int = 0
 

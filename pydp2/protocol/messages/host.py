@@ -1,4 +1,4 @@
-"""Define the messages between a host and the server, and those of the row server of a host."""
+"""Define the messages between a host and the server."""
 
 from __future__ import annotations
 
@@ -141,41 +141,3 @@ class HostReceived(Message):
 @dataclass(frozen=True, slots=True)
 class Drain(Message):
     """Host: it has to leave. It wants no new files, and to be told when the running ones are over."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowReaders(Message):
-    """Server: trainers with these public keys may fetch rows, and no others."""
-
-    keys: list[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseRows(Message):
-    """Server: rows on the host are not needed any more. One frame, their handles, int64."""
-
-    has_body: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, slots=True)
-class SendRows(Message):
-    """Server: no more rows are to stay on the host."""
-
-
-# -- client and row server ---------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class FetchRows(Message):
-    """Client: send the rows with the handles in the frame, int64. ``request_id`` comes back with them."""
-
-    has_body: ClassVar[bool] = True
-    request_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedRows(Message):
-    """Row server: the columns of ``rows`` rows, in the order of their handles. ``gone``: it lacks some, none come."""
-
-    has_body: ClassVar[bool] = True
-    request_id: int
-    rows: int
-    gone: bool

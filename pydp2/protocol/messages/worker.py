@@ -41,12 +41,13 @@ class Broken(Message):
 @dataclass(frozen=True, slots=True)
 class BeginDispatch(Message):
     """Server: dispatch number ``dispatch_id`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``. There may
-    be several at a time, one for each job that is in a pass. ``rows_stay``: rows may stay on the host."""
+    be several at a time, one for each job that is in a pass. ``names_suffice``: rows may come as names of rows that lie
+    elsewhere."""
 
     dispatch_id: int
     pass_id: int
     seed: Word
-    rows_stay: bool = False
+    names_suffice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,8 @@ class Quit(Message):
 @dataclass(frozen=True, slots=True)
 class Chunk(Message):
     """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists, of any dispatches; their rows lie in the
-    frames, one after another. ``in_cells``: in place of their columns, one frame with the cell of each, int64.
-    ``on_host``: in place of their columns, two frames, int64: the handle of each row in the row server of the host, and
-    its bytes.
+    frames, one after another. ``naming_frames``: so many frames, int64, name the rows in place of their columns: one
+    with the cell of each; or two, with the handle of each where it lies elsewhere, and its bytes.
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample held back that costs ``need`` (0:
     it reached its pause). ``busy_us``: time spent on samples so far, ``idle_us``: time without anything to do, in us.
@@ -125,10 +125,4 @@ class Chunk(Message):
     blocked: list[Any]
     busy_us: int
     idle_us: int
-    in_cells: bool = False
-    on_host: bool = False
-
-    @property
-    def naming_frames(self) -> int:
-        """Number of frames that name the rows; 0: their columns come with the message."""
-        return 2 if self.on_host else int(self.in_cells)
+    naming_frames: int = 0

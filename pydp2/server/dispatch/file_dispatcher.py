@@ -132,8 +132,8 @@ class FileDispatcher:
         self._ended = False
         self.budget, self.number = context.budget, 0
         """Bytes of read-ahead that all dispatches of the service share, and the number of this one."""
-        self.rows_stay = False
-        """True if rows may stay on the hosts of their workers."""
+        self.names_suffice = False
+        """True if rows may come as names of rows that lie elsewhere."""
         self.attempts: Attempts[FileDispatcher] = Attempts()
         """The worker pool gives it these when it begins."""
 
@@ -312,7 +312,7 @@ class FileDispatcher:
     def add_worker(self, worker: int) -> None:
         """Note that ``worker`` can be given files."""
         self._load.add_worker(worker)
-        self._actions.append(Send(worker, BeginDispatch(self.number, self.pass_id, self.seed, self.rows_stay)))
+        self._actions.append(Send(worker, BeginDispatch(self.number, self.pass_id, self.seed, self.names_suffice)))
 
     def worker_lost(
         self,

@@ -18,9 +18,6 @@ PackedMessage = tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]
 """To whom, what, its frames, and the batches that it announces."""
 
 
-_BYTES_ON_HOST = 16  # of a row that stays on its host, in a message: its position and its handle
-
-
 @dataclass(slots=True)
 class _MessagePack:
     heads: list[m.BatchHead]
@@ -34,10 +31,7 @@ class _MessagePack:
         self.nbytes = self._carries(self.picked[0])
 
     def _carries(self, picked: BatchRows) -> int:
-        if self.shared_rows:
-            return 8 * len(picked)
-        elsewhere = picked.store.remote_count(picked.row_ids)
-        return picked.nbytes * (len(picked) - elsewhere) // max(1, len(picked)) + _BYTES_ON_HOST * elsewhere
+        return 8 * len(picked) if self.shared_rows else picked.store.carried_bytes(picked.row_ids, picked.nbytes)
 
     def takes(self, head: m.BatchHead, picked: BatchRows, checksums: bytes, shared_rows: int) -> bool:
         more = self._carries(picked)
@@ -98,6 +92,6 @@ def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
         head.shared_rows = pack.shared_rows  # of this message alone: the head was made for it
         return peer, head, [rows.handles(), *behind], pack.heads
     if (split := rows.store.split(rows.row_ids)) is not None:
-        head.on_hosts, head.nbytes = split.on_hosts, sum(each.padded_bytes for each in pack.picked)
+        head.elsewhere, head.nbytes = split.elsewhere, sum(each.padded_bytes for each in pack.picked)
         return peer, head, [RowView(split.store, split.here), split.order, split.handles, *behind], pack.heads
     return peer, head, [rows, *behind], pack.heads

@@ -27,7 +27,7 @@ from pydp2.options.service_spec import ServiceSpec
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import pack_unchecked
-from pydp2.server.actions import DEFAULT_JOB, Action, Log, SendRowsOf
+from pydp2.server.actions import DEFAULT_JOB, Action, Log, SendToHost
 from pydp2.server.cache.disk_thread import DiskThread
 from pydp2.server.gateway.attach import (
     check_memory,
@@ -175,6 +175,8 @@ class ClientGateway:
         match message:
             case m.BeginPass():
                 self._begin_pass(job_session, peer, message, body, now)
+            case m.RowsUnreachable(addresses):
+                self._rows_unreachable(job_session, peer, addresses)
             case m.LeavePass(run, done):
                 job_session.trainers.leave(peer, run, done, now)
             case m.Need(_, _, _, waited, worked):
@@ -273,41 +275,31 @@ class ClientGateway:
         except (OptionError, StateMismatch) as error:
             self._peers.send(peer, m.Failed(begin.request_id, to_wire(error)))
             return
-        self._note_unreachable(job_session, peer, begin.unreachable)
         job_session.trainers.begin(peer, begin, start, now)
 
-    def _note_unreachable(self, job_session: JobSession, peer: bytes, addresses: Sequence[Any]) -> None:
-        """Note that ``peer`` could not fetch rows from row servers at ``addresses``: those hosts are to send theirs."""
+    def _rows_unreachable(self, job_session: JobSession, peer: bytes, addresses: Sequence[Any]) -> None:
+        """Have the hosts send their rows that ``peer`` cannot fetch from row servers at ``addresses``."""
         trainer = job_session.trainers.registry.by_peer(peer)
-        if self.row_servers is None or trainer is None:
+        if trainer is None:
             return
-        # One that is not found is gone, and that was seen here.
-        hosts = {host: address for address in addresses if (host := self.row_servers.host_at(address)) is not None}
-        # If another rank has told it before, the pass has been taken up without rows on that host.
-        runner = job_session.trainers.runner
-        told = [host for host in hosts if self.row_servers.turn_off(host) or runner.may_have_rows_on(host)]
-        for host in told:
-            self.outbox.append(SendRowsOf(host))
+        for host, address in job_session.runner.memory.give_up(addresses).items():
+            self.outbox.append(SendToHost(host, m.SendRows()))
             self._log_job(
                 job_session.name,
-                f"rank {trainer.rank} cannot fetch rows at {without_token(hosts[host])}; the rows of that host come "
+                f"rank {trainer.rank} cannot fetch rows at {without_token(address)}; the rows of that host come "
                 "through the service from now on; let trainers reach that address, or start the host without a "
                 "row server",
                 "row server",
             )
-        if told:
-            job_session.trainers.restart_from_resume_point()
+        job_session.trainers.restart_from_resume_point()
 
-    def restart_passes(self) -> None:
-        """Take up passes where no trainer misses a batch: rows of them are lost that stayed on a host."""
+    def restart_broken_passes(self) -> None:
+        """Take up passes that have lost rows where no trainer misses a batch."""
         for job_session in self._sessions.values():
             job_session.trainers.restart_from_resume_point()
 
-    @property
     def trainer_keys(self) -> frozenset[str]:
-        """Public keys of the trainers that are attached."""
-        if self.row_servers is None or not len(self.row_servers):
-            return frozenset()
+        """Return the public keys of the trainers that are attached."""
         return frozenset(key for peer in self._peers.jobs if (key := self._hub.key_of(peer)))
 
     def serve(self, most: int) -> bool:

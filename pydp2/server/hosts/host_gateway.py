@@ -50,13 +50,11 @@ class HostLeaves:
 
 @dataclass(frozen=True, slots=True)
 class HostGone:
-    """Host without a session any more, ``how`` in words. ``running``: the samples that its workers asked for;
-    ``breaks_passes``: passes cannot go on, because of rows that only this host had."""
+    """Host without a session any more, ``how`` in words. ``running``: the samples that its workers asked for."""
 
     host: int
     running: dict[int, tuple[int, int, int]]
     how: str
-    breaks_passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +102,7 @@ class HostGateway:
         self.sessions = HostSessions(m.WIRE_VERSION, RELEASE)
         self.row_servers = RowServers()
         """Row servers of these hosts."""
+        self._row_addresses: dict[int, str] = {}  # of hosts that join and have not prepared yet
         self._readers: frozenset[str] = frozenset()
         self._terms = spec.to_wire()
         source = b"" if files.source is None else files.source.encode()
@@ -198,6 +197,9 @@ class HostGateway:
                 session.drain_until = now + self._timing.host_drain
                 self._log(f"{session.name} leaves: its workers end the files that they read", "host")
                 self._events.append(HostLeaves(session.host))
+                if session.host in self.row_servers:
+                    self.row_servers.turn_off(session.host)
+                    self._send_control(session, m.SendRows())
 
     def _greet(self, peer: bytes, message: m.Message, now: float) -> None:
         """Answer the first message of a peer."""
@@ -212,7 +214,8 @@ class HostGateway:
                     self._check_codec(message)
                     session = self.sessions.join(peer, message.name, message.worker_slots, message.session, now)
                     session.compresses = bool(message.codec)
-                    session.row_server = _checked_row_server(message.row_server)
+                    if address := _checked_row_server(message.row_server):
+                        self._row_addresses[session.host] = address
                     session.link.check_received(message)
                     frames = self._frames if message.digest != self._digest else []
                     self._send_control(session, m.Spec(self._terms, self._digest), frames)
@@ -265,8 +268,8 @@ class HostGateway:
             return
         self._log(f"{session.name} joins with {session.worker_slots} workers", "host")
         self._events.append(HostReady(session.host, session.worker_slots))  # before a send that may find it gone
-        if session.row_server:
-            self.row_servers.add(session.host, session.row_server)
+        if session.host in self._row_addresses:
+            self.row_servers.add(session.host, self._row_addresses.pop(session.host))
             self._send_control(session, m.RowReaders(sorted(self._readers)))
 
     def _take_data(self, session: HostSession, message: m.Message, body: Sequence[memoryview]) -> None:
@@ -308,7 +311,7 @@ class HostGateway:
     # -- what goes -------------------------------------------------------------------------------------------------
     def start(self, host: int, worker: int, status_row: int) -> None:
         """Have ``host`` start a worker."""
-        self._to_host(host, m.StartWorker(worker, status_row))
+        self.send_to_host(host, m.StartWorker(worker, status_row))
 
     def kill(self, host: int, worker: int, now: float) -> None:
         """Have ``host`` end a worker at once. A host that does not is lost, because it keeps the worker's files."""
@@ -319,7 +322,7 @@ class HostGateway:
 
     def send(self, host: int, worker: int, frames: Sequence[Any]) -> None:
         """Send a message to a worker of ``host``."""
-        self._to_host(host, m.ToWorker(worker), frames)
+        self.send_to_host(host, m.ToWorker(worker), frames)
 
     # -- rows that stay there --------------------------------------------------------------------------------------
     def claim_of(self, host: int) -> ClaimRows | None:
@@ -338,22 +341,17 @@ class HostGateway:
         """Return True if trainers may still need something of ``host``."""
         return self.row_servers.row_count(host) > 0
 
-    def tell_hosts(self, keys: frozenset[str]) -> None:
-        """Tell the row servers what they need not keep any more. The trainers with these public ``keys``, and no
-        others, may fetch from them."""
+    def send_updates(self, trainer_keys: Callable[[], frozenset[str]]) -> None:
+        """Tell the row servers which rows they need not keep any more, and that the trainers with the public keys
+        ``trainer_keys()``, and no others, may fetch from them."""
         for host, handles in self.row_servers.take_released():
-            self._to_host(host, m.ReleaseRows(), [handles])
+            self.send_to_host(host, m.ReleaseRows(), [handles])
+        keys = trainer_keys() if len(self.row_servers) else frozenset()
         if keys != self._readers:
             self._readers = keys
             for session in self.sessions:
                 if session.host in self.row_servers:
                     self._send_control(session, m.RowReaders(sorted(keys)))
-
-    def send_rows(self, host: int) -> None:
-        """Have no more rows stay on ``host``."""
-        if host in self.row_servers:
-            self.row_servers.turn_off(host)
-            self._to_host(host, m.SendRows())
 
     def turn_away(self, host: int, error: Error) -> None:
         """Have no workers on ``host`` any more, because of ``error``."""
@@ -369,7 +367,8 @@ class HostGateway:
             self._log(f"{session.name} has left", "host")
             self._end(session, "has left", m.Closing("it has left", {}))
 
-    def _to_host(self, host: int, message: m.Message, frames: Sequence[Any] = ()) -> None:
+    def send_to_host(self, host: int, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        """Send ``message`` to the agent of ``host``, if that is still there."""
         session = self.sessions.get(host)
         if session is not None:
             self._send_control(session, message, frames)
@@ -403,7 +402,9 @@ class HostGateway:
         self._send(session.control, last)
         for peer in session.peers:
             self.hub.end_peer(peer)
-        self._events.append(HostGone(session.host, session.running, how, self.row_servers.remove(session.host)))
+        self._row_addresses.pop(session.host, None)
+        self.row_servers.remove(session.host)
+        self._events.append(HostGone(session.host, session.running, how))
 
     def watch(self, now: float) -> list[HostEvent]:
         """Look which hosts are still there, and tell them that the service is. Return what follows."""

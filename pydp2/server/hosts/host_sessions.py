@@ -45,8 +45,6 @@ class HostSession:
     sent_at: float = 0.0
     beat_ns: int = 0
     compresses: bool = False
-    row_server: str = ""
-    """Address of its row server; "": it has none."""
     received: int = 0  # bytes of its data, as they came over the connection
     inflated: int = 0  # the same, once what it compressed is inflated
     beat_at: float = 0.0

@@ -401,9 +401,9 @@ class TrainerGroup:
                 trainer.flow.clear()
 
     def restart_from_resume_point(self) -> None:
-        """Go back to where no trainer misses a batch: rows that wait here are lost with their host."""
+        """Go back to where no trainer misses a batch, if rows of the pass are lost with their host."""
         runner, registry = self.runner, self.registry
-        if not (self.in_pass and runner.can_lose_rows):
+        if not (self.in_pass and runner.has_lost_rows):
             return
         self._log(f"rows of pass {runner.pass_id} are lost with their host and are read again", "rows lost")
         start = self._state()

@@ -54,7 +54,8 @@ class PassRunner:
         self._context = context
         self._files = files
         self._cache = context.cache
-        self._memory = PoolMemory(schema.slots) if memory is None else memory
+        self.memory = PoolMemory(schema.slots) if memory is None else memory
+        """Where the rows of its pools lie."""
         self._counting = counting
         self.pass_id = -1
         self._skip_to = 0
@@ -140,7 +141,7 @@ class PassRunner:
             checksums=None if plan.relaxed or self._counting else start.checksums,
         )
         self._begin_batches(plan, order, start)
-        self.dispatcher.rows_stay = self._memory.rows_stay
+        self.dispatcher.names_suffice = self.memory.names_suffice
         return self.dispatcher
 
     def _begin_batches(self, plan: PassPlan, order: npt.NDArray[np.int64], start: StreamState) -> None:
@@ -150,7 +151,7 @@ class PassRunner:
         from_start = self._is_compared and not start.early_ends
         there = cached_rows(plan, self._cache) if from_start and not self._counting else None
         if self._counting:
-            self._store = self._memory.open_pass()
+            self._store = self.memory.open_pass()
             self._batcher = CountingBatcher(plan, self.dispatcher, self._store, order)
         elif there is None:
             self._store = self._new_store(plan)
@@ -167,7 +168,7 @@ class PassRunner:
         """Return a store for rows that do not all lie in the cache."""
         cache = None if self._cache is None else self._cache.memory
         values_needed = self._cache is not None or plan.buckets is not None
-        return self._memory.open_pass(
+        return self.memory.open_pass(
             None if cache is None else cache.row_store,
             values_needed=values_needed or plan.relaxed or not self.may_lose_rows,
         )
@@ -200,13 +201,9 @@ class PassRunner:
         return self._batcher is not None
 
     @property
-    def can_lose_rows(self) -> bool:
-        """True if rows of this pass may lie elsewhere, and be lost there."""
-        return self._memory.rows_stay
-
-    def may_have_rows_on(self, host: int) -> bool:
-        """Return True if rows of this pass may lie on ``host``."""
-        return self._memory.may_have_rows_on(host)
+    def has_lost_rows(self) -> bool:
+        """True if rows of this pass may be lost."""
+        return self.memory.has_lost_rows
 
     @property
     def byte_limited(self) -> bool:
@@ -217,7 +214,7 @@ class PassRunner:
         """End the pass, which is over or not wanted any more."""
         self._drop_cut_batches()
         if self._store is not None:
-            self._memory.close_pass(self._store)
+            self.memory.close_pass(self._store)
         self._batcher = None
         self._store = None
         if self.dispatcher is not None:

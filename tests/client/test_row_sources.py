@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.client.lazy_rows import open_shared_rows, split_rows
-from pydp2.client.received import parse_batches
+from pydp2.client.received import ReceivedBatch, parse_batches
+from pydp2.client.row_sources import RowSources
 from pydp2.data.columns.columns import Columns, Ints
 from pydp2.data.packers.packer import Packer
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.cells import CellStore
 from pydp2.data.rowstore.ids import StaleRows
-from pydp2.data.rowstore.reader import SharedHeapReader
+from pydp2.data.rowstore.reader import SharedHeapReader, SharedRows
 from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, RegionLayout
 from pydp2.data.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
 from pydp2.errors import RemoteProtocolError
@@ -58,9 +58,23 @@ def message(batches: list[list[int]], kept: int = ROWS) -> tuple[m.BatchHead, li
     return pack_heads(heads), frame(sum(batches, []))  # noqa: RUF017  # a few
 
 
+def parsed(seen: SharedRows | None, head: m.BatchHead, body: list[memoryview]) -> list[ReceivedBatch]:
+    """The batches of a message for a client that sees the memory ``seen``."""
+    slots = SLOTS if seen is None else seen.layout.slots
+    return parse_batches(head, body, RowSources(slots, shared_rows=seen))
+
+
+def map_memory(slots: Slots, region: SharedRegion, note: bytes) -> SharedRows | None:
+    """What a client sees of ``region``."""
+    sources = RowSources(slots)
+    assert region.read_only_descriptor is not None
+    assert sources.map_memory(region.read_only_descriptor, note) == (sources.shared_rows is not None)
+    return sources.shared_rows
+
+
 @given(st.lists(st.lists(st.integers(0, ROWS - 1), max_size=9), min_size=1, max_size=20))
 def test_each_batch_has_the_rows_that_it_names(batches: list[list[int]]) -> None:
-    found = parse_batches(SLOTS, *message(batches), SHELF)
+    found = parsed(SHELF, *message(batches))
     assert [one.head.rows for one in found] == [len(ids) for ids in batches]
     assert [one.nbytes for one in found] == [8 * len(ids) for ids in batches]
     made = [one.to_batch(3) for one in found]
@@ -73,15 +87,14 @@ def test_each_batch_has_the_rows_that_it_names(batches: list[list[int]]) -> None
 
 
 def test_small_ones_are_gathered_together_and_large_ones_alone() -> None:
-    ids = np.array([3] * 64)
     for factor, together in ((1, 64), (MAX_PACK_BYTES // 120, 10), (MAX_PACK_BYTES // 20, 1), (MAX_PACK_BYTES, 1)):
         row_store = shelf_of(1)
         row_store.sizes[3] = 12 * factor
-        found = [lot for lot, _, _ in split_rows(row_store, ids, [1] * 64)]
-        assert found.count(found[0]) == together
-        assert [(lo, hi) for _, lo, hi in split_rows(row_store, ids, [1] * 64)][:together] == [
+        found = [batch.rows for batch in parsed(row_store, *message([[3]] * 64))]
+        assert [rows[1:] for rows in found[:together] if rows[0] is found[0][0]] == [
             (i, i + 1) for i in range(together)
         ]
+        assert [rows[0] for rows in found].count(found[0][0]) == together
 
 
 @pytest.mark.parametrize(
@@ -100,12 +113,12 @@ def test_small_ones_are_gathered_together_and_large_ones_alone() -> None:
 )
 def test_what_cannot_be_rows_of_it_is_refused(ids: list[int], rows: int, kept: int, frames: int) -> None:
     with pytest.raises(RemoteProtocolError):
-        parse_batches(SLOTS, head(0, rows, kept), frame(ids) * frames, SHELF)
+        parsed(SHELF, head(0, rows, kept), frame(ids) * frames)
 
 
 def test_numbers_of_a_cache_that_was_never_shown_are_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="not known"):
-        parse_batches(SLOTS, *message([[0]]), None)
+        parsed(None, *message([[0]]))
 
 
 @pytest.mark.parametrize("edge", [-5, 1 << 40, 1 << 62, -(1 << 62)])
@@ -113,7 +126,7 @@ def test_a_cache_that_says_of_its_rows_what_cannot_be_is_refused(edge: int) -> N
     for row in (7, 8):
         row_store = shelf_of()
         row_store._offsets[1][0][8] = edge
-        (one,) = parse_batches(SLOTS, *message([[row]]), row_store)
+        (one,) = parsed(row_store, *message([[row]]))
         with pytest.raises(RemoteProtocolError):
             one.to_batch(0)
 
@@ -122,8 +135,7 @@ def test_a_cache_is_seen_as_it_is_filled_and_cannot_be_written_to() -> None:
     layout = RegionLayout(SLOTS, 1 << 20)
     lasting = SharedRegion(layout.size)
     mine = AppendOnlyStore(layout, lasting.memory)
-    assert lasting.read_only_descriptor is not None
-    seen = open_shared_rows(SLOTS, lasting.read_only_descriptor, (1 << 20).to_bytes(8, "little"))
+    seen = map_memory(SLOTS, lasting, (1 << 20).to_bytes(8, "little"))
     assert seen is not None
     fill(mine)
     assert seen.take(np.array([7])).samples() == [[7, [7, 7, 7]]]
@@ -138,7 +150,7 @@ def test_a_cache_is_seen_as_it_is_filled_and_cannot_be_written_to() -> None:
         HEAP_NOTE_PREFIX,
         HEAP_NOTE_PREFIX + (1 << 21).to_bytes(8, "little"),
     ):
-        assert open_shared_rows(SLOTS, lasting.read_only_descriptor, note) is None
+        assert map_memory(SLOTS, lasting, note) is None
     lasting.close()
 
 
@@ -156,13 +168,11 @@ def placed() -> tuple[SharedRegion, CellStore, Ints]:
 
 def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
     lasting, places, ids = placed()
-    assert lasting.read_only_descriptor is not None
-    seen = open_shared_rows(PLACED, lasting.read_only_descriptor, HEAP_NOTE_PREFIX + PLACED_LAYOUT.note)
+    seen = map_memory(PLACED, lasting, HEAP_NOTE_PREFIX + PLACED_LAYOUT.note)
     assert isinstance(seen, SharedHeapReader)
     numbers = places.handles(ids)
     first, second, third = (
-        parse_batches(PLACED, head(i, 3, places.high_water), frame(numbers[3 * i : 3 * i + 3]), seen)[0]
-        for i in range(3)
+        parsed(seen, head(i, 3, places.high_water), frame(numbers[3 * i : 3 * i + 3]))[0] for i in range(3)
     )
     assert (first.nbytes, first.is_shared) == (3 * PLACED.row_bytes, True)
     places.release_later(ids[3:4])
@@ -174,7 +184,7 @@ def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
     with pytest.raises(StaleRows):
         second.to_batch(0)
     assert third.to_batch(0)[0][:, 7].tolist() == [6, 7, 8]
-    (again,) = parse_batches(PLACED, head(0, 2, places.high_water), frame(numbers[:2]), seen)
+    (again,) = parsed(seen, head(0, 2, places.high_water), frame(numbers[:2]))
     assert again.to_batch(0)[0][:, 0].tolist() == [0, 1]
     lasting.close()
 
@@ -183,7 +193,5 @@ def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
 def test_numbers_that_are_those_of_no_place_are_refused(number: int) -> None:
     lasting, places, _ = placed()
     with pytest.raises(RemoteProtocolError, match="not among"):
-        parse_batches(
-            PLACED, head(0, 1, places.high_water), frame([number]), SharedHeapReader(PLACED_LAYOUT, lasting.memory)
-        )
+        parsed(SharedHeapReader(PLACED_LAYOUT, lasting.memory), head(0, 1, places.high_water), frame([number]))
     lasting.close()
