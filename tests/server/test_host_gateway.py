@@ -16,7 +16,7 @@ from benchmarks.replay import simulated_spec
 from pydp2.errors import HostRefused, from_wire
 from pydp2.options.file_list import FileList
 from pydp2.protocol import messages as m
-from pydp2.server.hosts.host_gateway import HostGateway, HostGone, HostReady, RemoteMessage
+from pydp2.server.hosts.host_gateway import HostGateway, HostGone, HostLeaves, HostReady, RemoteMessage
 from pydp2.system.release import RELEASE
 from pydp2.transport.compression import MAX_INFLATED_BYTES, FrameCompressor
 
@@ -240,6 +240,15 @@ def test_the_rows_of_a_host_are_lost_with_it_if_it_has_some(side: Side) -> None:
     assert side.receive()[0] == [HostGone(1, {}, "broke the protocol")]
     assert servers.loss_count == 1
     assert 1 not in servers
+
+
+def test_no_more_rows_stay_on_a_host_that_leaves(side: Side) -> None:
+    control, _ = side.host(row_server=f"tcp://node7:7800?key={KEY}")
+    side.receive()
+    control.say(m.Drain())
+    assert side.receive()[0] == [HostLeaves(1)]
+    assert side.gateway.row_servers.off == {1}
+    assert m.SendRows() in control.heard
 
 
 def test_a_host_that_goes_as_it_joins_is_gone_behind_the_word_that_it_is_ready(side: Side) -> None:
