@@ -158,8 +158,8 @@ class FileRange:
         """Return the range that :meth:`to_wire` wrote. Raises RemoteProtocolError."""
         if not isinstance(wire, list) or len(wire) != 10:
             raise RemoteProtocolError("Chunk: malformed part")
-        file, attempt, first, count, rows, state = check_ints("Chunk", wire[:6], 6)
         crcs, dropped_samples, error, changed = wire[6:]
+        file, attempt, first, count, rows, state, changed = check_ints("Chunk", [*wire[:6], changed], 7)
         if not isinstance(crcs, list) or not isinstance(dropped_samples, list) or not isinstance(error, dict):
             raise RemoteProtocolError("Chunk: malformed part")
         check_ints("Chunk.crcs", crcs, len(crcs))
@@ -182,5 +182,5 @@ class FileRange:
             crcs,
             dropped_samples,
             error,
-            bool(*check_ints("Chunk", [changed], 1)),
+            bool(changed),
         )

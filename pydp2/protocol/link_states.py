@@ -136,22 +136,24 @@ class Link:
 
     def check_sending(self, message: Message) -> None:
         """Check that ``message`` may be sent now, and move to the next state."""
-        self._check(self._own_role, message)
+        after = self._table.get((self.state, self._own_role, type(message)))
+        if after is None:
+            raise LocalProtocolError(self._refusal(self._own_role, message))
+        self.state = after
 
     def check_received(self, message: Message) -> None:
         """Check that ``message`` may come in now, and move to the next state."""
-        self._check(self._peer_role, message)
+        after = self._table.get((self.state, self._peer_role, type(message)))
+        if after is None:
+            raise RemoteProtocolError(self._refusal(self._peer_role, message))
+        self.state = after
 
     def stay_in_pass(self) -> None:
         """Stay in the present pass: the message that closed a pass belonged to one that was left before."""
         self.state = LinkState.IN_PASS
 
-    def _check(self, sender: LinkRole, message: Message) -> None:
-        after = self._table.get((self.state, sender, type(message)))
-        if after is None:
-            text = f"a {sender.value} may not send {type(message).__name__} in state '{self.state.value}'"
-            raise LocalProtocolError(text) if sender is self._own_role else RemoteProtocolError(text)
-        self.state = after
+    def _refusal(self, sender: LinkRole, message: Message) -> str:
+        return f"a {sender.value} may not send {type(message).__name__} in state '{self.state.value}'"
 
 
 def worker_link(own_role: LinkRole) -> Link:

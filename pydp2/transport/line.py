@@ -215,7 +215,10 @@ class Line:
     @staticmethod
     def message_length(frames: Sequence[Any], at: int) -> int:
         """Return how many of ``frames`` make the message that begins at ``at``; 0: not all of it is there."""
-        return next((end + 1 - at for end in range(at, len(frames)) if not frames[end].more), 0)
+        for end in range(at, len(frames)):
+            if not frames[end].more:
+                return end + 1 - at
+        return 0
 
     @staticmethod
     def is_in_slab(frames: Sequence[Any]) -> bool:

@@ -45,13 +45,15 @@ _DATA_OFFSET = mmap.ALLOCATIONGRANULARITY  # of the memory that can be lent; the
 _ALIGN = 64
 _MAX_SLAB_BYTES = 1 << 32
 _REFERENCE_HEAD = struct.Struct("<IQ")  # which stretch, where it begins; then the length of each frame
+# libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it.
+_MIN_OWN_FRAME = 1 << 16
 _SEALS = 0
 with contextlib.suppress(AttributeError):  # not every kernel has them, and where they are not there are no slabs
     _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class DeferredFrames(Protocol):
-    """Frames that are not there yet: they are made where they shall lie."""
+    """Frames that are not there yet: they are made where they shall lie. Nothing else in a body has ``sizes``."""
 
     def sizes(self) -> list[int]:
         """Return the number of bytes of each frame."""
@@ -223,28 +225,37 @@ def _releaser(lent: memoryview, number: int, owner: int) -> Any:
     return give_back
 
 
-def is_in_slab(frame: memoryview) -> bool:
-    """Return True if ``frame`` is one of :meth:`SlabReader.frames`."""
-    return isinstance(frame.obj, np.ndarray)
-
-
+# -- frames of messages ------------------------------------------------------------------------------------------------
 def put_in_slab(writer: SlabWriter | None, body: Sequence[Any]) -> tuple[bytes | None, list[Any]]:
     """Put the frames ``body`` into a slab, if there is one with room, and return their reference. Otherwise return None
     and the frames themselves, deferred ones made."""
-    sizes = [each.sizes() if _is_deferred(each) else [memoryview(each).nbytes] for each in body]
+    if writer is None or not body:
+        return None, plain_frames(body)
+    sizes = [frame.sizes() if hasattr(frame, "sizes") else [memoryview(frame).nbytes] for frame in body]
     flat = [size for several in sizes for size in several]
-    place = writer.reserve(flat) if writer is not None and sum(flat) >= MIN_SLAB_BYTES else None
+    place = writer.reserve(flat) if sum(flat) >= MIN_SLAB_BYTES else None
     if place is None:
-        return None, [frame for each in body for frame in (each.frames() if _is_deferred(each) else [each])]
+        return None, plain_frames(body)
     reference, into = place
     at = 0
-    for each, several in zip(body, sizes, strict=True):
-        if _is_deferred(each):
-            each.write(into[at : at + len(several)])
+    for frame, several in zip(body, sizes, strict=True):
+        if hasattr(frame, "sizes"):
+            frame.write(into[at : at + len(several)])
         elif several[0]:
-            into[at][:] = _as_bytes(each)
+            into[at][:] = _as_bytes(frame)
         at += len(several)
     return reference, []
+
+
+def plain_frames(body: Sequence[Any]) -> list[Any]:
+    """Return the frames ``body``, deferred ones made."""
+    frames: list[Any] = []
+    for frame in body:
+        if hasattr(frame, "sizes"):
+            frames += frame.frames()
+        else:
+            frames.append(frame)
+    return frames
 
 
 def message_frames(writer: SlabWriter | None, frames: Sequence[Any]) -> list[Any]:
@@ -259,16 +270,29 @@ def are_large(frames: Sequence[Any]) -> bool:
     return sum(memoryview(frame).nbytes for frame in frames) >= MIN_SLAB_BYTES
 
 
-def plain_frames(body: Sequence[Any]) -> list[Any]:
-    """Return the frames ``body``, deferred ones made."""
-    return put_in_slab(None, body)[1]
-
-
-def _is_deferred(frame: Any) -> bool:
-    return hasattr(frame, "sizes")
-
-
 def _as_bytes(frame: Any) -> Bytes:
     if isinstance(frame, np.ndarray):
         return np.ascontiguousarray(frame).reshape(-1).view(np.uint8)
     return np.frombuffer(frame, np.uint8)
+
+
+# -- arrays of received frames -----------------------------------------------------------------------------------------
+def is_in_slab(frame: memoryview) -> bool:
+    """Return True if ``frame`` is one of :meth:`SlabReader.frames`."""
+    return isinstance(frame.obj, np.ndarray)
+
+
+def owned_arrays(frames: Sequence[memoryview]) -> list[Bytes]:
+    """Return received raw frames as byte arrays that are aligned, writable and pin no memory but their own."""
+    out = []
+    for frame in frames:
+        array = np.frombuffer(frame, np.uint8)
+        if array.nbytes < _MIN_OWN_FRAME or array.ctypes.data % 8 or not array.flags.writeable:
+            array = array.copy()
+        out.append(array)
+    return out
+
+
+def array_views(frames: Sequence[memoryview]) -> list[Bytes]:
+    """Return the frames as byte arrays for a short, read-only use: frames in shared memory stay there."""
+    return [np.frombuffer(frame, np.uint8) if is_in_slab(frame) else owned_arrays([frame])[0] for frame in frames]

@@ -94,12 +94,19 @@ def _refuse_extension(code: int, data: bytes) -> Any:
 
 def _check_plain(what: str, value: Any) -> None:
     """Refuse nesting beyond the limit, and keys that are no texts."""
-    level: list[Any] = [value]
+    level: list[Any] = [value]  # lists and dicts that are equally deep
     for _ in range(_MAX_DEPTH):
-        if not all(type(key) is str for each in level if type(each) is dict for key in each):
-            raise RemoteProtocolError(f"{what}: a key that is no text")
-        items = [item for each in level for item in (each.values() if type(each) is dict else each)]
-        level = [item for item in items if type(item) is list or type(item) is dict]
-        if not level:
+        deeper = []
+        for items in level:
+            if type(items) is dict:
+                for key in items:
+                    if type(key) is not str:
+                        raise RemoteProtocolError(f"{what}: a key that is no text")
+                items = items.values()
+            for item in items:
+                if type(item) is list or type(item) is dict:
+                    deeper.append(item)
+        if not deeper:
             return
+        level = deeper
     raise RemoteProtocolError(f"{what}: nested more than {_MAX_DEPTH} deep")
