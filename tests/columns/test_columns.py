@@ -16,7 +16,6 @@ from pydp2.data.columns.columns import (
     Columns,
     aligned,
     aligned_empty,
-    column_fields,
     expand_ranges,
     frame_count,
     is_held_elsewhere,
@@ -210,20 +209,20 @@ def test_a_row_s_bytes_count_four_for_each_length(some):
 
 def test_the_arrays_stand_in_the_order_of_the_schema(some):
     columns, rows = nested(some)
-    kinds = [[f.kind for f in fields] for fields in column_fields(NESTED)]
+    kinds = [[f.kind for f in fields] for fields in NESTED.fields]
     assert kinds == [["subs", "steps", "nnz", "indices", "values"], ["ids"]]
     assert [a.tolist() for a in columns.arrays[0]] == [
         [2, 0, 1], [2, 0, 1], [1, 0, 2], [1, 2, 0], [0.5, 1.0, 2.0],
     ]  # fmt: skip
     assert columns.samples() == rows
-    for fields, arrays in zip(column_fields(NESTED), columns.arrays, strict=True):
-        for (_, dtype, shape), array in zip(fields, arrays, strict=True):
+    for fields, arrays in zip(NESTED.fields, columns.arrays, strict=True):
+        for (_, dtype, shape, _), array in zip(fields, arrays, strict=True):
             assert (array.dtype, array.shape[1:]) == (dtype, shape)
 
 
 def test_lengths_are_int32_and_values_have_the_declared_dtype():
     slots = Slots((dense_vector_sequence(4, dtype="uint8", shape=(2, 2)), integer_value_sub_sequence(2**33)))
-    dtypes = [[(f.kind, f.dtype.name, f.shape) for f in fields] for fields in column_fields(slots)]
+    dtypes = [[(f.kind, f.dtype.name, f.shape) for f in fields] for fields in slots.fields]
     assert dtypes == [
         [("steps", "int32", ()), ("values", "uint8", (2, 2))],
         [("subs", "int32", ()), ("steps", "int32", ()), ("ids", "int64", ())],

@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
+import numpy as np
+
 try:
     from isal.isal_zlib import crc32
 except ImportError:
@@ -34,5 +36,5 @@ def dropped_crc(sample_indices: Iterable[int], running: int) -> int:
 def fold_crcs(crcs: Sequence[int]) -> int:
     """Return the running checksums of a file, one for each array and one of its dropped samples, as one number of 32
     bits, however many arrays there are."""
-    data = b"".join(value.to_bytes(4, "little") for value in crcs)
-    return int.from_bytes(blake2b(data, digest_size=4).digest(), "little")
+    digest = blake2b(np.array(crcs, "<u4").tobytes(), digest_size=4).digest()
+    return int.from_bytes(digest, "little")

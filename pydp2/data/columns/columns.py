@@ -86,12 +86,6 @@ def expand_ranges(starts: Ints, counts: Ints) -> Ints:
     return positions
 
 
-def column_fields(slots: Slots) -> tuple[tuple[Field, ...], ...]:
-    """Return for each slot its arrays as ``(kind, dtype, shape of one entry)``, in the order of
-    :attr:`Columns.arrays`."""
-    return slots.fields
-
-
 def gather_ranges(array: Array, starts: Ints, counts: Ints) -> Array:
     """Return a copy of ``array[starts[i]:starts[i] + counts[i]]`` for each i, one after the other: for long ranges, of
     which a position for each entry would take more room than the entries."""
@@ -153,7 +147,7 @@ class Columns:
     def __init__(self, slots: Slots, rows: int, arrays: Sequence[Sequence[Array]]) -> None:
         self.slots = slots
         self.rows = rows
-        self._arrays: tuple[tuple[Array, ...], ...] | None = tuple(tuple(a) for a in arrays)  # None: not cut yet
+        self._arrays: tuple[tuple[Array, ...], ...] | None = tuple(map(tuple, arrays))  # None: not cut yet
         self._row_offsets: list[tuple[Ints, ...] | None] = [None] * len(slots.types)
         self._whole: tuple[Columns, int, int] | None = None  # the columns that these are a slice of, and which one
 
@@ -275,8 +269,8 @@ class Columns:
         result = np.zeros(self.rows, np.int64)
         for slot, fields in enumerate(self.slots.fields):
             fixed += fields[0].entry_bytes
-            edges = self.row_offsets(slot)
             for i, field in enumerate(fields[1:], 1):
+                edges = self.row_offsets(slot)
                 edge = edges[min(i, len(edges)) - 1]
                 result += (edge[1:] - edge[:-1]) * field.entry_bytes
         result += fixed
@@ -308,7 +302,7 @@ class Columns:
         for slot, fields in enumerate(slots.fields):
             entries, arrays = rows, []
             for i, field in enumerate(fields):
-                array = _array_from_frame(field, entries, next(buffers), slots.label(slot))
+                array = _array_from_frame(slots, slot, field, entries, next(buffers))
                 if i < slots.depths[slot] and len(array):
                     array = array.copy()  # other arrays are found by it: it must stay as it was when it was checked
                     if int(array.min()) < 0:
@@ -319,14 +313,14 @@ class Columns:
         return Columns(slots, rows, result)
 
 
-def _array_from_frame(field: Field, entries: int, frame: Any, label: str) -> Array:
+def _array_from_frame(slots: Slots, slot: int, field: Field, entries: int, frame: Any) -> Array:
     try:
         view = memoryview(frame)
     except TypeError as exc:
-        raise RemoteProtocolError(f"{label}: {field.kind} is not a frame of bytes") from exc
+        raise RemoteProtocolError(f"{slots.label(slot)}: {field.kind} is not a frame of bytes") from exc
     need = entries * field.entry_bytes
     if not view.c_contiguous or view.nbytes != need:
-        raise RemoteProtocolError(f"{label}: {field.kind} needs {need} contiguous bytes, got {view.nbytes}")
+        raise RemoteProtocolError(f"{slots.label(slot)}: {field.kind} needs {need} contiguous bytes, got {view.nbytes}")
     if not need:  # an empty buffer has no address that numpy would take
         return np.empty((entries, *field.shape), field.dtype)
     return np.frombuffer(view, field.dtype).reshape(entries, *field.shape)

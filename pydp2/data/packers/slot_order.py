@@ -67,7 +67,7 @@ class SlotOrder:
         # Other mappings may make up a value for what they lack, as a defaultdict does.
         if type(sample) is dict or all(name in sample for name in self._names):
             try:
-                return [sample[name] for name in self._names]
+                return list(map(sample.__getitem__, self._names))
             except KeyError:
                 pass
         absent = [n for n in self._names if n not in sample]

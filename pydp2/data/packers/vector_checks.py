@@ -37,8 +37,8 @@ def check_values(
 
 class _ValueChecker:
     def __init__(self, slots: Slots, slot: int, counts: Sequence[NDArray[np.int32]]) -> None:
+        self.slots, self.slot = slots, slot
         self.declared: InputType = slots.types[slot]
-        self.label = slots.label(slot)
         self.counts = counts
         self.bad: dict[int, BadSample] = {}
 
@@ -95,10 +95,11 @@ class _ValueChecker:
         """Blame the row of each position in ``where``, which are positions in ``run``, for the first one in it."""
         path, rows = self.paths_of(where + base)
         rows, firsts = np.unique(rows, return_index=True)
+        label = self.slots.label(self.slot)
         for row, first in zip(rows.tolist(), firsts.tolist(), strict=True):
             if row not in self.bad:
                 place = (*(int(level[first]) for level in path), *inner_path)
-                self.bad[row] = normalise.bad_sample(self.label, expected, run[where[first]].item(), place)
+                self.bad[row] = normalise.bad_sample(label, expected, run[where[first]].item(), place)
 
     def paths_of(self, positions: Ints) -> tuple[list[Ints], Ints]:
         """Return where the values at the flat ``positions`` stood in what was yielded, level by

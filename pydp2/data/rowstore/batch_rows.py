@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pydp2.data.columns.columns import Array, Columns, Ints
 from pydp2.data.rowstore.base import RowReader
-from pydp2.data.rowstore.gather import Selection, entry_count, gather, gather_copy
+from pydp2.data.rowstore.gather import Selection, gather, gather_copy
 
 
 class RowView:
@@ -54,14 +54,14 @@ class RowView:
     def sizes(self) -> list[int]:
         """Return the bytes of each of these frames."""
         self._sources = self.store.sources(self.row_ids)
-        return [entry_count(where) * array.strides[0] for array, where in self._sources]
+        return [len(where) * array.strides[0] for array, where in self._sources]
 
     def write(self, into: Sequence[NDArray[np.uint8]]) -> None:
         """Gather the frames into memory of these sizes, right after :meth:`sizes`, before
         anything moves in the store."""
         sources, self._sources = self._sources, []
         for (array, where), memory in zip(sources, into, strict=True):
-            if count := entry_count(where):
+            if count := len(where):
                 gather(array, where, memory.view(array.dtype).reshape(count, *array.shape[1:]))
 
 

@@ -26,6 +26,10 @@ class EntryRanges:
         self.entry_count = int(counts.sum())
         self._positions: Ints | None = None
 
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return self.entry_count
+
     def positions(self) -> Ints:
         """Return all positions."""
         if self._positions is None:  # one result serves all arrays of a level
@@ -49,15 +53,10 @@ Selection = EntryRanges | Ints
 """Selected entries of an array: stretches of them, or the position of each."""
 
 
-def entry_count(selection: Selection) -> int:
-    """Return how many entries are selected."""
-    return selection.entry_count if isinstance(selection, EntryRanges) else len(selection)
-
-
 def gather_in_python(source: Array, selection: Selection, out: Array) -> None:
     """Copy the selected entries of ``source`` into ``out``, which has just room for them. Raises IndexError for
     entries outside ``source``."""
-    if entry_count(selection) != len(out):
+    if len(selection) != len(out):
         raise IndexError("what is gathered does not fill the place for it")
     if not isinstance(selection, EntryRanges):
         _take_checked(source, selection, out)
@@ -132,6 +131,6 @@ if is_active():
 
 def gather_copy(source: Array, selection: Selection) -> Array:
     """Return the selected entries in an array of their own, which is aligned."""
-    out = aligned_empty((entry_count(selection), *source.shape[1:]), source.dtype)
+    out = aligned_empty((len(selection), *source.shape[1:]), source.dtype)
     gather(source, selection, out)
     return out

@@ -23,6 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, count_text
 
 INT32_RANGE = 2**31  # ids below it are int32; a wider slot takes int64
+_COUNT = np.dtype(np.int32)  # of the arrays that are counts
 _MAX_SIDES = 32  # numpy allows twice as many, and a batch adds one
 _DTYPE_CODE = re.compile("[<>|=]?[fiu][1248]|[|]b1|bfloat16")
 _ROW_BYTES_LIMIT = 2**40  # a dense row beyond it cannot be meant, and numpy cannot even shape it
@@ -385,30 +386,31 @@ class Field(NamedTuple):
     """Array that a slot becomes, together with others.
 
     ``kind``: "subs", "steps", "nnz" or "nbytes" (how many sub-sequences a row, steps a row or sub-sequence, entries an
-    element, bytes a string has), then "ids", "indices", "values" or "bytes". ``shape``: of one entry.
+    element, bytes a string has), then "ids", "indices", "values" or "bytes". ``shape``: of one entry; ``entry_bytes``:
+    its bytes.
     """
 
     kind: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    entry_bytes: int
 
-    @property
-    def entry_bytes(self) -> int:
-        """Number of bytes of one entry of the array."""
-        return self.dtype.itemsize * math.prod(self.shape)
+
+def _field(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Field:
+    return Field(kind, dtype, shape, dtype.itemsize * math.prod(shape))
 
 
 def _fields_of(slot_type: InputType) -> tuple[Field, ...]:
-    fields = [Field(k, np.dtype(np.int32), ()) for k in ((), ("steps",), ("subs", "steps"))[slot_type.seq_type]]
+    fields = [_field(kind, _COUNT) for kind in ((), ("steps",), ("subs", "steps"))[slot_type.seq_type]]
     if slot_type.type == DataType.Dense:
-        return (*fields, Field("values", slot_type.stored_dtype, slot_type.element_shape))
+        return (*fields, _field("values", slot_type.stored_dtype, slot_type.element_shape))
     if slot_type.type == DataType.Index:
-        return (*fields, Field("ids", slot_type.element_dtype, ()))
+        return (*fields, _field("ids", slot_type.element_dtype))
     if slot_type.type in STRING_TYPES:
-        return (*fields, Field("nbytes", np.dtype(np.int32), ()), Field("bytes", slot_type.element_dtype, ()))
-    fields += [Field("nnz", np.dtype(np.int32), ()), Field("indices", slot_type.element_dtype, ())]
+        return (*fields, _field("nbytes", _COUNT), _field("bytes", slot_type.element_dtype))
+    fields += [_field("nnz", _COUNT), _field("indices", slot_type.element_dtype)]
     if slot_type.type == DataType.SparseValue:
-        fields.append(Field("values", np.dtype(np.float32), ()))
+        fields.append(_field("values", np.dtype(np.float32)))
     return tuple(fields)
 
 

@@ -324,10 +324,11 @@ class ChunkBuilder:
         groups: list[list[tuple[FileRange, Ints]]] = []
         size = MAX_RANGES_BYTES
         for part, row_ids in parts:
-            size += part.wire_bytes
+            need = part.wire_bytes
+            size += need
             if size > MAX_RANGES_BYTES:
                 groups.append([])
-                size = part.wire_bytes
+                size = need
             groups[-1].append((part, row_ids))
         chunks = []
         for group in groups:

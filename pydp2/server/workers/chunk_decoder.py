@@ -49,7 +49,8 @@ def decode_chunk(
         return [(part, None) for part in parts]
     slots = schema.slots
     arrays = owned_arrays(body) if copy else array_views(body)
-    frames = chunk.naming_frames or frame_count(slots)
+    names = chunk.naming_frames
+    frames = names or frame_count(slots)
     if len(arrays) != frames + schema.weighted:
         raise RemoteProtocolError(f"Chunk: expected {frames + schema.weighted} frames, got {len(arrays)}")
     weights = None
@@ -60,7 +61,7 @@ def decode_chunk(
         if int(weights.min()) < 0 or int(weights.max()) > MAX_WEIGHT:
             raise RemoteProtocolError(f"Chunk: a weight that is not from 0 to {MAX_WEIGHT}")
     columns: UnstoredRows
-    if not chunk.naming_frames:
+    if not names:
         columns = Columns.from_frames(slots, rows, arrays[:frames])
     elif claim is None:
         raise RemoteProtocolError("Chunk: the names of rows, from a worker whose rows come as columns")
