@@ -148,7 +148,7 @@ class _Reading:
             seen.samples.append(PeekedSample(name, drawn.indices[0], drawn.values, drawn.weights[0]))
         if seen.batch is None:
             packed, weights = drawn.packed, np.array(drawn.weights) if schema.weighted else None
-            run = SampleRun(packed.columns, 0, 1, np.array(drawn.indices), packed.sample_bytes, weights)
+            run = SampleRun(packed.columns, 0, 1, np.array(drawn.indices), packed.sample_bytes, weights).view()
             if too_large := too_large_text(self._plan, run):
                 seen.error = SampleTooLarge(f"file {name}, {too_large}")
                 return

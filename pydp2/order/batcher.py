@@ -20,8 +20,7 @@ from pydp2.order.plan import UNBOUNDED, PassPlan
 from pydp2.order.pool import Pool, RowIds
 from pydp2.order.restore import PoolRestore, rereads_of
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleSource
-from pydp2.order.saved_pool import decode_samples, encode_pool
-from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.snapshot import SnapshotPoint, decode_samples, encode_pool
 
 _MAX_PADDING_BYTES = 1 << 32
 
@@ -287,7 +286,7 @@ class Batcher:
 def too_large_text(plan: PassPlan, run: SampleRun) -> str:
     """Return why no batch or no pool can hold the next sample of ``run``, or ''. One that is not the next one ends
     ``run`` before it."""
-    if run.chunk_span().largest <= plan.pool_bytes and (run.weights is None or plan.can_over_batch_size):
+    if run.span.largest <= plan.pool_bytes and (run.weights is None or plan.can_over_batch_size):
         return ""
     refused = run.sizes[run.lo : run.hi] > plan.pool_bytes
     if run.weights is not None and not plan.can_over_batch_size:

@@ -18,9 +18,8 @@ from pydp2.data.columns.sample_set import encode_set
 from pydp2.data.rowstore.base import PoolStore
 from pydp2.errors import OptionError
 from pydp2.order.batcher import Batcher, BlockedOnFile, PassFailed
-from pydp2.order.picking import PoolIds, sort_by_name
 from pydp2.order.plan import BucketPlan, PassPlan
-from pydp2.order.pool import Pool, RowIds
+from pydp2.order.pool import Pool, PoolIds, RowIds, sort_by_name
 from pydp2.order.random_bits import RandomBits, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun, SampleSource
 from pydp2.order.snapshot import SnapshotPoint
@@ -114,7 +113,7 @@ class BucketPool(Pool):
 
     def bucket_indices(self, run: SampleRun) -> npt.NDArray[np.int64]:
         """Return the index of the bucket of each sample of ``run``, from 0."""
-        span = run.chunk_span()
+        span = run.span
         if span.pool_ids is not None:
             return self._indices_for(self._length[span.pool_ids[run.lo - span.first : run.hi - span.first]])
         return self._indices_for(run.columns.lengths(self._buckets.slot)[run.lo : run.hi])

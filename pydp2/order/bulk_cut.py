@@ -129,7 +129,7 @@ class BulkCutter:
             there[index] = 0
             self._source.consume(file, taken)
         run = self._source.plain_run(file)
-        if run is None or run.chunk_span().largest > self._plan.pool_bytes:
+        if run is None or run.span.largest > self._plan.pool_bytes:
             return False
         merge.cycle_rows.fill(index, self._pool.pool_ids_of(file, run))
         there[index] = merge.cycle_rows.available[index]

@@ -13,9 +13,8 @@ import numpy as np
 
 from pydp2.data.rowstore.base import PoolStore
 from pydp2.order.batcher import Batcher
-from pydp2.order.picking import PoolIds
 from pydp2.order.plan import PassPlan
-from pydp2.order.pool import Pool, RowIds, tail_order
+from pydp2.order.pool import Pool, PoolIds, RowIds, tail_order
 from pydp2.order.sample_source import SampleSource
 
 

@@ -58,9 +58,9 @@ class CycleRows:
 
     def remove(self, index: int) -> None:
         """Remove the file at ``index``; those behind it move up."""
-        self.block_lengths, self.addresses, self.available = (
-            np.delete(each, index) for each in (self.block_lengths, self.addresses, self.available)
-        )
+        self.block_lengths = np.delete(self.block_lengths, index)
+        self.addresses = np.delete(self.addresses, index)
+        self.available = np.delete(self.available, index)
         del self._pool_ids[index]
 
 

@@ -8,19 +8,22 @@ itself, from 0: a pool id is used again once its sample was drawn, and what a po
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.data.columns.columns import Ints
 from pydp2.data.columns.sample_set import encode_set
+from pydp2.data.native import is_active
 from pydp2.data.rowstore.base import PoolStore
 from pydp2.data.rowstore.gather import gather_copy
-from pydp2.order.picking import PoolIds, pick, sort_by_name
 from pydp2.order.plan import PassPlan
 from pydp2.order.random_bits import RandomBits, indices_below, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun
 
 RowIds = npt.NDArray[np.int64]
+PoolIds = npt.NDArray[np.int64]
 SNAPSHOT_MIN, SNAPSHOT_DIVISOR = 1024, 4
 """A snapshot point comes once so many samples were drawn, and so large a part of the pool."""
 _SAMPLES_PER_SNAPSHOT = 4096  # drawn between two snapshots, or as many as the pool has, if these are fewer
@@ -84,13 +87,13 @@ class Pool:
     def _add_run(self, file: int, run: SampleRun) -> PoolIds:
         """Return the pool ids of the samples of ``run``, which the pool has from now on."""
         ids = self.pool_ids_of(file, run)
-        self.bytes += run.chunk_span().nbytes(run.lo, run.hi)
+        self.bytes += run.nbytes(run.hi - run.lo)
         self.weight += run.hi - run.lo if run.weights is None else int(run.weights[run.lo : run.hi].sum())
         return ids
 
     def pool_ids_of(self, file: int, run: SampleRun) -> PoolIds:
         """Return the pool ids of the samples of ``run``, which the store has from now on."""
-        span = run.chunk_span()
+        span = run.span
         if span.pool_ids is None:
             span.pool_ids = self._store_span(file, run, span)
         return span.pool_ids[run.lo - span.first : run.hi - span.first]
@@ -319,3 +322,45 @@ def tail_order(plan: PassPlan, count: int) -> npt.NDArray[np.int64]:
     if not plan.shuffle:
         return np.arange(count, dtype=np.int64)
     return permutation(plan.seed, plan.pass_id, "tail", count)
+
+
+# -- loops over samples, compiled if there was a compiler --------------------------------------------------------------
+def pick_in_python(ids: array[int], bits: npt.NDArray[np.uint64]) -> PoolIds:
+    """Remove one of ``ids`` for each of ``bits``, as docs/order.md, "Pick", says, and return them, int64 (n,).
+
+    The last one that stays takes the place of the picked one. ``ids`` holds at least as many as there are bits.
+    """
+    size, count = len(ids), len(bits)
+    bounds = np.arange(size, size - count, -1).astype(np.uint64)
+    last = size - 1
+    for j in indices_below(bits, bounds).tolist():
+        ids[last], ids[j] = ids[j], ids[last]
+        last -= 1
+    picked = np.array(ids[size - count :], np.int64)[::-1].copy()
+    del ids[size - count :]
+    return picked
+
+
+def sort_by_name_in_python(ids: array[int], files: Ints, sample_indices: Ints) -> None:
+    """Put ``ids`` into the order of (file, sample index), in place. ``files`` and ``sample_indices``: by pool id."""
+    rows = np.frombuffer(ids, np.int64)
+    rows[:] = rows[np.lexsort((sample_indices[rows], files[rows]))]
+
+
+pick: Callable[[array[int], npt.NDArray[np.uint64]], PoolIds] = pick_in_python
+sort_by_name: Callable[[array[int], Ints, Ints], None] = sort_by_name_in_python
+
+if is_active():
+    from pydp2.data.native import _array_kernels, _order_kernels
+
+    def _pick_native(rows: array[int], words: npt.NDArray[np.uint64]) -> PoolIds:
+        picked = np.empty(len(words), np.int64)
+        _order_kernels.pick(rows, words, picked)
+        del rows[len(rows) - len(words) :]
+        return picked
+
+    def _sort_by_name_native(ids: array[int], files: Ints, sample_indices: Ints) -> None:
+        if not _array_kernels.sort_rows(ids, files, sample_indices):  # numbers too large for one key
+            sort_by_name_in_python(ids, files, sample_indices)
+
+    pick, sort_by_name = _pick_native, _sort_by_name_native

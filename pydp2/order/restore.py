@@ -11,8 +11,7 @@ from pydp2.errors import NotRepeatable
 from pydp2.order.plan import PassPlan
 from pydp2.order.pool import tail_order
 from pydp2.order.sample_source import END, FileFailure, SampleRun, SampleSource, SourceState
-from pydp2.order.saved_pool import decode_checksums, decode_samples
-from pydp2.order.snapshot import Reread, SnapshotPoint
+from pydp2.order.snapshot import Reread, SnapshotPoint, decode_checksums, decode_samples
 
 
 def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:

@@ -37,13 +37,35 @@ class FileFailure:
     error: Error
 
 
+class ChunkSpan:
+    """Samples that lie together, rows ``first`` to ``end`` of their chunk, and what is the same for all runs of them.
+
+    ``largest``: the bytes of the largest; ``byte_offsets``: of the first none, one, two … of them; ``pool_ids``: under
+    which the pool has them, once its store does.
+    """
+
+    __slots__ = ("byte_offsets", "end", "first", "largest", "pool_ids")
+
+    def __init__(self, first: int, end: int, sizes: npt.NDArray[np.int64]) -> None:
+        self.first, self.end = first, end
+        self.largest = int(sizes.max(initial=0))
+        self.byte_offsets = np.zeros(len(sizes) + 1, np.int64)
+        sizes.cumsum(out=self.byte_offsets[1:])
+        self.pool_ids: npt.NDArray[np.int64] | None = None
+
+
+UNSEEN = ChunkSpan(0, 0, np.empty(0, np.int64))
+"""Span of a run that the merge has not looked at."""
+
+
 @dataclass(slots=True)
 class SampleRun:
     """Consecutive accepted samples ``lo`` to ``hi`` of a chunk that are there to be taken.
 
     ``sample_indices``, ``sizes`` (bytes) and ``weights`` (None: all 1) are int64, one entry per row of the chunk;
     ``columns`` is what the pool's store takes rows from (``pydp2.data.rowstore.base.UnstoredRows``). Turns are short,
-    so what costs the same for few samples as for many is done once for all that lie together: ``span`` remembers it.
+    so what costs the same for few samples as for many is done once for all that lie together: ``span`` has it, from
+    the first :meth:`view` on.
     """
 
     columns: Any
@@ -52,7 +74,7 @@ class SampleRun:
     sample_indices: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
     weights: npt.NDArray[np.int64] | None
-    span: ChunkSpan | None = None
+    span: ChunkSpan = UNSEEN
 
     def __copy__(self) -> SampleRun:
         """Return the same samples as a run of its own, of which no pool has any rows."""
@@ -60,46 +82,19 @@ class SampleRun:
 
     def view(self) -> SampleRun:
         """Return the same samples as a run that the caller may shorten to what is taken of it."""
-        return SampleRun(
-            self.columns, self.lo, self.hi, self.sample_indices, self.sizes, self.weights, self.chunk_span()
-        )
-
-    def chunk_span(self) -> ChunkSpan:
-        """Return what is known of the samples that lie together with these."""
-        if self.span is None:
-            self.span = ChunkSpan(self)
-        return self.span
+        if self.span is UNSEEN:
+            self.span = ChunkSpan(self.lo, self.hi, self.sizes[self.lo : self.hi])
+        return SampleRun(self.columns, self.lo, self.hi, self.sample_indices, self.sizes, self.weights, self.span)
 
     def release(self) -> None:
         """Give back the memory of the samples: no pool takes them any more. What a pool has is its own."""
-        if self.columns is not None and (self.span is None or self.span.pool_ids is None):
+        if self.columns is not None and self.span.pool_ids is None:
             self.columns.slice(self.lo, self.hi).release()
 
     def nbytes(self, count: int) -> int:
-        """Return the bytes of the first ``count`` samples."""
-        return self.chunk_span().nbytes(self.lo, self.lo + count)
-
-
-class ChunkSpan:
-    """Span of samples that lie together, rows ``first`` to ``end`` of their chunk.
-
-    ``largest``: the bytes of the largest; ``pool_ids``: under which the pool has them, once its store does.
-    """
-
-    __slots__ = ("_sums", "end", "first", "largest", "pool_ids")
-
-    def __init__(self, run: SampleRun) -> None:
-        self.first, self.end = run.lo, run.hi
-        sizes = run.sizes[run.lo : run.hi]
-        self.largest = int(sizes.max(initial=0))
-        self._sums = np.zeros(len(sizes) + 1, np.int64)
-        sizes.cumsum(out=self._sums[1:])
-        self.pool_ids: npt.NDArray[np.int64] | None = None
-
-    def nbytes(self, lo: int, hi: int) -> int:
-        """Return the bytes of rows ``lo`` to ``hi`` of the chunk."""
-        sums, first = self._sums, self.first
-        return sums.item(hi - first) - sums.item(lo - first)
+        """Return the bytes of the first ``count`` samples, which the merge has looked at."""
+        offsets, at = self.span.byte_offsets, self.lo - self.span.first
+        return offsets.item(at + count) - offsets.item(at)
 
 
 class SampleSource(Protocol):

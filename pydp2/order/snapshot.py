@@ -1,8 +1,19 @@
-"""Describe a point of a pass from which it can be taken up again, and what its files must give
-for that (docs/order.md)."""
+"""Describe a point of a pass from which it can be taken up again, and what its files must give for that (docs/order.md,
+"State").
+
+The pool of a point is bytes: its samples as a set, and for each of their files the checksum at its end.
+
+::
+
+    bytes of the set, number of files (two uint32) | set | end of each file, as varints | checksum of each, uint32
+
+The files are those of the set, in its order. A file of the cycle has no end yet: 0 stands for its end and its checksum,
+and the snapshot has a checksum of it beside its position.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,15 +21,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.data.columns import sample_set
+from pydp2.data.columns.checksum import EndChecksum
 from pydp2.errors import OptionError
-from pydp2.order.saved_pool import decode_checksums, decode_samples
 
+Ints = npt.NDArray[np.int64]
 UNREACHED = 1 << 62
 """Sample index that no file reaches."""
 POINT_FIELDS = frozenset(
     ("index", "ended", "offset", "next_file", "current", "left", "taken", "dropped", "lanes", "bucket")
 )
 """Names of the plain values of a point."""
+_POOL_HEAD = struct.Struct("<II")
 _MAX_CRC = (1 << 32) - 1
 _MAX_BATCH_INDEX = 1 << 53  # greatest batch that a point may stand before, so that those after it can be numbered, too
 
@@ -71,8 +85,8 @@ class FilePosition:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPoint:
-    """Snapshot of the stream before batch ``batch_index``: the pool as :mod:`.saved_pool` encodes it, and where the
-    merge stood.
+    """Snapshot of the stream before batch ``batch_index``: the pool as :func:`encode_pool` encodes it, and where
+    the merge stood.
 
     ``in_tail``: the merge had no more, so the pool is the tail of the pass, of which the first ``tail_consumed``
     samples (in the order of the tail) are gone. ``merged`` and ``dropped``: samples and dropped samples that the merge
@@ -206,3 +220,47 @@ def _damaged(name: str, value: Any, need: str) -> OptionError:
     return OptionError(
         f"the state cannot be read: its point needs {need} as {name}, it has {value!r:.40}: it is damaged"
     )
+
+
+# -- the pool of a point ---------------------------------------------------------------------------------------------
+def encode_pool(samples: bytes, ends: Ints, checksums: Ints) -> bytes:
+    """Return the set ``samples`` with the end and the checksum of each of its files."""
+    head = _POOL_HEAD.pack(len(samples), len(ends))
+    return head + samples + sample_set.encode_varints(ends) + checksums.astype("<u4").tobytes()
+
+
+def decode_samples(pool: bytes) -> tuple[Ints, Ints]:
+    """Return files and sample indices of a pool, both int64, in the order of names. Raises OptionError for bytes that
+    are no pool."""
+    return sample_set.decode_set(_split_pool(pool)[0])
+
+
+def decode_checksums(pool: bytes) -> Mapping[int, EndChecksum]:
+    """Return the end and the checksum of each file of a pool that has ended. Raises OptionError for bytes that are no
+    pool."""
+    samples, rest, count = _split_pool(pool)
+    try:
+        files = sample_set.files_of_set(samples)
+        ends = sample_set.decode_varints(rest[: -4 * count]) if count else np.empty(0, np.int64)
+        checksums = np.frombuffer(rest[-4 * count :], "<u4") if count else np.empty(0, np.uint32)
+        if not len(files) == len(ends) == len(checksums):
+            raise ValueError("its checksums are not those of its files")
+    except (ValueError, IndexError) as error:
+        raise _damaged_pool(error) from None
+    known = zip(files.tolist(), ends.tolist(), checksums.tolist(), strict=True)
+    return {file: (end, checksum) for file, end, checksum in known if end}
+
+
+def _split_pool(pool: bytes) -> tuple[bytes, bytes, int]:
+    """Return the set, what follows it, and the number of files."""
+    if len(pool) < _POOL_HEAD.size:
+        raise _damaged_pool("it has no head")
+    size, count = _POOL_HEAD.unpack_from(pool)
+    edge = _POOL_HEAD.size + size
+    if len(pool) < edge + 5 * count:
+        raise _damaged_pool("it is cut off")
+    return pool[_POOL_HEAD.size : edge], pool[edge:], count
+
+
+def _damaged_pool(why: object) -> OptionError:
+    return OptionError(f"the pool in the state cannot be read ({why}): the state is damaged")

@@ -123,8 +123,7 @@ class WorkerGateway:
     def dispatch(self) -> None:
         """Carry out what followed from what trainers said, and give out files and credit."""
         actions, self._clients.outbox = self._clients.outbox, []
-        self.apply(actions)
-        self.apply(self._pool.dispatch())
+        self.apply([*actions, *self._pool.dispatch()])
 
     def watch(self, now: float) -> None:
         """Look at what no message announces."""

@@ -17,7 +17,7 @@ from pydp2.order import pool
 from pydp2.order.batcher import BatchCut, Batcher, PassDone, PassFailed
 from pydp2.order.bulk_cut import BulkCutter
 from pydp2.order.file_order import files_in_order
-from pydp2.order.picking import sort_by_name, sort_by_name_in_python
+from pydp2.order.pool import sort_by_name, sort_by_name_in_python
 
 from .arrivals import Arrivals, NameStore, next_outcome, plan_of
 from .oracle import File, Options, Row

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import Philox
 
-from pydp2.order.picking import pick, pick_in_python
+from pydp2.order.pool import pick, pick_in_python
 from pydp2.order.random_bits import ORDER_VERSION, RandomBits, permutation
 
 

@@ -19,8 +19,7 @@ from pydp2.order.batcher import BatchCut, PassDone
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.file_order import files_in_order
 from pydp2.order.plan import PassPlan
-from pydp2.order.saved_pool import decode_samples
-from pydp2.order.snapshot import FilePosition, SnapshotPoint
+from pydp2.order.snapshot import FilePosition, SnapshotPoint, decode_samples
 from pydp2.protocol import messages as m
 
 from .arrivals import Arrivals, NameStore, next_outcome, plan_of

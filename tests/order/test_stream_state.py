@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pydp2.data.columns import sample_set
 from pydp2.data.columns.checksum_log import ChecksumLog, FileChecksum, LoggedChecksums
 from pydp2.errors import RemoteProtocolError, StateMismatch
-from pydp2.order.saved_pool import encode_pool
-from pydp2.order.snapshot import FilePosition, SnapshotPoint
+from pydp2.order.snapshot import FilePosition, SnapshotPoint, encode_pool
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 

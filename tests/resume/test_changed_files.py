@@ -16,7 +16,7 @@ import pydp2
 from pydp2.data.columns import sample_set
 from pydp2.errors import NotRepeatable, StateMismatch
 from pydp2.order.random_bits import permutation
-from pydp2.order.saved_pool import decode_checksums, decode_samples
+from pydp2.order.snapshot import decode_checksums, decode_samples
 
 ROWS = [90, 400, 1, 270, 5, 320, 164, 30, 1, 500, 133, 280, 77, 310]
 DECLARED = "@provider(input_types=[integer_value(100000)], "

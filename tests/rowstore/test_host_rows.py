@@ -142,7 +142,7 @@ def test_rows_that_a_pool_has_are_not_given_back_with_what_was_not_taken(taken: 
     pool = Pool(plan_of([], Options(batch_size=4)), store)
     pool.pool_ids_of(0, run.view())
     run.lo += taken
-    other.view().chunk_span()  # it was looked at, and is in no pool
+    other.view()  # it was looked at, and is in no pool
     store.close()
     for each in (run, other):
         each.release()

@@ -21,8 +21,7 @@ from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.errors import Error, from_wire
 from pydp2.options.job_options import JobOptions
 from pydp2.order.batcher import BatchCut
-from pydp2.order.saved_pool import encode_pool
-from pydp2.order.snapshot import SnapshotPoint
+from pydp2.order.snapshot import SnapshotPoint, encode_pool
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word

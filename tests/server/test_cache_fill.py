@@ -11,9 +11,9 @@ from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FILE_RAISED, FileA
 from pydp2.protocol.messages import Assign, Want
 from pydp2.server.actions import Action, Send
 from pydp2.server.cache.memory import MemoryCache
-from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
+from pydp2.server.dispatch.ledger import Attempts
 
 WORKER = 1
 

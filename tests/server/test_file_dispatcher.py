@@ -238,6 +238,7 @@ def test_what_is_merged_is_granted_again_in_steps_worth_a_message() -> None:
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 0, 0, 30)
+    made.next_run(0)
     made.consume(0, 5)
     assert grants(made.dispatch()) == []
     made.consume(0, 11)
@@ -251,6 +252,7 @@ def test_one_sample_exceeds_the_share_only_if_the_merge_waits_for_it_and_nothing
     send(made, 1, 0, 0, 9)
     made.worker_blocked(1, 0, made.ledgers[0].attempt, 9, need=5000)
     assert grants(made.dispatch()) == []  # the merge is elsewhere
+    made.next_run(0)
     made.consume(0, 8)
     assert all(limit <= 1800 for _, attempt, limit, *_ in grants(made.dispatch()) if attempt == 1)
     made.consume(0, 1)

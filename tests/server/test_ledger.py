@@ -86,6 +86,7 @@ def test_holes_cost_credit_until_the_merge_has_passed_them(entry: FileLedger) ->
     assert entry.spent_bytes == 2 * DROPPED_COST + 2 * (10 + SAMPLE_COST)
     assert entry.use == entry.spent_bytes  # more than the limit of 1000: nothing of it is hidden
     assert [*entry.pass_dropped()] == [(0, "bits", "bad 0")]
+    entry.next_run()
     entry.consume(1)
     assert [*entry.pass_dropped()] == [(2, "bits", "bad 2")]
     entry.consume(1)
@@ -95,6 +96,7 @@ def test_holes_cost_credit_until_the_merge_has_passed_them(entry: FileLedger) ->
 def test_holes_behind_the_last_sample_are_passed_before_the_end(entry: FileLedger) -> None:
     commit(entry, part(0, 3, dropped_samples=(1, 2), state=FILE_ENDED))
     assert [*entry.pass_dropped()] == []
+    entry.next_run()
     assert entry.consume(1) == 0
     assert [*entry.pass_dropped()] == [(1, "bits", "bad 1"), (2, "bits", "bad 2")]
     assert entry.next_run() is END

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.server.dispatch.file_queue import FileQueue
 from pydp2.server.dispatch.ledger import FileLedger
-from pydp2.server.dispatch.worker_load import WorkerLoad
+from pydp2.server.dispatch.worker_load import FileQueue, WorkerLoad
 
 
 @given(st.lists(st.sampled_from([16, 23, 32, 45, 64]), max_size=60), st.integers(1, 5))

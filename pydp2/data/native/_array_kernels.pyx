@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Gather, sort and release rows and encode sets in compiled form: :mod:`pydp2.data.rowstore.gather`,
-:mod:`pydp2.order.picking`, :mod:`pydp2.data.columns.sample_set`."""
+:mod:`pydp2.order.pool`, :mod:`pydp2.data.columns.sample_set`."""
 
 from collections import deque
 

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Compute the order in compiled form: random words, picks, whole batches. The same is written in Python in
-:mod:`pydp2.order.random_bits`, :mod:`pydp2.order.picking` and :mod:`pydp2.order.batcher`."""
+:mod:`pydp2.order.random_bits`, :mod:`pydp2.order.pool` and :mod:`pydp2.order.batcher`."""
 
 from libc.stdint cimport int64_t, uint64_t
 

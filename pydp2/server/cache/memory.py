@@ -287,7 +287,7 @@ def _move_to_store(part: Any, row_store: AppendOnlyStore) -> tuple[int, int]:
     lo, hi, weights = part.lo, part.hi, part.weights
     weights = None if weights is None else weights[lo:hi]
     at, part.columns = row_store.add(part.columns.slice(lo, hi), part.sample_indices[lo:hi], part.sizes[lo:hi], weights)
-    part.lo, part.hi, part.span = 0, hi - lo, None
+    part.lo, part.hi = 0, hi - lo
     part.sample_indices, part.sizes = (
         row_store.sample_indices[at : row_store.row_count],
         row_store.sizes[at : row_store.row_count],

@@ -25,11 +25,11 @@ class Credit:
         self._all_bound = False
         self.resizes = 0
         """Number of times that shares changed: what was refused before may be granted now."""
-        self.resize(budget)
         self._use: dict[int, int] = {}
         self._bound: set[int] = set()
         self._ahead_use = 0
         self._ended_files = self._ended_cost = 0
+        self.resize(budget)
 
     def resize(self, budget: int) -> None:
         """Set the budget to ``budget``. A file that uses more than the new share gets nothing until it uses less."""
@@ -39,6 +39,7 @@ class Credit:
         # Several workers read ahead side by side, so no single file may take all of the rest.
         self.ahead = max(1, min(self.share, self.rest // self.workers))
         self.resizes += 1
+        self._set_start()
 
     def share_among(self, workers: int) -> None:
         """Set the number of workers that read ahead side by side to ``workers``."""
@@ -81,24 +82,21 @@ class Credit:
         """Note that a file was read to its end, and cost so many bytes of credit in all."""
         self._ended_files += 1
         self._ended_cost += cost
+        self._set_start()
 
     @property
     def rest_left(self) -> int:
         """Number of bytes that files not yet bound may still be granted."""
         return self.rest - self._ahead_use
 
-    @property
-    def start(self) -> int:
-        """Credit that a file not yet bound starts with: enough for two files of the usual size, in limits."""
-        most = self.ahead // _STEPS
+    def _set_start(self) -> None:
+        start = self.ahead // _STEPS
         if self._ended_files:
-            most = min(most, max(self.ahead // (2 * MAX_FILES), 2 * self._ended_cost // self._ended_files))
-        return max(1, most)
-
-    @property
-    def max_waiting(self) -> int:
+            start = min(start, max(self.ahead // (2 * MAX_FILES), 2 * self._ended_cost // self._ended_files))
+        self.start = max(1, start)
+        """Credit that a file not yet bound starts with: enough for two files of the usual size, in limits."""
+        self.max_waiting = min(MAX_FILES, max(2, self.ahead // 2 // self.start))
         """Number of files not yet bound that a worker may have, so that those it has not begun use little credit."""
-        return min(MAX_FILES, max(2, self.ahead // 2 // self.start))
 
     def room(self, file: int) -> int:
         """Return the number of bytes that ``file`` may be granted now beyond what it has."""

@@ -14,24 +14,23 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum, LoggedChecksums
-from pydp2.errors import Error, NotRepeatable, RemoteProtocolError, from_wire
+from pydp2.data.columns.checksum import EndChecksum
+from pydp2.data.columns.checksum_log import LoggedChecksums
+from pydp2.errors import Error, RemoteProtocolError, from_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread, SnapshotPoint
 from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
 from pydp2.server.actions import Action, Send
-from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.credit import Credit
 from pydp2.server.dispatch.file_counts import FileCounts
-from pydp2.server.dispatch.file_ends import FileEnds
-from pydp2.server.dispatch.file_queue import FileQueue
 from pydp2.server.dispatch.file_state import COMPLETE, QUEUED, READING, FileEvent, FileState
-from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS, FileLedger
+from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS, Attempts, FileLedger
 from pydp2.server.dispatch.losses import Losses, condemnation
-from pydp2.server.dispatch.reread import attach_frames, open_ledger, reread_terms, with_checksum
-from pydp2.server.dispatch.worker_load import MAX_FILES, WorkerLoad
+from pydp2.server.dispatch.pass_checksums import PassChecksums
+from pydp2.server.dispatch.reread import attach_frames, open_ledger, reread_terms
+from pydp2.server.dispatch.worker_load import MAX_FILES, FileQueue, WorkerLoad
 
 _MANY_SAMPLES = 4096  # samples that a merge waits for, at most: a worker sends as many at a time
 _FEW_FILES = 128  # so many that a pool lacks are not asked for by halves
@@ -107,12 +106,10 @@ class FileDispatcher:
         # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
         self.ledgers: dict[int, FileLedger] = {}
-        self._ends = FileEnds()
-        self._logs_checksums, checksums = checksums is not None, checksums or NO_CHECKSUMS
-        self._log, self._log_before = ChecksumLog(checksums), NO_CHECKSUMS
-        self._open_checksums: dict[int, FileChecksum] = {}  # of files of the cycle, to be logged unless they end before
-        self._known = checksums.by_file()
-        self._uncompared: dict[int, FileLedger] = {}  # of the merge, with samples read before, until they are compared
+        self._checksums = known = PassChecksums(checksums)
+        # What a pass asks of its checksums alone needs no method here.
+        self.note_snapshot, self.logged_checksums = known.note_snapshot, known.logged_checksums
+        self.take_checksums_before, self.next_to_compare = known.take_checksums_before, known.next_to_compare
         self._next = 0  # files of the order below this position have an entry or are done
         self._bound = 0
         self._positions: npt.NDArray[np.int64] | None = None
@@ -201,12 +198,12 @@ class FileDispatcher:
     def consume(self, file: int, count: int) -> None:
         """Note that ``count`` samples of ``file`` went into the pool."""
         ledger = self.ledgers[file]
-        checksum = ledger.next_checksum() if self._logs_checksums and ledger.is_merged else None
+        checksum = self._checksums.next_of(ledger)
         y = ledger.consume(count)
         if ledger.reread is None or y >= ledger.reread.start:  # else they had been taken before
             self.losses.taken += count
             if checksum is not None:
-                self._open_checksums[file] = checksum
+                self._checksums.note_taken(file, checksum)
         if ledger.dropped:
             self._merge_moved(ledger, y)
         else:
@@ -223,53 +220,17 @@ class FileDispatcher:
         """Return whether ``file``, which is read again, is known to be what it was."""
         return self.ledgers[file].compare()
 
-    def next_to_compare(self) -> tuple[int, int] | FileFailure | None:
-        """Return a file that the merge has come to, whose checksum is known and which is not compared yet, and how many
-        samples are missing for that; a failure if a file is not what it was; None: there is neither."""
-        for file, ledger in [*self._uncompared.items()]:
-            if not ledger.bound:
-                continue
-            outcome = ledger.compare()
-            if isinstance(outcome, FileFailure):
-                return outcome
-            if outcome is WAIT:
-                assert ledger.reread is not None
-                return file, max(1, ledger.reread.checksum_index - ledger.committed)
-            del self._uncompared[file]
-        return None
-
-    def note_snapshot(self) -> None:
-        """Begin the checksums of what is merged from now on."""
-        self._log_before = self.logged_checksums()
-        self._log = ChecksumLog()
-
-    def logged_checksums(self) -> LoggedChecksums:
-        """Return the checksums of files that the merge took samples of since the last snapshot."""
-        for file, known in self._open_checksums.items():
-            self._log.note(file, known)
-        self._open_checksums.clear()
-        return self._log.view()
-
-    def take_checksums_before(self) -> LoggedChecksums:
-        """Return once the checksums of the time before the last snapshot, since the one before it."""
-        logged, self._log_before = self._log_before, NO_CHECKSUMS
-        return logged
-
     def end_checksums(self, files: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return where each of ``files`` has ended, and the checksum there; 0 for a file that has not."""
-        return self._ends.of(files, lambda file: (0, 0) if file in self.ledgers else self._cache.end_checksum(file))
+        return self._checksums.ends.of(files, self._end_in_cache)
+
+    def _end_in_cache(self, file: int) -> EndChecksum:
+        return (0, 0) if file in self.ledgers else self._cache.end_checksum(file)
 
     def close_file(self, file: int) -> None:
         """Note that the merge met the end of ``file``, or needs nothing more of it."""
         ledger = self.ledgers.pop(file)
-        self._ends.note(file, ledger.end_checksum)
-        if not isinstance(ledger.end_error, NotRepeatable):  # else next_to_compare() returns the error
-            self._uncompared.pop(file, None)
-        if self._logs_checksums and ledger.is_merged:
-            self._open_checksums.pop(file, None)
-            index, checksum = ledger.end_checksum
-            if index or not ledger.committed:  # else it is not known
-                self._log.note(file, FileChecksum(index, checksum, True))
+        self._checksums.note_end(ledger)
         self._cache.detach(ledger, self)
         if ledger.state is READING and ledger.worker is not None:
             self._unassign(ledger.worker, ledger)
@@ -462,9 +423,10 @@ class FileDispatcher:
     # -- handing out -----------------------------------------------------------------------------------------------
     def dispatch(self, expecting: int = 0) -> list[Action]:
         """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting."""
-        if not self._ended and (self._load or self._load.total):
+        workers = len(self._load)
+        if not self._ended and (workers or self._load.total):
             items: dict[int, list[FileAssignment]] = {}
-            self._workers = max(1, len(self._load) + expecting)
+            self._workers = max(1, workers + expecting)
             self.credit.share_among(self._workers)
             if self._load.takes_files:
                 self._assign_waiting(items, expecting)
@@ -476,7 +438,8 @@ class FileDispatcher:
                     these = assignments[i : i + MAX_FILES]
                     frames = attach_frames(these, self.ledgers)
                     self._actions.append(Send(worker, Assign(self.number, [a.to_wire() for a in these]), frames))
-        self._actions += [Send(worker, Grant([*items.values()])) for worker, items in self._grants.items()]
+        for worker, grants in self._grants.items():
+            self._actions.append(Send(worker, Grant([*grants.values()])))
         self._grants.clear()
         out, self._actions = self._actions, []
         return out
@@ -555,12 +518,10 @@ class FileDispatcher:
 
     def _enter_file(self, file: int, position: int, reread: Reread | None = None) -> FileLedger:
         until, _ = self.losses.early_ends.get(file, (UNREACHED, ""))
-        known = self._known.of(file)
-        if known is not None:
-            reread = with_checksum(reread, known)
+        reread = self._checksums.reread_of(file, reread)
         ledger = self.ledgers[file] = open_ledger(file, position, reread, until)
         if reread is not None and ledger.is_merged:
-            self._uncompared[file] = ledger
+            self._checksums.compare_later(ledger)
         ledger.pull = self._pull(file)
         if file not in self.losses.early_ends:  # the cache knows nothing of an end that only this job has
             self._open_in_cache(ledger)

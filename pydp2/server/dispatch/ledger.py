@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from pydp2.data.columns.checksum import EndChecksum
-from pydp2.data.columns.checksum_log import FileChecksum
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
@@ -36,6 +36,35 @@ MAX_MEMORY_DEATHS = 5
 """So is one that this many workers in a row could not read on in the memory that they may have."""
 MAX_PROTOCOL_DEATHS = 3
 """So is one of which this many workers in a row sent what could not be accepted."""
+
+
+R = TypeVar("R")
+
+
+class Attempts(Generic[R]):
+    """Attempts that are under way, each with the dispatcher that it belongs to.
+
+    One count numbers those of all dispatches of a service. So late output of a dispatch, of a worker or of an attempt
+    that was given up never passes for that of another.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._of: dict[int, R] = {}
+
+    def begin(self, dispatcher: R) -> int:
+        """Begin an attempt and return its number."""
+        self._last += 1
+        self._of[self._last] = dispatcher
+        return self._last
+
+    def dispatcher_of(self, attempt: int) -> R | None:
+        """Return the dispatcher whose ``attempt`` is under way; None when it is over."""
+        return self._of.get(attempt)
+
+    def end(self, attempt: int) -> None:
+        """Note that ``attempt`` ended or was given up."""
+        self._of.pop(attempt, None)
 
 
 @dataclass(slots=True)
@@ -75,7 +104,7 @@ class FileLedger:
     dropped_count: int = 0  # of dropped ones
     weight: int = 0  # of the samples
     is_plain: bool = True  # each of them weighs 1
-    logged_index: int = 0  # sample index of the last checksum that next_checksum() gave
+    logged_index: int = 0  # sample index of the last checksum that was logged
 
     def move(self, event: FileEvent) -> None:
         """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
@@ -155,7 +184,7 @@ class FileLedger:
             raise RemoteProtocolError(f"file {self.file}: a range of {part.count} with {part.rows} samples")
         cost = DROPPED_COST * len(part.dropped)
         if run is not None:
-            cost += run.nbytes(run.hi - run.lo) + SAMPLE_COST * part.rows
+            cost += int(run.sizes[run.lo : run.hi].sum()) + SAMPLE_COST * part.rows
             self.runs.append(run)
             self.count(run)
             self.end_index.append((part.first_index + part.count, part.crcs))
@@ -246,20 +275,6 @@ class FileLedger:
         self.end_met = True
         return True
 
-    def next_checksum(self) -> FileChecksum | None:
-        """Return the checksum at the end of the run that the merge takes from now; of a file in the cache, at the end
-        of the file. None: it was returned before, or it is not known."""
-        if self.in_cache:
-            index, checksum = self.cached_end
-        elif self.end_index and self.end_index[0][1]:
-            index, (checksum,) = self.end_index[0]
-        else:
-            return None
-        if index <= self.logged_index:
-            return None
-        self.logged_index = index
-        return FileChecksum(index, checksum, False)
-
     def consume(self, count: int) -> int:
         """Take ``count`` samples of the first run for the merge. Return the sample index of the last one."""
         run = self.runs[0]
@@ -272,7 +287,7 @@ class FileLedger:
             self.runs.popleft()
             if self.end_index:
                 self.end_index.popleft()
-        elif run.span is not None and run.span.pool_ids is not None:
+        elif run.span.pool_ids is not None:
             run.columns = None  # the pool has all rows that lie together with these
         return last
 

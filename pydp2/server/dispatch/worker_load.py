@@ -1,4 +1,5 @@
-"""Keep the load of each worker in one pass: which files it has, and how many it may have waiting.
+"""Keep the files of one pass that wait for a worker, and the load of each worker: which files it has, and how many it
+may have waiting.
 
 The merge takes more of some files than of others in the same time, and waits for each: so of the files of the cycle it
 is not the number that must be alike at all workers, but what the merge takes of them. Files that are read ahead go to
@@ -10,40 +11,72 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
+from pydp2.server.dispatch.file_state import QUEUED
 from pydp2.server.dispatch.ledger import FileLedger
 
 MAX_FILES = 64
 """Assignments in one message, and files not yet bound at one worker."""
 
 
+class FileQueue:
+    """Queue of files that need a worker, in the order in which the merge wants them. A file may stand here that has one
+    by now."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []  # (position, file)
+        self._queued: set[int] = set()  # those that are in the heap
+        self._urgent: set[int] = set()  # those that a merge waits for now
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def push(self, ledger: FileLedger) -> None:
+        """Add the file of ``ledger``, unless nothing is to be read of it here."""
+        if ledger.state is QUEUED and ledger.file not in self._queued:
+            self._queued.add(ledger.file)
+            heappush(self._heap, (ledger.position, ledger.file))
+
+    def prioritise(self, file: int) -> None:
+        """Move ``file``, for which a merge waits, to the front."""
+        self._urgent.add(file)
+
+    def pop(self, most: int | None) -> list[int]:
+        """Remove and return all files; or (``most``) so many, and beyond that those that a merge waits for."""
+        files: list[int] = []
+        while self._heap and (most is None or len(files) < most):
+            files.append(heappop(self._heap)[1])
+        urgent = [file for file in self._urgent if file not in files] if self._heap else []
+        self._urgent.clear()
+        self._queued.difference_update(files)
+        return files + urgent
+
+
 class _LeastFirst:
     """Workers, the one with the least load at the front."""
 
     def __init__(self) -> None:
-        self._load: dict[int, tuple[int, int]] = {}
+        self.load: dict[int, tuple[int, int]] = {}
+        """Load of each worker that can be given a file now."""
         self._heap: list[tuple[tuple[int, int], int]] = []  # an entry whose load is not that of its worker is old
 
     def set(self, worker: int, load: tuple[int, int]) -> None:
-        self._load[worker] = load
-        if len(self._heap) > 4 * len(self._load):  # mostly old entries
-            self._heap = [(load, worker) for worker, load in self._load.items()]
+        self.load[worker] = load
+        if len(self._heap) > 4 * len(self.load):  # mostly old entries
+            self._heap = [(load, worker) for worker, load in self.load.items()]
             heapify(self._heap)
         else:
             heappush(self._heap, (load, worker))
 
     def remove(self, worker: int) -> None:
-        self._load.pop(worker, None)
+        self.load.pop(worker, None)
 
     def clear(self) -> None:
-        self._load.clear()
+        self.load.clear()
         self._heap.clear()
-
-    def __bool__(self) -> bool:
-        return bool(self._load)
 
     def first(self) -> int:
         """Return the worker with the least load, of several the one that came first."""
-        while self._load.get(self._heap[0][1]) != self._heap[0][0]:
+        while self.load.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][1]
 
@@ -72,7 +105,7 @@ class WorkerLoad:
     @property
     def takes_files(self) -> bool:
         """True if some worker can be given a file now."""
-        return bool(self._by_pull)
+        return bool(self._by_pull.load)
 
     @property
     def has_idle(self) -> bool:

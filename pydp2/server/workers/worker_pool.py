@@ -31,8 +31,8 @@ from pydp2.server.actions import (
     WorkerGone,
     WorkerReady,
 )
-from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
+from pydp2.server.dispatch.ledger import Attempts
 
 _MAX_START_DEATHS = 5
 """So many workers lost in a row before their provider was ready, and the service gives up."""
@@ -333,11 +333,12 @@ class WorkerPool:
     @property
     def starting(self) -> int:
         """Workers that are starting and will be needed."""
-        return sum(
-            min(len(capacity.workers) - capacity.active - len(capacity.standby), capacity.target - capacity.active)
-            for capacity in self._hosts.values()
-            if capacity.target
-        )
+        starting = 0
+        for capacity in self._hosts.values():
+            if capacity.target:
+                processes = len(capacity.workers) - len(capacity.standby)
+                starting += min(processes, capacity.target) - capacity.active
+        return starting
 
     def files_of(self, worker: int) -> int:
         """Return the number of files that ``worker`` was given and that have not ended."""
@@ -385,8 +386,12 @@ class WorkerPool:
 
     def dispatch(self) -> list[Action]:
         """Files and credit that can be given out now."""
-        expecting = self.starting
-        return [act for each in self.dispatchers.values() for act in self._name_jobs(each, each.dispatch(expecting))]
+        actions: list[Action] = []
+        if self.dispatchers:
+            expecting = self.starting
+            for dispatcher in self.dispatchers.values():
+                actions += self._name_jobs(dispatcher, dispatcher.dispatch(expecting))
+        return actions
 
     # -- what workers send -----------------------------------------------------------------------------------------
     def wanted_samples(self, part: FileRange) -> Reread | None:

@@ -1,0 +1,153 @@
+"""Know the checksums of the files of one pass: where they ended, what a state of the pass says of them, and whether
+they are what they were (docs/order.md, "State").
+
+A state names the files that a run needs again, and has a checksum of each. So checksums are noted as the merge goes
+on: of each chunk when its first sample is taken, of each file when its end is met. A pass that is taken up runs these
+files again, and no batch is sent before each of them was compared (:meth:`PassChecksums.next_to_compare`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.data.columns.checksum import EndChecksum
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum, LoggedChecksums
+from pydp2.errors import NotRepeatable
+from pydp2.order.sample_source import WAIT, FileFailure
+from pydp2.order.snapshot import Reread
+from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.server.dispatch.reread import with_checksum
+
+_FIRST_FILES = 1024
+
+Ints = npt.NDArray[np.int64]
+
+
+class PassChecksums:
+    """Checksums of the files of a pass. ``saved``: of files that the merge had taken samples of since the point at
+    which the pass is taken up, all of which are compared (None: no state is made in the middle of the pass)."""
+
+    def __init__(self, saved: LoggedChecksums | None) -> None:
+        self._is_logged, saved = saved is not None, saved or NO_CHECKSUMS
+        self._known = saved.by_file()
+        self._log, self._log_before = ChecksumLog(saved), NO_CHECKSUMS
+        self._open: dict[int, FileChecksum] = {}  # of files of the cycle, to be logged unless they end before
+        self._uncompared: dict[int, FileLedger] = {}  # of the merge, with samples read before
+        self.ends = FileEnds()
+        """Ends of the files that the merge has met."""
+
+    # -- what the merge takes --------------------------------------------------------------------------------------
+    def next_of(self, ledger: FileLedger) -> FileChecksum | None:
+        """Return the checksum at the end of the run that the merge takes from now; of a file in the cache, at the end
+        of the file. None: a state does not need it, it was returned before, or it is not known."""
+        if not self._is_logged or not ledger.is_merged:
+            return None
+        if ledger.in_cache:
+            index, checksum = ledger.cached_end
+        elif ledger.end_index and ledger.end_index[0][1]:
+            index, (checksum,) = ledger.end_index[0]
+        else:
+            return None
+        if index <= ledger.logged_index:
+            return None
+        ledger.logged_index = index
+        return FileChecksum(index, checksum, False)
+
+    def note_taken(self, file: int, checksum: FileChecksum) -> None:
+        """Note that the merge takes samples of ``file`` from before ``checksum``."""
+        self._open[file] = checksum
+
+    def note_end(self, ledger: FileLedger) -> None:
+        """Note that the merge met the end of a file, or needs nothing more of it."""
+        file, end = ledger.file, ledger.end_checksum
+        self.ends.note(file, end)
+        if not isinstance(ledger.end_error, NotRepeatable):  # else next_to_compare() returns the error
+            self._uncompared.pop(file, None)
+        if self._is_logged and ledger.is_merged:
+            self._open.pop(file, None)
+            index, checksum = end
+            if index or not ledger.committed:  # else it is not known
+                self._log.note(file, FileChecksum(index, checksum, True))
+
+    # -- what a state has ------------------------------------------------------------------------------------------
+    def note_snapshot(self) -> None:
+        """Begin the checksums of what is merged from now on."""
+        self._log_before = self.logged_checksums()
+        self._log = ChecksumLog()
+
+    def logged_checksums(self) -> LoggedChecksums:
+        """Return the checksums of files that the merge took samples of since the last snapshot."""
+        for file, known in self._open.items():
+            self._log.note(file, known)
+        self._open.clear()
+        return self._log.view()
+
+    def take_checksums_before(self) -> LoggedChecksums:
+        """Return once the checksums of the time before the last snapshot, since the one before it."""
+        logged, self._log_before = self._log_before, NO_CHECKSUMS
+        return logged
+
+    # -- what is compared ------------------------------------------------------------------------------------------
+    def reread_of(self, file: int, reread: Reread | None) -> Reread | None:
+        """Return ``reread``, what is needed of ``file``, with the checksum at which it is compared."""
+        known = self._known.of(file)
+        return reread if known is None else with_checksum(reread, known)
+
+    def compare_later(self, ledger: FileLedger) -> None:
+        """Note that the merge takes turns with a file of which samples were read before."""
+        self._uncompared[ledger.file] = ledger
+
+    def next_to_compare(self) -> tuple[int, int] | FileFailure | None:
+        """Return a file that the merge has come to, whose checksum is known and which is not compared yet, and how many
+        samples are missing for that; a failure if a file is not what it was; None: there is neither."""
+        for file, ledger in [*self._uncompared.items()]:
+            if not ledger.bound:
+                continue
+            outcome = ledger.compare()
+            if isinstance(outcome, FileFailure):
+                return outcome
+            if outcome is WAIT:
+                assert ledger.reread is not None
+                return file, max(1, ledger.reread.checksum_index - ledger.committed)
+            del self._uncompared[file]
+        return None
+
+
+class FileEnds:
+    """Ends of the files of a pass, by the number of the file: 4 bytes for each file up to the highest number, and 16
+    for each that has ended."""
+
+    def __init__(self) -> None:
+        self._row_of = np.zeros(_FIRST_FILES, np.int32)  # 0: nothing was noted
+        self._rows = np.zeros((_FIRST_FILES, 2), np.int64)  # end and checksum; the first one is no file's
+        self._used = 1
+
+    def note(self, file: int, end: EndChecksum) -> None:
+        """Note the ``end`` of ``file``."""
+        if file >= len(self._row_of):
+            self._make_room(file)
+        row = int(self._row_of[file])
+        if not row:
+            row, self._used = self._used, self._used + 1
+            if row == len(self._rows):
+                self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+            self._row_of[file] = row
+        self._rows[row] = end
+
+    def _make_room(self, file: int) -> None:
+        size = len(self._row_of)
+        self._row_of = np.concatenate([self._row_of, np.zeros(max(size, file + 1 - size), np.int32)])
+
+    def of(self, files: Ints, cached: Callable[[int], EndChecksum]) -> tuple[Ints, Ints]:
+        """Return the ends of ``files`` and the checksums there; 0 for a file that has not ended. ``cached`` is asked
+        for files of which nothing was noted."""
+        if len(files) and files[-1] >= len(self._row_of):
+            self._make_room(int(files[-1]))
+        found = self._rows[self._row_of[files]]
+        ends, checksums = found[:, 0].copy(), found[:, 1].copy()
+        for at in np.flatnonzero(ends == 0).tolist():
+            ends[at], checksums[at] = cached(int(files[at]))
+        return ends, checksums
