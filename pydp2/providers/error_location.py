@@ -11,9 +11,9 @@ import importlib
 import os
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydp2.errors import (
     BadSample,
@@ -65,38 +65,74 @@ def user_error(error: BaseException, filename: str, sample_index: int, file_list
 
 
 def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "") -> str:
-    """Return a remedy for ``error`` of the user's code, to append to a message; '' if none is known.
+    """Return a remedy for ``error`` of the user's code, to append to a message; '' if none is known. ``file_list``: the
+    file list; ``entry``: the entry of it that ``process`` was to read."""
+    return next(filter(None, (find(error, file_list, entry) for find in _REMEDIES)), "")
 
-    The text says how to take an entry apart that names a part of a file; where relative paths start, if a file is not
-    found under one; how to list a file of data, if ``entry``, or the first one of ``file_list``, the file list, looks
-    like a line of data, and no line is a file; how to list what is in a directory; and what to import in place of a
-    module of the first PaddlePaddle.
-    """
-    if named := _named_part(error, entry):
-        name, part = split_entry(named)
-        return (
-            f"; {named!r} names part {part.index} of {part.count} of the file {name!r}: take it apart with "
-            "name, part = pydp2.file_parts.split_entry(filename), see docs/formats.md"
-        )
-    source = getattr(file_list, "source", None)
-    missing = error.filename if isinstance(error, OSError) and error.errno in _NO_FILE_ERRNOS else None
+
+def _for_part_of_a_file(error: BaseException, file_list: Sequence[str], entry: str) -> str:
+    """Say how an entry is taken apart that names a part of a file."""
+    named = _named_part(error, entry)
+    if not named:
+        return ""
+    name, part = split_entry(named)
+    return (
+        f"; {named!r} names part {part.index} of {part.count} of the file {name!r}: take it apart with "
+        "name, part = pydp2.file_parts.split_entry(filename), see docs/formats.md"
+    )
+
+
+def _for_data_in_place_of_a_list(error: BaseException, file_list: Sequence[str], entry: str) -> str:
+    """Say how a file of data is listed, if ``entry`` or the first line looks like a line of data, and no line is a
+    file."""
+    source, missing = getattr(file_list, "source", None), _missing_file(error)
     if source and missing in (file_list[0], entry) and _LOOKS_LIKE_DATA.search(missing) and not _has_file(file_list):
         return f"; {source} looks like a file of data, not like a list of files: in Python its list is [{source!r}]"
-    if missing is not None and missing == entry and set("*?[") & set(entry):
+    return ""
+
+
+def _for_pattern(error: BaseException, file_list: Sequence[str], entry: str) -> str:
+    if entry and _missing_file(error) == entry and set("*?[") & set(entry):
         return f"; no file matched this pattern when the list was read, in {Path.cwd()} or where root= (--root) says"
+    return ""
+
+
+def _for_directory(error: BaseException, file_list: Sequence[str], entry: str) -> str:
     if isinstance(error, IsADirectoryError) and isinstance(error.filename, str):
         return f"; it is a directory: write {Path(error.filename, '*')} into the list to have its files"
-    if (
-        isinstance(error, FileNotFoundError)
-        and isinstance(error.filename, str)
-        and not Path(error.filename).is_absolute()
-    ):
+    return ""
+
+
+def _for_relative_path(error: BaseException, file_list: Sequence[str], entry: str) -> str:
+    missing = error.filename if isinstance(error, FileNotFoundError) else None
+    if isinstance(missing, str) and not Path(missing).is_absolute():
         return f"; relative paths start at {Path.cwd()}, or where root= (--root) says"
+    return ""
+
+
+def _for_names_of_paddle(error: BaseException, file_list: Sequence[str], entry: str) -> str:
+    """Say what to import in place of a module of the first PaddlePaddle."""
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "paddle":
         lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__)]
         if any("paddle.trainer" in line for line in lines):
             return "; the names of PyDataProvider2 are in pydp2: write from pydp2 import *"
     return ""
+
+
+_REMEDIES: tuple[Callable[[BaseException, Sequence[str], str], str], ...] = (
+    _for_part_of_a_file,
+    _for_data_in_place_of_a_list,
+    _for_pattern,
+    _for_directory,
+    _for_relative_path,
+    _for_names_of_paddle,
+)
+"""Remedies for mistakes that are often made, of which the first that fits is given."""
+
+
+def _missing_file(error: BaseException) -> Any:
+    """Return the file that ``error`` did not find, as the user's code gave it; None for another error."""
+    return error.filename if isinstance(error, OSError) and error.errno in _NO_FILE_ERRNOS else None
 
 
 def _named_part(error: BaseException, entry: str) -> str:

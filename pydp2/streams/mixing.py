@@ -440,23 +440,19 @@ def mix(
     batching = Choice(_METHODS)("batching_method", batching_method)
     job = job_options(**split_options(options)[0])
     _, _, ranks = place_options("default", 0 if rank is None else rank, 1 if world_size is None else world_size)
-    of_open = [each for each, _ in pairs if isinstance(each, Stream)]
-    chosen: dict[str, Any] = {name: value for name, value in options.items() if name not in _OWN}
     of_lists = {"provider": provider, "args": args, "root": root}
-    given = [*chosen, *(name for name, value in of_lists.items() if value is not None)]
+    of_open = [source for source, _ in pairs if isinstance(source, Stream)]
+    given = [name for name in options if name not in _OWN]
+    given += [name for name, value in of_lists.items() if value is not None]
     if given and len(of_open) == len(pairs):
         raise OptionTypeError(f"{given[0]} belongs to the sources, and these are open already: give it there")
-    if len({id(each) for each in of_open}) < len(of_open):
+    if len({id(stream) for stream in of_open}) < len(of_open):
         raise OptionError("the same stream cannot be a source twice: both would take its rows; connect another job")
-    chosen |= {"batch_size": job.batch_size, "seed": job.seed, "last_batch": job.last_batch}
-    if batching == "random":  # the mixture cuts the batches; ranks need equally many rows
-        chosen["last_batch"] = "keep" if ranks == 1 else "drop"
-    elif ranks > 1 and "last_batch" not in options:
-        chosen["last_batch"] = "drop"
+    chosen = _options_of_sources(options, job, batching, ranks)
     place = {"rank": rank, "world_size": world_size}
     opened: dict[str, Stream] = {}
     try:
-        _open([each for each, _ in pairs], opened, of_lists, place, chosen)
+        _open([source for source, _ in pairs], opened, of_lists, place, chosen)
         wanted = None if rank is None and world_size is None else (0 if rank is None else rank, ranks)
         for name, stream in opened.items():
             wanted = wanted or stream._rank
@@ -464,12 +460,23 @@ def mix(
         return Mixture(opened, shares, job, stopping, batching)
     except BaseException:
         for stream in opened.values():
-            if not any(stream is each for each in of_open):
+            if not any(stream is source for source in of_open):
                 stream.close()
         raise
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
+def _options_of_sources(options: LoadKeywords, job: JobOptions, batching: str, ranks: int) -> dict[str, Any]:
+    """Return the options with which sources are opened for one of ``ranks`` trainers of a mixture."""
+    chosen: dict[str, Any] = {name: value for name, value in options.items() if name not in _OWN}
+    last_batch = job.last_batch
+    if batching == "random":  # the mixture cuts the batches; ranks need equally many rows
+        last_batch = "keep" if ranks == 1 else "drop"
+    elif ranks > 1 and "last_batch" not in options:
+        last_batch = "drop"
+    return chosen | {"batch_size": job.batch_size, "seed": job.seed, "last_batch": last_batch}
+
+
 def _open(
     sources: Sequence[Any],
     opened: dict[str, Stream],
