@@ -31,8 +31,7 @@ from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, W
 from pydp2.server.actions import Send, Spawn, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.gateway.resources import read_ahead_budget
-from pydp2.server.jobs.batches import BatchGroup, PassEnded
-from pydp2.server.jobs.pass_runner import PassRunner
+from pydp2.server.jobs.pass_stream import BatchGroup, JobStream, PassEnded
 from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.workers.worker_pool import WorkerPool
 
@@ -315,16 +314,15 @@ class _Service:
         schema = process.start().schema
         self._memory = _Memory(schema.slots, sum(scene.sizes))
         context = ReadContext(workers=scene.workers, budget=scene.budget, label=str)
-        self._job = PassRunner(
-            plan, schema, context, files=len(scene.sizes), memory=PoolMemory(schema.slots, self._memory)
-        )
+        job = JobStream(plan, schema, context, files=len(scene.sizes), memory=PoolMemory(schema.slots, self._memory))
         self._taken: list[Any] = []
         self._pool = WorkerPool(scene.workers)
         for action in self._pool.start():
             assert isinstance(action, Spawn)
             self._pool.handle(WorkerReady(action.worker, schema.to_wire()))
         self.workers = self._pool.active
-        self._pool.begin_pass(self._job.begin(StreamState()))
+        self._stream = job.open(StreamState())
+        self._pool.begin_pass(self._stream.dispatcher)
         self.over = False
 
     def serve(self, chunks: list[_Chunk]) -> list[Any]:
@@ -335,7 +333,7 @@ class _Service:
             for item in chunk.blocked:
                 self._pool.worker_blocked(chunk.worker, *item)
         actions = self._pool.dispatch()
-        while isinstance(group := self._job.next_group(), BatchGroup):
+        while isinstance(group := self._stream.next_group(), BatchGroup):
             self._taken += [batch.cut.row_ids for batch in group.batches]
         self.over = isinstance(group, PassEnded)
         return actions + self._pool.dispatch()
@@ -404,9 +402,9 @@ def ready_seconds(workers: int) -> float:
     plan = JobPlan(
         batch_size=128, seed=1, shuffle=True, order="strict", interleave=16, pool_bytes=1 << 30, last_batch="keep"
     )
-    pool, job = WorkerPool(workers), PassRunner(plan, schema, context, files=4 * workers)
+    pool, job = WorkerPool(workers), JobStream(plan, schema, context, files=4 * workers)
     numbers = [action.worker for action in pool.start() if isinstance(action, Spawn)]
-    pool.begin_pass(job.begin(StreamState()))
+    pool.begin_pass(job.open(StreamState()).dispatcher)
     began = time.process_time()
     for number in numbers:
         pool.handle(WorkerReady(number, wire))

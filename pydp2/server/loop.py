@@ -41,6 +41,7 @@ from pydp2.host.own_files import REMEDY, OwnFiles
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.server.available_memory import release_free_heap
+from pydp2.server.gateway.job_table import JobTable
 from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.hosts.host_gateway import HostGateway
 from pydp2.server.jobs.plan import provider_identity
@@ -102,12 +103,12 @@ class Server:
         self.pool = WorkerPool(spec.workers)
         """Pool of the workers, on all hosts."""
         self._snapshotter = Snapshotter(spec.state_dir, self.log, spec.timing)
-        self._gateway = ClientGateway(spec, files, clients, self.pool, self.log, self._snapshotter)
-        self._gateway.server_stats = self.stats
-        self._gateway.row_servers = None if hosts is None else hosts.row_servers
+        row_servers = None if hosts is None else hosts.row_servers
+        self._jobs = JobTable(spec, files, clients, self.pool, self.log, self._snapshotter, row_servers)
+        self._gateway = ClientGateway(spec, clients, self._jobs, self.log, self._snapshotter, self.stats)
         local = LocalWorkers(spec, files, engine, workers, self._poll, self.log)
         self._patience = local.patience
-        self.workers = WorkerGateway(spec, self.pool, local, hosts, self._gateway, self)
+        self.workers = WorkerGateway(spec, self.pool, local, hosts, self._jobs, self._gateway, self)
         """Processes of the pool, and what they send."""
         self.own_files = OwnFiles(spec.timing.file_check, spec.run_dir, spec.client_address, spec.state_dir)
         self._disk_fds: set[int] = set()  # can be read when what works on the disk has something to say
@@ -151,8 +152,8 @@ class Server:
         ready = self._poll.wait(int(timeout * 1000))
         now = time.monotonic()
         self._check_program(ready)
-        if not self._disk_fds.isdisjoint(ready):
-            self._gateway.take_disk_answers()
+        if not self._disk_fds.isdisjoint(ready) and self._jobs.resources is not None:
+            self._jobs.resources.take_disk_answers()
         if not self._listeners.isdisjoint(ready):
             self._accept(now)
         more = self.workers.receive(ready, now)
@@ -211,12 +212,12 @@ class Server:
         """Give the scaling advisor what was counted until now."""
         self._advised_at = now
         workers = self.workers
-        samples, waited, worked, attached = self._gateway.trainer_totals()
+        samples, waited, worked, attached = self._jobs.trainer_totals()
         read, busy, idle = workers.read_samples, workers.busy_us / 1e6, workers.idle_us / 1e6
         totals = Totals(samples, waited, worked, read, busy, idle, self._busy_seconds)
         self._scaling.add(now, totals, self.pool.target, attached=attached)
         if self._endpoint is not None:
-            self._endpoint.publish(self._gateway.stats(), ready=bool(self.pool.active))
+            self._endpoint.publish(self.stats(), ready=bool(self.pool.active))
 
     def look_at_files(self) -> None:
         """Look whether the sockets are still where others find them."""
@@ -228,8 +229,9 @@ class Server:
     # -- the provider ----------------------------------------------------------------------------------------------
     def provider_ready(self, schema: Schema, source: str, cell_grants: CellGrants | None) -> None:
         """Begin with the provider that the first worker declared."""
-        self._gateway.provider_ready(schema, source, cell_grants)
-        for thread in self._gateway.disk_threads:
+        resources = self._jobs.provider_ready(schema, source, cell_grants)
+        self._gateway.answer_waiting(time.monotonic())
+        for thread in resources.disk_threads:
             self._disk_fds.add(thread.wake_fd)
             self._poll.add(thread.wake_fd)
 
@@ -265,10 +267,10 @@ class Server:
         self._lacked = now
 
     def stats(self) -> dict[str, Any]:
-        """Return statistics of the server and its workers as plain data."""
+        """Return statistics as plain data: of the jobs, and of the server and its workers."""
         now = time.monotonic()
         refused = [{"port": port, **peer} for port, hub in self._hubs.items() for peer in hub.refusals.to_plain(now)]
-        return {
+        return self._jobs.stats() | {
             "workers": self.workers.stats(now),
             "metrics": None if self._endpoint is None else self._endpoint.address,
             "scaling": self._scaling.advice.to_plain(self.pool.target),
@@ -290,7 +292,7 @@ class Server:
         self._snapshotter.close()
         self._engine.close()
         self.workers.close()
-        for thread in self._gateway.disk_threads:
+        for thread in () if self._jobs.resources is None else self._jobs.resources.disk_threads:
             thread.close()
         if self._endpoint is not None:
             self._endpoint.close()

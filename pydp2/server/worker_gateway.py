@@ -39,6 +39,7 @@ from pydp2.server.actions import (
     WorkerGone,
     WorkerReady,
 )
+from pydp2.server.gateway.job_table import JobTable
 from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.hosts.host_gateway import (
     HostEvent,
@@ -83,7 +84,7 @@ class ServiceSide(Protocol):
 class WorkerGateway:
     """Workers of a service: ``local`` ones, and those of ``hosts`` (None: there are no other hosts).
 
-    ``pool`` decides about them, and ``clients`` have what they read.
+    ``pool`` decides about them, and the ``clients`` of ``jobs`` have what they read.
     """
 
     def __init__(
@@ -92,11 +93,12 @@ class WorkerGateway:
         pool: WorkerPool,
         local: LocalWorkers,
         hosts: HostGateway | None,
+        jobs: JobTable,
         clients: ClientGateway,
         service: ServiceSide,
     ) -> None:
         self._spec, self._pool, self._local, self._hosts = spec, pool, local, hosts
-        self._clients, self._service = clients, service
+        self._jobs, self._clients, self._service = jobs, clients, service
         self._quarantine = Quarantine(spec.quarantine, service.log)
         self._remote: dict[int, WorkerConnection] = {}
         self.schema: Schema | None = None
@@ -122,7 +124,7 @@ class WorkerGateway:
 
     def dispatch(self) -> None:
         """Carry out what followed from what trainers said, and give out files and credit."""
-        actions, self._clients.outbox = self._clients.outbox, []
+        actions, self._jobs.actions = self._jobs.actions, []
         self.apply([*actions, *self._pool.dispatch()])
 
     def watch(self, now: float) -> None:
@@ -229,7 +231,7 @@ class WorkerGateway:
             claim = self._hosts.claim_of(connection.host)
         elif self._cell_grants is not None and not connection.host:
             claim = partial(self._cell_grants.claim, worker)
-        copy = self._clients.caching
+        copy = self._jobs.resources is not None and self._jobs.resources.is_caching
         decoded = decode_chunk(chunk, body, self.schema, pool.wanted_samples, copy=copy, claim=claim)
         commit_chunk(decoded, partial(pool.commit, worker))
         self._grant_cells(worker)
@@ -306,7 +308,7 @@ class WorkerGateway:
         match event:
             case HostReady(host, worker_slots):
                 self.apply(self._pool.add_host(host, worker_slots))
-                self._clients.fit_budget()
+                self._jobs.fit_budget()
             case HostLeaves(host):
                 self._pool.drain_host(host)
             case HostGone():
@@ -327,8 +329,8 @@ class WorkerGateway:
         for worker in self._pool.workers_of(gone.host):
             self._remote.pop(worker, None)
         self._pool.remove_host(gone.host, gone.running, gone.how)
-        self._clients.fit_budget()
-        self._clients.restart_broken_passes()
+        self._jobs.fit_budget()
+        self._jobs.restart_broken_passes()
 
     def _remote_connection(self, host: int, worker: int) -> WorkerConnection:
         return self._remote.setdefault(worker, WorkerConnection(host=host))

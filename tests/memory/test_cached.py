@@ -36,9 +36,9 @@ def process(settings, filename):
         yield {"x": np.full(6, number * 1000 + i, "f"), "y": [number, i] * (i % 5), "z": [(i % 99, i / 7)]}
 """
 ORDINARY = """
-import pydp2.server.jobs.pass_runner as pass_runner
-pass_runner.cached_rows = lambda *_: None
-pass_runner.PassRunner._new_store = lambda self, plan: self.memory.open_pass()
+import pydp2.server.jobs.pass_stream as pass_stream
+pass_stream.cached_rows = lambda *_: None
+pass_stream.JobStream.open_store = lambda self, plan: self.memory.open_pass()
 """
 NO_MEMFD = "import os\ndel os.memfd_create\n"
 HOW: dict[str, Any] = {"batch_size": 9, "seed": 5}

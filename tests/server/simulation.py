@@ -36,9 +36,8 @@ from pydp2.protocol.worker_status import FILE, WorkerStatus
 from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, WorkerReady
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
-from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
-from pydp2.server.jobs.batches import BatchGroup, CutBatch, PassBroken, PassEnded
-from pydp2.server.jobs.pass_runner import PassRunner
+from pydp2.server.dispatch.file_dispatcher import ReadContext
+from pydp2.server.jobs.pass_stream import BatchGroup, CutBatch, JobStream, PassBroken, PassEnded, PassStream
 from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
@@ -200,9 +199,9 @@ class Trainer:
         self.ends_after = world.random.randint(0, 40) if number in case.quitters else None
         self.job = self._new_job()
 
-    def _new_job(self) -> PassRunner:
+    def _new_job(self) -> JobStream:
         world, case = self.world, self.world.case
-        return PassRunner(
+        return JobStream(
             self.plan, Schema.from_wire(world.declaration.to_wire()),
             ReadContext(
                 label=lambda file: f"{file}@{self.number}", budget=case.budget, workers=case.workers,
@@ -228,15 +227,15 @@ class Trainer:
         self.points, self.told = [(StreamState(pass_id, buckets=dict(self.buckets)), 0)], {}
         self.merged = [{}]
         outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
-        self._read(self.job.begin(self.points[0][0]))
+        self._read(self.job.open(self.points[0][0]))
 
-    def _read(self, reading: FileDispatcher) -> None:
-        self.reading = reading
+    def _read(self, stream: PassStream) -> None:
+        self.stream, self.reading = stream, stream.dispatcher
         self.credit, self.delivered = self.world.random.randint(1, 3), 0
-        self.world.coordinator.begin_pass(reading, f"job {self.number}")
+        self.world.coordinator.begin_pass(self.reading, f"job {self.number}")
 
     def leave(self) -> None:
-        self.job.leave()
+        self.job.close()
         self.world.do(self.world.coordinator.end_pass(self.reading))
 
     def act(self) -> None:
@@ -279,7 +278,7 @@ class Trainer:
         del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
         self.leave()
         self.job = self._new_job()
-        self._read(self.job.begin(state))
+        self._read(self.job.open(state))
 
     def _change(self, batch: int) -> None:
         """Change a file, mostly one of which the merge had taken samples before ``batch``."""
@@ -296,9 +295,7 @@ class Trainer:
 
     def _reached(self) -> dict[int, int]:
         """How far the merge has come in each file; beyond its end in one that it has left."""
-        merge = self.job._batcher.merge if self.job._batcher is not None else None
-        if merge is None:
-            return {}
+        merge = self.stream._batcher.merge
         far = dict.fromkeys(merge.file_order[: merge.next_file].tolist(), 1 << 30)
         return far | {each.file: self.reading.ledgers[each.file].next_index for each in merge.cycle}
 
@@ -312,7 +309,7 @@ class Trainer:
         """It is sent what it has asked for, and a pass that is over is followed by the next."""
         outcome = self.outcome
         while not self.over and not outcome.whole and self.credit:
-            match self.job.next_group():
+            match self.stream.next_group():
                 case None:
                     return
                 case BatchGroup([CutBatch(cut, picked, bucket)], after, _):
@@ -578,7 +575,7 @@ class World:
         allowed = 0.0
         check_worker_states(self.coordinator)
         for number, (trainer, many) in enumerate(zip(self.trainers, cycle_length, strict=True), 1):
-            reading = trainer.job.dispatcher
+            reading = trainer.reading if trainer.job.current is not None else None
             if reading is not None:
                 check_file_states(reading)
             # A dropped sample is known to be one only when it is there, at worst when its chunk is judged.
@@ -594,9 +591,7 @@ class World:
                 assert reading.credit.used <= case.budget + over + slack, f"{reading.credit.used} bytes are in use"
             # what was read before another job came is not thrown away
             allowed += max(case.budget / number, 2 * many) + over + slack
-        used = sum(
-            trainer.job.dispatcher.credit.used for trainer in self.trainers if trainer.job.dispatcher is not None
-        )
+        used = sum(trainer.reading.credit.used for trainer in self.trainers if trainer.job.current is not None)
         assert used <= allowed, f"{used} bytes are in use by all jobs"
 
 

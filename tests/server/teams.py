@@ -25,9 +25,11 @@ from pydp2.order.snapshot import SnapshotPoint, encode_pool
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
-from pydp2.server.jobs.batches import BatchGroup, CutBatch, PassBroken, PassEnded
 from pydp2.server.jobs.group import TrainerGroup
 from pydp2.server.jobs.membership import GroupOptions
+from pydp2.server.jobs.membership import Trainer as Member
+from pydp2.server.jobs.pass_stream import BatchGroup, CutBatch, PassBroken, PassEnded
+from pydp2.server.jobs.resume import restart_pass, restore, take_snapshot
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 
 SLOTS = Slots((integer_value(1 << 20),), ("n",))
@@ -55,9 +57,9 @@ class Numbers:
         self.is_read = True
         """False while nothing is there that a batch could be cut from."""
         self.running = False
+        self.dispatcher = "what is read"
         self.begun: list[tuple[int, int]] = []
-        self.run_again = (0, 0)
-        self.has_lost_rows = True
+        self.memory = SimpleNamespace(has_lost_rows=True)
         self.more = self.pool_over_limit = False
         self.plan = SimpleNamespace(order="strict", pool_bytes=1 << 20)
         self.known_buckets: dict[str, Any] = {}
@@ -72,7 +74,12 @@ class Numbers:
         self._rows = [rows for rows in self._rows if rows._holders]
         return self._rows
 
-    def begin(self, start: StreamState, world: int) -> str:
+    @property
+    def job(self) -> Numbers:
+        """Job of the pass under way, which is the same object."""
+        return self
+
+    def open(self, start: StreamState, world: int) -> Numbers:
         assert not self.running
         pass_id, batch, saved = start.pass_id, start.batch, start.point
         assert saved is None or saved.batch_index <= batch
@@ -82,20 +89,20 @@ class Numbers:
         self.known_buckets = self.known_buckets | {k: v for k, v in start.buckets.items() if k == "bounds"}
         self.running, self.early_ends = True, {**start.early_ends}
         self.begun.append((pass_id, batch))
-        return "a reading"
+        return self
 
     @property
     def buckets(self) -> dict[str, Any]:
         return {**self.known_buckets, "group": self._world} if self.known_buckets else {}
 
+    def describe_start(self) -> str:
+        return ""
+
     def has_early_ends(self, early_ends: Mapping[int, Any]) -> bool:
         return all(file in self.early_ends for file in early_ends)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self.running, self.early_ends = False, {}
-
-    def describe_padding(self) -> str:
-        return ""
 
     def next_group(self, pulls: int = 1, room: float = inf) -> BatchGroup | PassEnded | PassBroken | None:
         assert self.running
@@ -182,6 +189,10 @@ def check_checksums(at: StreamState) -> None:
     assert {*range(first, at.batch), *at.acknowledged_ahead} <= {*at.checksums.by_file().files.tolist()}
 
 
+class LostPlace(Exception):
+    """Another process has the rank of a trainer."""
+
+
 class NoEnd(AssertionError):
     """Trainers wait for ever."""
 
@@ -232,7 +243,10 @@ class World:
             self._read_word(trainer)
         if self.team.registry.dynamic:
             return
-        self.disk = [*self.disk[-1:], msgpack.packb(self.team.snapshot(self._options, {"list": "the same"}).to_plain())]
+        self.disk = [
+            *self.disk[-1:],
+            msgpack.packb(take_snapshot(self.team, self._options, {"list": "the same"}).to_plain()),
+        ]
 
     def crash(self, snapshot: int = -1) -> None:
         """The service is killed and started again from the last ``snapshot``, or the one before (-2). Of what it sent
@@ -242,7 +256,7 @@ class World:
             kept = JobSnapshot.from_plain(msgpack.unpackb(self.disk[snapshot]), self.numbers.length)
             assert kept.stream_identity == {"list": "the same"}
             assert kept.options == self._options
-            self.team.restore(kept, self.now)
+            restore(self.team, kept, self.now)
         for trainer in self.trainers:
             trainer.away = True
             del trainer.inbox[self.random.randint(0, len(trainer.inbox)) :]
@@ -259,6 +273,13 @@ class World:
         member = self.team.registry.by_peer(trainer.peer)
         if member is not None and not trainer.away:
             self.team.note_used(member, trainer.word)
+
+    def member(self, trainer: Trainer) -> Member:
+        """What the service knows of ``trainer``."""
+        member = self.team.registry.by_peer(trainer.peer)
+        if member is None:
+            raise LostPlace(trainer.session)
+        return member
 
     def come(self, rank: int = 0, session: str = "", prefetch: int | None = None) -> Trainer:
         """A trainer connects."""
@@ -281,7 +302,7 @@ class World:
 
     def lose_rows(self) -> None:
         """A host is lost, and the rows of batches that wait with it."""
-        self.team.restart_from_resume_point()
+        restart_pass(self.team)
         self.deliver()
         self.serve()
 
@@ -316,7 +337,9 @@ class World:
             was_answered=trainer.answered,
         )  # fmt: skip
         trainer.named = bool(trainer.loaded)
-        self.team.begin(trainer.peer, begin, StreamState.from_wire(begin, frames, self.numbers.length), self.now)
+        self.team.begin(
+            self.member(trainer), begin, StreamState.from_wire(begin, frames, self.numbers.length), self.now
+        )
         trainer.spoke = self.now
         self.serve()
 
@@ -341,7 +364,7 @@ class World:
     def _need(self, trainer: Trainer) -> None:
         """It says what it has used, and what it takes beyond what it asked for."""
         missing = trainer.prefetch + 1 - (trainer.asked - trainer.done) if trainer.shows else 1
-        self.team.need(trainer.peer, m.Need(trainer.run, missing, trainer.done, 0, 0), self.now)
+        self.team.need(self.member(trainer), m.Need(trainer.run, missing, trainer.done, 0, 0), self.now)
         trainer.asked, trainer.said = trainer.asked + missing, trainer.done
         trainer.spoke = self.now
 
@@ -400,13 +423,13 @@ class World:
 
     def beat(self, trainer: Trainer) -> None:
         """It waits for a batch, and says so now and then."""
-        self.team.need(trainer.peer, m.Need(trainer.run, 0, trainer.done, 0, 0), self.now)
+        self.team.need(self.member(trainer), m.Need(trainer.run, 0, trainer.done, 0, 0), self.now)
         trainer.spoke = self.now
 
     def leave(self, trainer: Trainer) -> None:
         """Out of its loop."""
         if not trainer.away:
-            self.team.leave(trainer.peer, trainer.run, trainer.done, self.now)
+            self.team.leave(self.member(trainer), trainer.run, trainer.done, self.now)
         self._settle_hand(trainer)
         trainer.over = True
         trainer.position = trainer.position.next_pass()
@@ -415,8 +438,7 @@ class World:
     def close(self, trainer: Trainer) -> None:
         if trainer.away:
             self._come_back(trainer)
-        member = self.team.registry.by_peer(trainer.peer)
-        assert member is not None
+        member = self.member(trainer)
         self.team.detach(member, trainer.run, trainer.done, self.now)
         self._settle_hand(trainer)
         self.trainers.remove(trainer)
@@ -433,8 +455,7 @@ class World:
     def vanish(self, trainer: Trainer) -> None:
         """Killed: what it had in hand is not used."""
         if not trainer.away:
-            member = self.team.registry.by_peer(trainer.peer)
-            assert member is not None
+            member = self.member(trainer)
             self._read_word(trainer)
             self.team.connection_lost(member, self.now)
         self.trainers.remove(trainer)
@@ -442,8 +463,7 @@ class World:
 
     def reconnect(self, trainer: Trainer) -> None:
         """Its connection broke: it comes back as who it was, and knows what it has had."""
-        member = self.team.registry.by_peer(trainer.peer)
-        assert member is not None
+        member = self.member(trainer)
         self._read_word(trainer)
         self.team.connection_lost(member, self.now)
         self._peers += 1
@@ -464,10 +484,10 @@ class World:
         self.deliver()
 
     def deliver(self) -> None:
-        if self.team.snapshot_due:
+        if self.team.outbox.snapshot_due:
             self.write()
-        while self.team.out:
-            peer, message, frames = self.team.out.popleft()
+        while self.team.outbox.messages:
+            peer, message, frames = self.team.outbox.messages.popleft()
             if isinstance(message, m.BatchHead):
                 frames[0].release()  # it is sent
             for trainer in self.trainers:

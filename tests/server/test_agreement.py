@@ -143,9 +143,6 @@ GENERATION: dict[str, tuple[GroupView, PassRequest, Decision]] = {
         where(BETWEEN, state=S.ENDED), asks(0, 0, OTHER, after_pass=True), D.REWIND,
     ),
     "it goes to a pass that comes anyway": (ENDED, asks(4, 0, after_pass=True), D.ADMIT),
-    "it goes to a pass when all have ended theirs": (
-        where(ENDED, is_over=True), asks(0, 0, OTHER, after_pass=True), D.REWIND,
-    ),
     "it was deferred, and comes first after the pass": (
         where(BETWEEN, deferred_state=OTHER), asks(0, 0, OTHER, after_pass=True, deferred_in=2), D.REWIND,
     ),

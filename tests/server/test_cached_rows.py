@@ -26,8 +26,7 @@ from pydp2.order.stream_state import StreamState
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
-from pydp2.server.jobs.batches import BatchGroup, PassBroken, PassEnded
-from pydp2.server.jobs.pass_runner import PassRunner
+from pydp2.server.jobs.pass_stream import BatchGroup, JobStream, PassBroken, PassEnded, PassStream
 from pydp2.server.jobs.plan import JobPlan
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)), ("n", "s"))
@@ -69,21 +68,22 @@ class Case:
     shuffle: bool = True
 
 
-def job_of(files: Files, case: Case, cache_fill: CacheFill, *, buckets: BucketPlan | None = None) -> PassRunner:
+def job_of(files: Files, case: Case, cache_fill: CacheFill, *, buckets: BucketPlan | None = None) -> JobStream:
     schema = Schema(
         slots=SLOTS, shuffle=case.shuffle, pool_size=-1, min_pool_size=-1, can_over_batch_size=case.can_over,
         weighted=any(weight != 1 for file in files for weight in file), cache=1, check=True, check_fail_continue=False,
     )  # fmt: skip
     plan = JobPlan(case.batch_size, case.seed, case.shuffle, case.order, 3, case.pool_bytes, case.last_batch, buckets)
-    return PassRunner(
+    return JobStream(
         plan, schema, ReadContext(label=str, budget=1 << 20, workers=2, cache=cache_fill), files=len(files)
     )
 
 
-def told(job: PassRunner, outcome: Any) -> Any:
+def told(job: JobStream, outcome: Any) -> Any:
     """All that can be seen of an outcome."""
-    pool = {name: value for name, value in job.pool_figures().items() if name != "memory"}
-    seen = (pool, job.samples, job.batches, job.total_samples, job.dispatcher and job.dispatcher.losses.dropped)
+    stats = job.stats()
+    pool = {name: value for name, value in stats["pool"].items() if name != "memory"}
+    seen = (pool, *(stats[name] for name in ("samples_in_pass", "batches_in_pass", "samples", "dropped")))
     if isinstance(outcome, PassBroken):
         return str(outcome.error)
     if isinstance(outcome, PassEnded):
@@ -100,16 +100,16 @@ def told(job: PassRunner, outcome: Any) -> Any:
     return batches, after.batch, after.tail[1], after.point, after.early_ends, seen
 
 
-def begin(job: PassRunner, pass_id: int = 1, world: int = 1, **at: Any) -> None:
-    job.begin(StreamState(pass_id, **at), world)
+def begin(job: JobStream, pass_id: int = 1, world: int = 1, **at: Any) -> PassStream:
+    return job.open(StreamState(pass_id, **at), world)
 
 
-def one_pass(job: PassRunner, whole: bool, **how: Any) -> list[Any]:
-    begin(job, **how)
-    assert isinstance(job._batcher, CachedPassBatcher) is whole
+def one_pass(job: JobStream, whole: bool, **how: Any) -> list[Any]:
+    stream = begin(job, **how)
+    assert isinstance(stream._batcher, CachedPassBatcher) is whole
     said = []
     while True:
-        outcome = job.next_group()
+        outcome = stream.next_group()
         assert outcome is not None, "nothing has to be waited for"
         said.append(told(job, outcome))
         if not isinstance(outcome, BatchGroup):
@@ -184,10 +184,10 @@ def test_a_pass_that_needs_a_merge_takes_from_the_cache_what_it_would_copy_into_
             cache_fill.memory.offer(len(files), None, [[0, "n", "as it has to be"]])
             cache_fill.memory.finish_file(len(files))
         job = job_of([*files, []] if dropped else files, case, cache_fill, buckets=buckets)
-        begin(job, pass_id)
-        assert isinstance(job._store, AppendOnlyStore) is row_store
-        assert not row_store or job.pool_figures()["memory"] == 0
-        found.append(one_pass(job, isinstance(job._batcher, CachedPassBatcher), pass_id=pass_id))
+        stream = begin(job, pass_id)
+        assert isinstance(stream._store, AppendOnlyStore) is row_store
+        assert not row_store or job.stats()["pool"]["memory"] == 0
+        found.append(one_pass(job, isinstance(stream._batcher, CachedPassBatcher), pass_id=pass_id))
     assert found[0] == found[1]
 
 
@@ -210,8 +210,7 @@ def ordinary(files: Files, case: Case = Case(), **how: Any) -> bool:
         files, row_store=True, order=how.pop("order", range(len(files)))
     )
     job = job_of(files, case, cache_fill, buckets=how.pop("buckets", None))
-    begin(job, **how)
-    return not isinstance(job._batcher, CachedPassBatcher)
+    return not isinstance(begin(job, **how)._batcher, CachedPassBatcher)
 
 
 FILES = [[1] * 5, [1] * 7]

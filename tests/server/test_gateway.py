@@ -17,6 +17,7 @@ from pydp2.data.schema.provider_schema import Schema
 from pydp2.options.file_list import FileList
 from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
+from pydp2.server.gateway.job_table import JobTable
 from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
 
@@ -41,9 +42,10 @@ class Side:
             target=0, fit_budget=lambda _: None, begin_pass=lambda *_: None, end_pass=lambda *_: []
         )
         snapshots = Snapshotter(None, self._note, Timing())
-        self.gateway = ClientGateway(simulated_spec(0, folder), FileList.of(["a"]), hub, pool, self._note, snapshots)
-        self.gateway.fit_budget()
-        self.gateway.provider_ready(SCHEMA, "")
+        spec = simulated_spec(0, folder)
+        jobs = JobTable(spec, FileList.of(["a"]), hub, pool, self._note, snapshots)
+        self.gateway = ClientGateway(spec, hub, jobs, self._note, snapshots, jobs.stats)
+        jobs.provider_ready(SCHEMA, "")
         self.now = time.monotonic()
 
     def _note(self, text: str, kind: str) -> None:

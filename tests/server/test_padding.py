@@ -7,7 +7,7 @@ import numpy as np
 from pydp2 import integer_value_sub_sequence, sparse_binary_vector_sequence
 from pydp2.data.packers.packer import Packer
 from pydp2.data.schema.input_types import Slots
-from pydp2.server.jobs.padding import PaddingStats
+from pydp2.server.jobs.pass_stream import PaddingStats
 
 
 def test_padding_is_what_the_longest_of_each_batch_has_more_than_the_others() -> None:

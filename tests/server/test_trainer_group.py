@@ -8,14 +8,14 @@ from random import Random
 import pytest
 
 from pydp2.data.columns.checksum_log import joined
-from pydp2.errors import JobTaken, OptionError, ProviderError, RemoteProtocolError, Rewound, from_wire
+from pydp2.errors import JobTaken, OptionError, ProviderError, Rewound, from_wire
 from pydp2.options.timing import DEFAULT_TIMING
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
-from tests.server.teams import LEASE, Trainer, World, position_at
+from tests.server.teams import LEASE, LostPlace, Trainer, World, position_at
 
 BYTES = [1, 3 * BATCH_COST, 1 << 20]
 """What a trainer may be sent and not have used: two batches, three, or more than it asks for."""
@@ -107,7 +107,7 @@ def test_a_place_is_taken_from_one_who_is_silent_and_from_nobody_else() -> None:
     made.now += 1
     taker = made.come(1)
     assert isinstance(from_wire(other.inbox[-1].error), Rewound)  # type: ignore[attr-defined]
-    with pytest.raises(RemoteProtocolError, match="lost its place"):
+    with pytest.raises(LostPlace):
         made.next(other)
     made.trainers.remove(other)
     run_out(made, [one, taker])
@@ -138,7 +138,7 @@ def test_what_a_rank_asks_for_before_its_pass_can_begin_is_sent_when_it_does() -
     one, other = made.come(0), made.come(1)
     run_out(made, [one])
     made.begin(one)
-    made.team.need(one.peer, m.Need(one.run, 3, 0, 0, 0), made.now)
+    made.team.need(made.member(one), m.Need(one.run, 3, 0, 0, 0), made.now)
     run_out(made, [other])
     made.begin(other)
     indices = [message.batch_index for message in one.inbox if isinstance(message, m.BatchHead)]
@@ -167,6 +167,27 @@ def test_a_rank_that_was_cut_off_while_a_pass_failed_is_told_when_others_are_in_
         made.reconnect(other)
     made.receive(other)
     assert str(other.error) == "of pass 0"
+
+
+def test_a_pass_that_failed_and_is_read_again_ends_without_an_error() -> None:
+    made = World(2, 2)
+    made.numbers.errors = {0: ProviderError("of pass 0")}
+    one, other = made.come(0), made.come(1)
+    for trainer in (one, other):
+        made.begin(trainer)
+    while one.error is None or other.error is None:
+        made.next(one)
+        made.next(other)
+    made.numbers.errors.clear()
+    for trainer in (one, other):
+        made.begin(trainer, StreamState(0))
+    assert [made.next(one), made.next(other)] == [0, 1]
+    at = other.position
+    assert made.next(other) is None
+    other.over, other.position = False, at  # the message has not reached it
+    made.reconnect(other)
+    made.receive(other)
+    assert (other.over, other.error) == (True, None)
 
 
 @pytest.mark.parametrize("text", ["of pass 3", ""])
@@ -378,6 +399,16 @@ def test_a_rank_that_goes_on_by_itself_finds_the_early_ends_that_it_knows() -> N
     assert made.numbers.early_ends == {}, "another pass has its own"
 
 
+def test_early_ends_that_a_trainer_knows_are_not_sent_again_and_those_that_the_pass_lacks_are_refused() -> None:
+    made = World(20, 2)
+    one, other = made.come(0), made.come(1)
+    made.begin(one, StreamState(0, early_ends={7: (3, "it killed its workers")}))
+    assert made.member(one).feed.known_early_ends == {7}
+    made.begin(other, StreamState(0, early_ends={8: (3, "it killed its workers")}))
+    made.receive(other)
+    assert "does not know any more what rank 1 of job 'default' needs" in str(other.error)
+
+
 def test_a_rank_that_has_had_the_pass_and_left_can_load_its_state_after_another_has_gone_back_there() -> None:
     made, one, other, state = begun_from_a_state(6)
     while other.position.pass_id == 0:
@@ -393,6 +424,17 @@ def test_a_rank_that_has_had_the_pass_and_left_can_load_its_state_after_another_
     run_out(made, [one, other])
     assert (one.error, other.error) == (None, None)
     assert made.used() == [(0, number) for number in range(2, 6)]
+
+
+def test_a_rank_that_has_had_the_pass_and_left_is_not_waited_for_when_another_goes_back_there() -> None:
+    made, one, other, state = begun_from_a_state(6)
+    while other.position.pass_id == 0:
+        made.next(other)
+    made.close(other)
+    assert [made.next(one), made.next(one)] == [2, 4]
+    made.begin(one, state)
+    made.finish([one], 1)
+    assert made.team.current is None, "the pass is over"
 
 
 def test_a_rank_that_goes_on_in_the_next_pass_after_another_has_gone_back_takes_nobody_back_when_that_begins() -> None:
@@ -460,6 +502,19 @@ def test_dynamic_what_a_silent_trainer_has_goes_to_the_others_when_its_lease_is_
     assert hangs.used == []
 
 
+def test_dynamic_a_silent_trainer_is_sent_nothing_until_it_asks_anew() -> None:
+    made = World(3, 1, dynamic=True)
+    hangs, waits = made.come(prefetch=7), made.come()
+    made.begin(hangs)
+    made.begin(waits)
+    made.now += LEASE + 1
+    made.beat(waits)
+    made.team.check_leases(made.now)
+    made.serve()
+    assert not made.member(hangs).flow.in_flight
+    assert made.receive(waits) == 0
+
+
 def test_dynamic_of_the_batches_that_were_taken_back_the_first_goes_out_first() -> None:
     made = World(12, 1, dynamic=True)
     first, second, third = [made.come() for _ in range(3)]
@@ -473,17 +528,6 @@ def test_dynamic_of_the_batches_that_were_taken_back_the_first_goes_out_first() 
             made.beat(trainer)
         made.team.check_leases(made.now)
     assert [made.next(third) for _ in range(10)] == [7, 8, 1, 2, 3, 4, 5, 9, 10, 11]  # 0 was used: first asked on
-
-
-def test_dynamic_one_who_wakes_before_anybody_took_its_batches_goes_on_with_them() -> None:
-    made = World(10, 1, dynamic=True)
-    trainer = made.come()
-    made.begin(trainer)
-    assert [made.next(trainer), made.next(trainer)] == [0, 1]
-    made.now += LEASE + 1
-    made.team.check_leases(made.now)
-    run_out(made, [trainer])
-    assert trainer.used == [(0, n) for n in range(10)]
 
 
 def test_ranks_are_sent_the_checksums_from_batch_to_batch_also_where_a_point_lies_between() -> None:
@@ -581,7 +625,7 @@ def test_nothing_is_taken_up_again_where_no_rows_are_lost_or_no_pass_is_under_wa
     made.lose_rows()
     made.begin(one)
     made.begin(other)
-    made.numbers.has_lost_rows = False
+    made.numbers.memory.has_lost_rows = False
     made.lose_rows()
     assert made.numbers.begun == [(0, 0)]
     assert made.logs == []

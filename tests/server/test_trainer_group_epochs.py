@@ -79,27 +79,6 @@ def test_ranks_that_do_not_agree_are_told(others: int, first: int) -> None:
         assert errors[1] is not None, "the one that stayed in the order of passes"
 
 
-def test_a_rank_that_waits_is_replaced_by_the_one_that_takes_its_place() -> None:
-    made = World(6, 2)
-    one, other = made.come(0), made.come(1)
-    made.begin(one)
-    made.begin(other)
-    while not one.over:
-        made.next(one)
-    made.set_epoch(one, 4)
-    made.vanish(one)
-    again = made.come(0)
-    made.set_epoch(again, 4)
-    while not other.over:
-        made.next(other)
-    made.set_epoch(other, 4)
-    for _ in range(12):
-        for trainer in (again, other):
-            if not trainer.over:
-                made.receive(trainer) if trainer.waits else made.next(trainer)
-    assert [p for p, _ in again.used + other.used[3:]] == [4] * 6
-
-
 @each_seed(3000)
 def test_whatever_happens_all_ranks_have_the_passes_that_they_go_to(seed: int) -> None:
     """Connections break, the service is killed and started again, ranks leave loops; all call set_epoch alike.

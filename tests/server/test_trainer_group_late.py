@@ -8,10 +8,16 @@ from random import Random
 
 import pytest
 
-from pydp2.server.jobs.delivery import _WINDOW
+from pydp2.server.jobs.delivery import _WINDOW, RankedDelivery
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World
+
+
+def delivery(made: World) -> RankedDelivery:
+    """How the batches of the pass under way come to their ranks."""
+    assert isinstance(made.team.current, RankedDelivery)
+    return made.team.current
 
 
 def window(prefetch: int) -> int:
@@ -78,32 +84,6 @@ def test_a_job_ends_a_lease_after_its_last_trainer_left_a_pass_that_not_all_had(
     assert made.team.registry.trainers.keys() == {1}, "another job"
 
 
-def test_a_killed_rank_s_batches_wait_for_it_when_the_others_have_left() -> None:
-    made = World(10, 2)
-    stays, dies = made.come(0), made.come(1)
-    made.begin(stays)
-    made.begin(dies)
-    assert [made.next(dies), made.next(dies)] == [1, 3]
-    made.vanish(dies)
-    while not stays.over:
-        made.next(stays)
-    made.close(stays)
-    comes = made.come(1)
-    assert read_all(made, comes) == [3, 5, 7, 9]
-
-
-def test_a_job_of_one_rank_and_a_shared_one_begin_anew_when_the_last_has_left() -> None:
-    for dynamic in (False, True):
-        made = World(10, 1, dynamic=dynamic)
-        trainer = made.come()
-        made.begin(trainer)
-        made.next(trainer)
-        made.close(trainer)
-        again = made.come()
-        assert (again.position.pass_id, again.position.batch) == (0, 0)
-        assert read_all(made, again) == [*range(10)]
-
-
 def play(made: World, choose: Random, order: Sequence[int], prefetches: Sequence[int]) -> dict[int, list[int]]:
     """All ranks to the end of a pass: each comes when it is drawn, or when those who are there wait, and goes when it
     has ended. What each used."""
@@ -166,12 +146,12 @@ def test_no_queue_is_longer_than_its_window_and_the_last_group(seed: int) -> Non
             made.next(trainer)
         assert (
             max(
-                len(made.team.delivery._unclaimed),
+                len(delivery(made)._unclaimed),
                 *(len(m.flow.in_flight) for m in made.team.registry.trainers.values()),
             )
             <= window(prefetch) + 1
         )
-    assert len(made.team.delivery._ahead) <= 2
+    assert len(delivery(made)._ahead) <= 2
     assert all(member.state in (PassState.IN, PassState.ENDED) for member in made.team.registry.trainers.values())
 
 
@@ -183,8 +163,8 @@ def test_ranks_that_are_not_there_are_nowhere_remembered_one_by_one() -> None:
     assert made.next(one) is None
     assert one.over, "there is no batch for it"
     assert made.team.registry.trainers.keys() == {40_000}
-    assert len(made.team.delivery._unclaimed) == 1
-    assert sum(map(len, made.team.delivery._unclaimed._groups)) == 2
+    assert len(delivery(made)._unclaimed) == 1
+    assert sum(map(len, delivery(made)._unclaimed._groups)) == 2
     made.write()
     assert len(made.disk[-1]) < 2000
     made.close(one)
@@ -220,13 +200,13 @@ def test_what_waits_for_ranks_that_are_not_there_has_the_bytes_of_the_pool_toget
     seen = 0
     while made.next(first) is not None:
         seen += 1
-    assert made.team.delivery._unclaimed.nbytes <= (40 + 20 + 10) * 1024
+    assert delivery(made)._unclaimed.nbytes <= (40 + 20 + 10) * 1024
     assert 0 < seen < window(2)
     others = [made.come(rank) for rank in range(1, 10)]
     for trainer in others:
         made.begin(trainer)
     assert made.receive(first) is not None
-    assert len(made.team.delivery._unclaimed) == 0
+    assert len(delivery(made)._unclaimed) == 0
 
 
 def test_dynamic_what_dead_trainers_have_not_used_goes_to_one_that_begins_the_pass_later() -> None:

@@ -24,18 +24,6 @@ def begun(made: World, count: int = 2) -> list[Trainer]:
     return trainers
 
 
-def read_on(made: World, trainer: Trainer, pass_id: int = 0) -> list[int]:
-    """What ``trainer`` gets of a pass from now on, while nobody else does anything."""
-    before = len(trainer.used)
-    while not trainer.over:
-        if trainer.waits:
-            made.receive(trainer)
-            assert not trainer.waits, f"it waits after {trainer.used}"
-        else:
-            made.next(trainer)
-    return [n for at, n in trainer.used[before:] if at == pass_id]
-
-
 def loaded_by_one_of_two(length: int, at: int) -> tuple[World, Trainer, Trainer, StreamState]:
     """A job in which one of two trainers has loaded the state before batch ``at``."""
     made = World(length, 1, dynamic=True)
@@ -75,52 +63,6 @@ def ask_after_a_kill(made: World, trainer: Trainer) -> None:
     made.receive(trainer)
 
 
-def test_who_loads_the_state_when_the_others_have_had_the_rest_of_its_pass_gets_nothing_of_it() -> None:
-    made, one, other, state = loaded_by_one_of_two(10, 4)
-    assert read_on(made, one) == [4, 5, 6, 7, 8, 9]
-    made.next(other)
-    assert isinstance(other.error, Rewound)
-    made.begin(other, deepcopy(state))
-    assert read_on(made, other) == []
-    assert other.error is None
-    assert other.position.pass_id == 1
-
-
-def test_a_new_process_that_loads_the_state_and_finds_nobody_has_all_of_its_batches() -> None:
-    """All were killed, and started again from the same checkpoint, before their leases were over."""
-    made, one, other, state = loaded_by_one_of_two(10, 4)
-    assert [made.next(one), made.next(one)] == [4, 5]
-    made.vanish(one)
-    made.vanish(other)
-    comes = made.come()
-    made.begin(comes, deepcopy(state))
-    made.finish([comes], 1)
-    assert [n for _, n in comes.used] == [4, 5, 6, 7, 8, 9]
-
-
-@pytest.mark.parametrize("has_had", ["batches", "the end of a pass", "no answer to its state"])
-def test_after_a_restart_a_trainer_that_has_had_an_answer_is_told_to_load_a_state(has_had: str) -> None:
-    made = World(10, 1, dynamic=True)
-    one, other = begun(made)
-    state = position_at(4)
-    match has_had:
-        case "batches":
-            assert made.next(other) == 2
-        case "the end of a pass":
-            made.finish([one, other], 1)
-            made.begin(other)
-        case _:
-            assert made.next(other) == 2
-            made.begin(other, deepcopy(state))
-    made.write()
-    made.crash()
-    ask_after_a_kill(made, other)
-    assert isinstance(other.error, Rewound)
-    assert not other.lacks, "no state is better than another"
-    made.begin(other, deepcopy(state))
-    assert made.next(other) == 4
-
-
 def test_after_a_restart_who_loads_another_state_or_none_is_told_which_one_the_others_have_loaded() -> None:
     made = World(10, 1, dynamic=True)
     one, other = begun(made)
@@ -154,19 +96,6 @@ def test_after_a_restart_who_was_never_answered_begins_anew() -> None:
     made.crash()
     made.finish([trainer], 1)
     assert trainer.used == [(0, n) for n in range(10)]
-
-
-def test_who_is_told_to_load_a_state_and_does_not_is_told_again() -> None:
-    made = World(10, 1, dynamic=True)
-    _, other = begun(made)
-    assert made.next(other) == 2
-    made.crash(-9)
-    other.inbox.clear()
-    made.next(other)
-    assert isinstance(other.error, Rewound)
-    made.begin(other)
-    made.next(other)
-    assert isinstance(other.error, Rewound)
 
 
 def test_who_came_to_the_others_without_a_state_and_loads_it_goes_back_there_with_them() -> None:
@@ -307,3 +236,31 @@ def step(made: World, kept: Checkpoints[StreamState, tuple[int, int]], trainers:
         raise trainer.error
     made.team.check_leases(made.now)
     made.serve()
+
+
+def test_what_was_used_of_an_earlier_run_says_nothing_of_the_batches_of_the_last_one() -> None:
+    made = World(6, 1, dynamic=True)
+    one, other = begun(made)
+    assert made.next(other) == 2
+    made.reconnect(other)
+    made.receive(other)
+    made.team.detach(made.member(other), other.run - 1, 1, made.now)
+    made.trainers.remove(other)
+    made.finish([one], 1)
+    assert [n for _, n in one.used] == [0, 1, 3, 4, 5]
+
+
+def test_who_was_cut_off_keeps_its_batches_until_its_lease_ends() -> None:
+    """It may have used them, and says so when it comes back."""
+    made = World(6, 1, dynamic=True)
+    one, other = begun(made)
+    assert [made.next(other), made.next(other)] == [2, 3]
+    member = made.member(other)
+    made.team.connection_lost(member, made.now)
+    other.inbox.clear()
+    assert [made.next(one) for _ in range(3)] == [0, 1, None]
+    made._come_back(other)
+    made._settle_hand(other)
+    made.begin(other)
+    made.finish([one, other], 1)
+    assert made.used() == [(0, n) for n in range(6)]

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pydp2.protocol.batch_packing import BATCH_COST
-from pydp2.server.jobs.batches import BatchGroup
-from pydp2.server.jobs.delivery import RankedDelivery, SharedDelivery
+from pydp2.server.jobs.delivery import Delivery, RankedDelivery, SharedDelivery
+from pydp2.server.jobs.pass_stream import BatchGroup
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.server.teams import Trainer, World
 
@@ -49,6 +49,11 @@ class Shared(RuleBasedStateMachine):
 
     def _of(self, number: int) -> Trainer | None:
         return self.trainers.get(number % self.places)
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """How the batches of the pass under way come to the trainers."""
+        return self.made.team.current
 
     @rule(number=which)
     def come(self, number: int) -> None:
@@ -139,7 +144,7 @@ class Shared(RuleBasedStateMachine):
         if self.trainers:
             team = self.made.team
             for member in team.registry.trainers.values():
-                assert team.in_pass or member.state is not PassState.IN
+                assert team.current is not None or member.state is not PassState.IN
                 assert not member.flow.in_flight or member.state in (PassState.BEFORE, PassState.IN)
                 assert member.peer or not member.flow.sent
 
@@ -148,15 +153,15 @@ class Shared(RuleBasedStateMachine):
         if self.trainers and not self.dynamic:
             most = 4 + 2 * self.prefetch + 1
             assert all(len(member.flow.in_flight) <= most for member in self.made.team.registry.trainers.values())
-            if isinstance(self.made.team.delivery, RankedDelivery):
-                assert len(self.made.team.delivery._unclaimed) <= most
+            if isinstance(delivery := self.delivery, RankedDelivery):
+                assert len(delivery._unclaimed) <= most
 
     @invariant()
     def nobody_is_sent_more_than_it_may_have(self) -> None:
         if self.trainers:
             for member in self.made.team.registry.trainers.values():
                 sent = member.flow.sent_bytes + member.flow.unread_bytes
-                assert sent <= max(self.made.team._limit, 2 * BATCH_COST)
+                assert sent <= max(member.flow.limit, 2 * BATCH_COST)
                 assert member.flow.sent_bytes == sum(
                     held.cost for held in list(member.flow.in_flight)[: member.flow.sent]
                 )
@@ -168,13 +173,13 @@ class Shared(RuleBasedStateMachine):
             team = self.made.team
             kept = [held for member in team.registry.trainers.values() for held in member.flow.in_flight]
             ahead = []
-            if isinstance(team.delivery, SharedDelivery):
-                kept += team.delivery._waiting
-            elif isinstance(team.delivery, RankedDelivery):
-                kept += [held for group in team.delivery._unclaimed._groups for held in group.values()]
-                ahead = [outcome for outcome in team.delivery._ahead if isinstance(outcome, BatchGroup)]
+            if isinstance(delivery := self.delivery, SharedDelivery):
+                kept += delivery._waiting
+            elif isinstance(delivery, RankedDelivery):
+                kept += [held for group in delivery._unclaimed._groups for held in group.values()]
+                ahead = [outcome for outcome in delivery._ahead if isinstance(outcome, BatchGroup)]
             rows = [held.batch.rows for held in kept] + [cut.rows for one in ahead for cut in one.batches]
-            assert {*map(id, rows)} == {*map(id, team.runner.held_rows())}
+            assert {*map(id, rows)} == {*map(id, self.made.numbers.held_rows())}
             assert all(each._holders == 1 for each in rows)
 
     def teardown(self) -> None:
@@ -199,7 +204,7 @@ class Shared(RuleBasedStateMachine):
             self._count(trainer)
         assert sorted((p, n) for _, p, n in self.dead) == self.expected
         assert all(member.state is PassState.BEFORE for member in self.made.team.registry.trainers.values())
-        assert self.made.team.runner.held_rows() == []
+        assert self.made.numbers.held_rows() == []
 
 
 TestShared = Shared.TestCase

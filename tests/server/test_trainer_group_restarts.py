@@ -10,8 +10,11 @@ from random import Random
 import pytest
 
 from pydp2.errors import ProviderError, Rewound
+from pydp2.order.stream_state import StreamState
+from pydp2.server.jobs.resume import take_snapshot
+from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
-from tests.server.teams import LEASE, NoEnd, Trainer, World
+from tests.server.teams import LEASE, OPTIONS, NoEnd, Trainer, World, position_at
 
 
 def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kills: bool) -> list[tuple[int, int]]:
@@ -123,21 +126,6 @@ def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) ->
     assert sorted(used) == everything(made)
 
 
-def test_who_loaded_a_state_and_was_answered_goes_on_after_a_kill() -> None:
-    made = World(40, 2)
-    trainers = begun(made)
-    for _ in range(4):
-        for trainer in trainers:
-            made.next(trainer)
-    state = deepcopy(trainers[0].position)
-    for trainer in trainers:
-        made.begin(trainer, deepcopy(state))
-    seen = [[made.next(trainer) for trainer in trainers]]
-    made.crash()
-    seen += [[made.next(trainer) or made.receive(trainer) for trainer in trainers] for _ in range(3)]
-    assert seen == [[8, 9], [10, 11], [12, 13], [14, 15]]
-
-
 def test_a_rank_that_needs_what_was_used_before_the_snapshot_is_refused() -> None:
     """It never lacks these batches by itself: another process has had them as this rank."""
     made = World(60, 2)
@@ -154,22 +142,6 @@ def test_a_rank_that_needs_what_was_used_before_the_snapshot_is_refused() -> Non
     made.receive(behind)
     assert isinstance(behind.error, Rewound)
     assert "does not know any more what rank 1 of job 'default' needs" in str(behind.error)
-
-
-def test_a_rank_that_comes_back_after_another_loaded_a_state_is_told() -> None:
-    made = World(40, 2)
-    trainers = begun(made)
-    start = deepcopy(trainers[0].position)
-    for _ in range(4):
-        for trainer in trainers:
-            made.next(trainer)
-    made.write()
-    made.crash()
-    made.begin(trainers[0], start)
-    assert made.next(trainers[0]) == 0
-    trainers[1].inbox.clear()
-    made.next(trainers[1])
-    assert isinstance(trainers[1].error, Rewound)
 
 
 def begun(made: World) -> list[Trainer]:
@@ -233,6 +205,91 @@ def test_ranks_that_come_back_together_know_the_bounds_of_buckets_that_any_of_th
         made.begin(trainer)
     made.finish(trainers, 2)
     assert made.bounds == {(0, 1)}
+
+
+def test_a_job_that_was_restored_stands_where_it_stood() -> None:
+    made = World(30, 3)
+    reads, leaves, closes = (made.come(rank) for rank in range(3))
+    for trainer in (reads, leaves, closes):
+        made.set_epoch(trainer, 4)
+        made.next(trainer)
+    made.next(reads)
+    made.next(reads)
+    made.leave(leaves)
+    made.close(closes)
+    made.write()
+    before = take_snapshot(made.team, OPTIONS, {}).to_plain()
+    made.crash()
+    assert take_snapshot(made.team, OPTIONS, {}).to_plain() == before
+    assert made.team.registry.passed_through == {2: PassState.LEFT}
+    assert made.team.generation.loaded == StreamState(4).name
+    assert made.team.registry.trainers[0].first_unused == 6
+
+
+def test_a_rank_that_left_its_pass_before_it_had_anything_of_it_may_go_there_once_more() -> None:
+    made = World(30, 2)
+    leaves, waits = made.come(0), made.come(1)
+    for trainer in (leaves, waits):
+        made.set_epoch(trainer, 4)
+    made.leave(leaves)
+    made.crash()
+    states = {rank: member.unconfirmed_state for rank, member in made.team.registry.trainers.items()}
+    assert states == {0: "", 1: StreamState(4).name}
+
+
+def test_the_pass_that_all_had_ended_before_they_went_to_another_is_written_down() -> None:
+    made = World(2, 2)
+    trainers = begun(made)
+    made.finish(trainers, 1)
+    made.set_epoch(trainers[0], 4)
+    made.write()
+    made.crash()
+    assert made.team.generation.previous_pass == 0
+
+
+def test_a_rank_that_has_not_begun_the_pass_does_not_begin_it_when_rows_are_lost() -> None:
+    made = World(30, 2)
+    made.begin(made.come(0))
+    made.come(1)
+    made.lose_rows()
+    assert made.team.registry.trainers[1].state is PassState.BEFORE
+
+
+def gathering() -> tuple[World, Trainer, Trainer]:
+    """Two ranks of a service that was started again and knows nothing: it waits for the second."""
+    made = World(20, 2)
+    trainers = begun(made)
+    for trainer in trainers:
+        made.next(trainer)
+    made.disk.clear()
+    made.crash()
+    for trainer in trainers:
+        trainer.inbox.clear()
+    made.receive(trainers[0])
+    return made, trainers[0], trainers[1]
+
+
+def test_a_rank_that_leaves_is_not_waited_for_any_more() -> None:
+    made, waits, leaves = gathering()
+    made.close(leaves)
+    made.team.check_leases(made.now)
+    made.serve()
+    assert made.receive(waits) == 2
+
+
+def test_a_rank_that_waits_for_the_others_is_told_when_one_of_them_loads_a_state() -> None:
+    made, waits, loads = gathering()
+    made.begin(loads, position_at(4))
+    made.receive(waits)
+    assert isinstance(waits.error, Rewound)
+
+
+def test_a_rank_that_is_cut_off_when_the_last_one_comes_is_sent_nothing() -> None:
+    made, gone, comes = gathering()
+    made.team.connection_lost(made.member(gone), made.now)
+    made.receive(comes)
+    states = {rank: member.state for rank, member in made.team.registry.trainers.items()}
+    assert states == {0: PassState.BEFORE, 1: PassState.IN}
 
 
 def test_a_rank_that_began_a_pass_asks_anew_when_another_shows_that_it_is_over() -> None:

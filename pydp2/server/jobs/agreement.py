@@ -36,8 +36,8 @@ anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -86,8 +86,8 @@ class PassRequest:
 class GroupView:
     """Knowledge of a service about a job, and about the trainer that asks.
 
-    Of the job: ``pass_id`` is the pass under way (``in_pass``) or the last one; ``is_over``: no trainer has anything of
-    it to come; ``failed``: passes that failed; ``is_gathering``: ranks are waited for. ``loaded``: the state with which
+    Of the job: ``pass_id`` is the pass under way (``in_pass``), of which some trainer has something to come, or the
+    last one; ``failed``: passes that failed; ``is_gathering``: ranks are waited for. ``loaded``: the state with which
     the present ``generation`` began ("": with the job); ``previous_pass``: the pass that all had ended then, -1: none.
 
     Of the trainer: ``state`` in the pass; ``is_outdated``: it does not know the generation; ``began_from_state``: it
@@ -101,7 +101,6 @@ class GroupView:
     is_single_rank: bool = False
     pass_id: int = -1
     in_pass: bool = False
-    is_over: bool = False
     failed: Collection[int] = ()
     is_gathering: bool = False
     loaded: str = ""
@@ -174,7 +173,7 @@ class _Case(NamedTuple):
     @property
     def is_ahead(self) -> bool:
         """True if it is done with a pass that others are in."""
-        return self.view.in_pass and self.view.state is not PassState.BEFORE and not self.view.is_over
+        return self.view.in_pass and self.view.state is not PassState.BEFORE
 
     @property
     def lost_end_of_previous_pass(self) -> bool:
@@ -307,28 +306,18 @@ def decide(view: GroupView, request: PassRequest) -> Decision:
     return next(rule.decision for rule in rules if rule.holds(case))
 
 
+@dataclass(slots=True)
 class Generation:
     """Stretch of a job that began with the state ``loaded`` ("": with the job), from which the trainers with the
-    numbers ``begun_from_state`` began. ``number``: generations before it. ``previous_pass``: the pass that all had
-    ended when it began; -1: that was not waited for."""
+    numbers ``begun_from_state`` began. ``previous_pass``: the pass that all had ended when it began; -1: that was not
+    waited for. ``number``: generations before it. ``early_ends``: by pass, what was known of files that end early in
+    the pass in which it begins once more; ranks that go on by themselves know of them."""
 
-    def __init__(
-        self, loaded: str = "", begun_from_state: Collection[int] = (), previous_pass: int = -1, *, number: int = 0
-    ) -> None:
-        self.loaded = loaded
-        self.begun_from_state = {*begun_from_state}
-        self.previous_pass = previous_pass
-        self.number = number
-        self._early_ends: tuple[int, EarlyEnds] = (-1, {})
-
-    def keep_early_ends(self, pass_id: int, early_ends: EarlyEnds) -> None:
-        """Keep what is known of files of pass ``pass_id`` that end early: this generation begins in it once more, and
-        ranks that go on by themselves know of them."""
-        self._early_ends = pass_id, {**early_ends}
-
-    def early_ends_of(self, pass_id: int) -> EarlyEnds:
-        """Return what was kept of pass ``pass_id``."""
-        return self._early_ends[1] if self._early_ends[0] == pass_id else {}
+    loaded: str = ""
+    begun_from_state: set[int] = field(default_factory=set)
+    previous_pass: int = -1
+    number: int = 0
+    early_ends: Mapping[int, EarlyEnds] = field(default_factory=dict)
 
 
 class Gathering:

@@ -1,33 +1,28 @@
-"""Deliver the batches of a pass to the trainers of a job (docs/order.md, "Ranks").
+"""Deliver the batches of a pass to the trainers of a job: cut what they ask for, hand it out, tell them the end
+(docs/order.md, "Ranks").
 
-There are three ways: a sole rank has all of them (:class:`SoloDelivery`), each rank has its batches in turn
+There are three ways: a sole rank has all batches (:class:`SoloDelivery`), each rank has its batches in turn
 (:class:`RankedDelivery`), or a batch goes to whichever trainer asks first (:class:`SharedDelivery`). With all of them a
 batch is kept until the trainer that it went to has used it.
+
+Pure: messages collect in the outbox of the trainers.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
-from typing import Protocol
 
-from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums, joined
-from pydp2.order.snapshot import SnapshotPoint
+from pydp2.data.columns.checksum_log import LoggedChecksums, joined
+from pydp2.errors import Error, to_wire
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
-from pydp2.server.jobs.batches import (
-    BatchGroup,
-    InFlightBatch,
-    PassBroken,
-    PassEnded,
-    batches_received,
-    split_group,
-    without_received,
-)
-from pydp2.server.jobs.membership import RankRegistry, Trainer
-from pydp2.server.jobs.pass_runner import PassRunner
+from pydp2.server.jobs.membership import RankRegistry, Trainer, TrainerEvent
+from pydp2.server.jobs.pass_stream import BatchGroup, JobStream, Outcome, PassBroken, PassEnded, PassStream
+from pydp2.server.jobs.sending import InFlightBatch, StateFeed, split_group, without_received
 from pydp2.server.snapshots.job_snapshot import PassState
 
 # Groups that may wait for a rank, besides the last one of a pass: so many, and twice what any rank asks for at a time;
@@ -35,115 +30,224 @@ from pydp2.server.snapshots.job_snapshot import PassState
 _WINDOW = 4
 _MAX_STATES = 256  # between one look at which are still needed and the next
 _MAX_CUT_AHEAD = 1000  # batches that a dynamic job may have used beyond one that is not
+_ERRORS = 16  # failed passes whose errors are kept
+_NOTHING_LEFT = PassEnded(0, 0, 0, False)  # of a pass, for a trainer that has had its end
 
-Outcome = BatchGroup | PassEnded | PassBroken
-"""Next step of a pass: a group of batches, its end, or its failure."""
+
+class PassOutcomes:
+    """Ends of the passes of ``stream``. Errors of the last ones that failed are kept: a rank that was cut off meanwhile
+    asks for one."""
+
+    def __init__(self, stream: JobStream) -> None:
+        self._stream = stream
+        self.errors: dict[int, Error] = {}
+
+    def keep_error(self, pass_id: int, error: Error) -> None:
+        """Keep why pass ``pass_id`` failed."""
+        self.errors[pass_id] = error
+        if len(self.errors) > _ERRORS:
+            del self.errors[min(self.errors)]
+
+    def begin(self, pass_id: int) -> None:
+        """Forget how pass ``pass_id`` and those after it ended: they come again."""
+        self.errors = {failed: error for failed, error in self.errors.items() if failed < pass_id}
+
+    def tell(self, trainer: Trainer, pass_id: int) -> None:
+        """Tell ``trainer`` why pass ``pass_id`` failed, also once more; or that it is over, perhaps before it began."""
+        if pass_id in self.errors:
+            error = to_wire(self.errors[pass_id])
+            trainer.end_run(m.Failed(trainer.run, error, "", self._stream.known_buckets))
+        else:
+            self.tell_end(trainer)
+
+    def tell_end(self, trainer: Trainer, batches: int = 0, end: PassEnded = _NOTHING_LEFT) -> None:
+        """Tell ``trainer`` that a pass is over, of which ``batches`` were cut as far as it is concerned."""
+        known = self._stream.known_buckets
+        trainer.end_run(m.PassEnd(trainer.run, batches, end.samples, end.dropped, end.uniform, known))
 
 
-class Delivery(Protocol):
-    """Batches of a pass that were cut and not used, and the trainers that they belong to."""
+class Delivery(ABC):
+    """Pass of ``stream``, from ``start`` on, on its way to the trainers of ``registry``: the batches that were cut and
+    not used."""
 
-    unfinished_states: frozenset[PassState]
-    """The states in which a trainer keeps the pass from ending."""
+    def __init__(self, registry: RankRegistry, stream: PassStream, outcomes: PassOutcomes, start: StreamState) -> None:
+        self.stream = stream
+        self.end: PassEnded | PassBroken | None = None
+        """End of its batches, once they are all cut."""
+        self._registry, self._trainers, self._outbox = registry, registry.trainers, registry.outbox
+        self._outcomes = outcomes
+        self._pass_id, self._opened, self._point = start.pass_id, start.batch, start.point
+        self._next = start.batch  # the batch that is cut next
+        self._written = self._known() if registry.world > 1 else None  # when the job was last found to be written down
 
-    def begin(self, start: StreamState) -> None:
-        """Begin a pass, or go on with one, at ``start``."""
-        ...
+    # -- batches ---------------------------------------------------------------------------------------------------
+    def serve(self, most: int) -> bool:
+        """Cut what is asked for, about ``most`` batches at once. Return True when there may be more."""
+        for _ in range(most):
+            if not self._hand_out() or self.end is not None:
+                break
+            outcome = self._cut(most)
+            if outcome is None:
+                return self.stream.more
+            if isinstance(outcome, BatchGroup):
+                if self._written is not None and self._written != (known := self._known()):
+                    self._written = known
+                    self._outbox.note_change()
+                self._queue(outcome)
+                continue
+            self.end = outcome
+            if isinstance(outcome, PassBroken):
+                self._outcomes.keep_error(self._pass_id, outcome.error)
+                self._outbox.note_change()
+        else:
+            return True
+        self._tell_end()
+        return False
 
-    def clear(self) -> None:
-        """Drop all batches that wait: the pass is over."""
-        ...
+    def _known(self) -> tuple[int, object]:
+        """Return what is written down as soon as it is known, besides where the trainers stand."""
+        return len(self.stream.early_ends), self.stream.job.known_buckets
 
-    def cut(self, most: int) -> Outcome | None:
-        """Return what comes next in the pass, looking at about ``most`` batches. None: there is nothing now, or a
-        trainer is so far behind that the others wait for it."""
-        ...
+    def _hand_out(self) -> bool:
+        """Send trainers what they may be sent. Return True if one of them could take a batch that is not cut yet."""
+        is_wanted = False
+        for trainer in self._trainers.values():
+            if trainer.state is not PassState.IN:
+                continue
+            while (batch := self._next_for(trainer)) is not None:
+                batch.batch.rows.retain()  # until they are sent
+                head, frames = trainer.feed.head(trainer.run, batch, self._state_after(batch))
+                self._outbox.send(trainer.peer, head, frames)
+            is_wanted = is_wanted or trainer.flow.lacks_batch
+        return is_wanted
 
-    def queue(self, group: BatchGroup) -> None:
-        """Keep the batches of ``group`` for their trainers."""
-        ...
+    def _tell_end(self) -> None:
+        """Tell trainers that have used all their batches that there are no more; not those that have yet to load."""
+        if self.end is None or not self._is_drained():
+            return
+        for trainer in self._trainers.values():
+            if trainer.state is not PassState.IN or trainer.is_outdated or trainer.flow.in_flight:
+                continue
+            if isinstance(self.end, PassBroken):
+                trainer.move(TrainerEvent.LEAVE)
+                self._outcomes.tell(trainer, self._pass_id)
+            else:
+                trainer.move(TrainerEvent.FINISH)
+                self._outbox.note_change()
+                self._outcomes.tell_end(trainer, self._batch_count(trainer, self.end), self.end)
 
-    def next_for(self, trainer: Trainer) -> InFlightBatch | None:
-        """Return the batch that goes to ``trainer`` now and count it as sent. None: there is none, or ``trainer`` may
-        not be sent one."""
-        ...
+    def close(self) -> None:
+        """End the pass for all trainers, and drop all batches."""
+        self.stream.job.close()
+        for trainer in self._trainers.values():
+            trainer.flow.clear()
 
-    def claim(self, trainer: Trainer) -> None:
-        """Give ``trainer``, which has just connected, the batches that were kept for its rank."""
-        ...
+    # -- trainers --------------------------------------------------------------------------------------------------
+    def claim(self, trainer: Trainer) -> int:
+        """Give ``trainer``, which has just connected, the batches that were kept for its rank. Return the number of the
+        batch that it goes on at."""
+        return self.position_of(trainer)
 
-    def release(self, trainer: Trainer) -> None:
-        """Take back the batches that ``trainer`` has not used: it does not want them."""
-        ...
+    def join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> bool:
+        """Go on with ``trainer`` where ``begin`` says, whose position is ``start``. Return False if something that it
+        needs is not to be had any more."""
+        if not (self._can_join(trainer, begin) and self.stream.has_early_ends(start.early_ends)):
+            return False
+        self._begin_run(trainer, begin, start)
+        # what was sent in a run before may not have been read
+        trainer.feed = StateFeed(self._point if begin.snapshot else None, known_early_ends={*start.early_ends})
+        return True
 
-    def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
-        """Return True if all batches that ``trainer`` needs from ``begin`` on are still to be had."""
-        ...
+    def acknowledge(self, trainer: Trainer, done: int) -> None:
+        """Note that ``trainer`` has used the first ``done`` batches of its run."""
+        trainer.acknowledge(done)
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
-        """Go on with ``trainer`` where ``begin`` says, whose position is ``start``."""
-        ...
+    def leave(self, trainer: Trainer, done: int) -> None:
+        """Note that ``trainer`` does not want the rest, after it has used ``done`` batches of its run."""
+        self.acknowledge(trainer, done)
+        self.take_back(trainer)
+        if trainer.state is not PassState.ENDED:
+            trainer.move(TrainerEvent.LEAVE)
+            self._outbox.note_change()
 
-    def acknowledge(self, batches: Iterable[int]) -> None:
-        """Note that the batches with these numbers are used."""
-        ...
-
-    def position_of(self, trainer: Trainer) -> int:
-        """Return the number of the batch that ``trainer`` goes on at when it connects."""
-        ...
+    def take_back(self, trainer: Trainer) -> None:
+        """Take back the batches that ``trainer`` has not used: it does not want them, or others are to have them."""
+        trainer.flow.clear()
 
     def first_missing(self, trainer: Trainer) -> int:
         """Return the first batch that ``trainer`` may still have to be sent."""
-        ...
+        first = trainer.flow.first
+        return max(self._next, trainer.first_unused) if first is None else first
 
-    def state(self) -> StreamState:
-        """Return where the pass can be taken up so that no trainer misses a batch that it has not used; what is known
-        of its files and buckets is left out."""
-        ...
-
-    def state_after(self, batch: InFlightBatch) -> StreamState:
-        """Return the state of a trainer once it has used ``batch``; what is known of files and buckets may be left
-        out."""
-        ...
-
-    def is_drained(self) -> bool:
-        """Return True if trainers that have used their batches may be told that the pass is over."""
-        ...
-
-    def batch_count(self, trainer: Trainer, end: PassEnded) -> int:
-        """Return the number of batches that the end of the pass names to ``trainer``."""
-        ...
+    def position_of(self, trainer: Trainer) -> int:
+        """Return the number of the batch that ``trainer`` goes on at."""
+        return self.first_missing(trainer)
 
     def late_trainers(self) -> tuple[list[Trainer], bool]:
-        """Return the trainers that keep the others from going on, and whether ranks that are not there do, too."""
-        ...
+        """Return the trainers that keep others, which ask for batches, from going on, and whether ranks that are not
+        there do, too."""
+        trainers = self._trainers.values()
+        is_wanted = any(trainer.state is PassState.IN and trainer.flow.lacks_batch for trainer in trainers)
+        return self._blocking() if is_wanted else ([], False)
+
+    def resume_state(self) -> StreamState:
+        """Return where the pass can be taken up so that no trainer misses a batch that it has not used."""
+        state = self._state().with_tail_in_point()
+        return replace(state, early_ends={**self.stream.early_ends}, buckets=self.stream.buckets)
+
+    # -- what differs ----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def _cut(self, most: int) -> Outcome | None:
+        """Return what comes next in the pass, looking at about ``most`` batches. None: there is nothing now, or a
+        trainer is so far behind that the others wait for it."""
+
+    @abstractmethod
+    def _queue(self, group: BatchGroup) -> None:
+        """Keep the batches of ``group`` for their trainers."""
+
+    @abstractmethod
+    def _state(self) -> StreamState:
+        """Return the :meth:`resume_state`; what is known of its files and buckets may be left out."""
+
+    def _next_for(self, trainer: Trainer) -> InFlightBatch | None:
+        """Return the batch that goes to ``trainer`` now and count it as sent. None: there is none, or ``trainer`` may
+        not be sent one."""
+        return trainer.flow.take_next()
+
+    def _state_after(self, batch: InFlightBatch) -> StreamState:
+        """Return the state of a trainer once it has used ``batch``; what is known of files and buckets may be left
+        out."""
+        return batch.group.after
+
+    def _can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
+        """Return True if all batches that ``trainer`` needs from ``begin`` on are still to be had."""
+        return begin.first_batch + trainer.rank >= self._opened
+
+    def _begin_run(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
+        """Begin the run that ``trainer`` asks for."""
+        trainer.join(begin)
+
+    def _is_drained(self) -> bool:
+        """Return True if trainers that have used their batches may be told that the pass is over."""
+        return True
+
+    def _batch_count(self, trainer: Trainer, end: PassEnded) -> int:
+        """Return the number of batches that the end of the pass names to ``trainer``."""
+        return max(0, -(-(end.batches - trainer.rank) // self._registry.world))
+
+    def _blocking(self) -> tuple[list[Trainer], bool]:
+        """Return the trainers for which batches are held up, and whether they are for ranks that are not there."""
+        return [], False
 
 
-class SoloDelivery:
-    """All batches of a pass of ``runner``, on their way to the only rank of ``registry``. It may have up to ``limit``
-    bytes that it was sent and has not used, and says itself where it stands."""
+class SoloDelivery(Delivery):
+    """All batches of a pass, on their way to the only rank, which says itself where it stands."""
 
-    unfinished_states = frozenset({PassState.BEFORE, PassState.IN})
+    def _cut(self, most: int) -> Outcome | None:
+        return self.stream.next_group(most)
 
-    def __init__(self, registry: RankRegistry, runner: PassRunner, limit: int) -> None:
-        self._registry = registry
-        self._trainers = registry.trainers
-        self._runner = runner
-        self._limit = limit
-        self._opened = 0  # where the pass began, or was taken up
-        self._position = 0  # all batches before this one are cut
-
-    def begin(self, start: StreamState) -> None:
-        self._opened = self._position = start.batch
-
-    def clear(self) -> None:
-        """Do nothing: batches wait at trainers alone."""
-
-    def cut(self, most: int) -> Outcome | None:
-        return self._runner.next_group(most)
-
-    def queue(self, group: BatchGroup) -> None:
-        self._position = group.after.batch
+    def _queue(self, group: BatchGroup) -> None:
+        self._next = group.after.batch
         for batch in split_group(group):
             self._enqueue(self._trainers[0], batch)
 
@@ -153,91 +257,47 @@ class SoloDelivery:
         else:
             trainer.flow.enqueue(batch)
 
-    def next_for(self, trainer: Trainer) -> InFlightBatch | None:
-        batch = trainer.flow.next_unsent
-        if batch is None or not trainer.flow.can_send(batch.cost, self._limit):
-            return None
-        return trainer.flow.pop_next()
-
-    def claim(self, trainer: Trainer) -> None:
-        """Do nothing: no batch is kept for a rank that is not there."""
-
-    def release(self, trainer: Trainer) -> None:
-        trainer.flow.clear()
-
-    def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
-        return begin.first_batch + trainer.rank >= self._opened
-
-    def join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
-        trainer.join(begin, start.early_ends)
-
-    def acknowledge(self, batches: Iterable[int]) -> None:
-        """Do nothing: where a rank stands follows from the batches that it still has."""
-
-    def position_of(self, trainer: Trainer) -> int:
-        return self.first_missing(trainer)
-
-    def first_missing(self, trainer: Trainer) -> int:
-        queued = trainer.flow.in_flight
-        return queued[0].first if queued else max(self._position, trainer.first_unused)
-
-    def state(self) -> StreamState:
-        return StreamState(self._runner.pass_id, self._position)
-
-    def state_after(self, batch: InFlightBatch) -> StreamState:
-        return batch.group.after
-
-    def is_drained(self) -> bool:
-        return True
-
-    def batch_count(self, trainer: Trainer, end: PassEnded) -> int:
-        return max(0, -(-(end.batches - trainer.rank) // self._registry.world))
-
-    def late_trainers(self) -> tuple[list[Trainer], bool]:
-        return [], False
+    def _state(self) -> StreamState:
+        return StreamState(self._pass_id, self._next)
 
 
 class RankedDelivery(SoloDelivery):
-    """Batches of a pass of ``runner``, on their way to the ranks of ``registry``: batch ``n`` belongs to rank
-    ``n % world``. Batches of ranks that are not there are kept, and a rank that is behind holds the others up."""
+    """Batches of a pass on their way to ranks: batch ``n`` belongs to rank ``n % world``. Batches of ranks that are not
+    there are kept, and a rank that is behind holds the others up."""
 
-    def __init__(self, registry: RankRegistry, runner: PassRunner, limit: int) -> None:
-        super().__init__(registry, runner, limit)
-        self._states: deque[StreamState] = deque()  # where those that are behind may stand
+    def __init__(self, registry: RankRegistry, stream: PassStream, outcomes: PassOutcomes, start: StreamState) -> None:
+        super().__init__(registry, stream, outcomes, start)
+        self._states = deque([replace(start, acknowledged_ahead=[])])  # where those that are behind may stand
         self._ahead: deque[Outcome] = deque()  # what comes next, as far as it was looked at
         self._unclaimed = UnclaimedBatches()
 
-    def begin(self, start: StreamState) -> None:
-        super().begin(start)
-        self._states = deque([replace(start, acknowledged_ahead=[])])
-
-    def clear(self) -> None:
+    def close(self) -> None:
+        super().close()
         self._unclaimed.clear()
         for outcome in self._ahead:
             for batch in outcome.batches if isinstance(outcome, BatchGroup) else ():
                 batch.rows.release()
-        self._ahead.clear()
 
-    def cut(self, most: int) -> Outcome | None:
+    def _cut(self, most: int) -> Outcome | None:
         if self._blocked_by_slow():
             return self._cut_last(most)
-        return self._ahead.popleft() if self._ahead else self._runner.next_group(most, self._absent_room())
+        return self._ahead.popleft() if self._ahead else self.stream.next_group(most, self._absent_room())
 
     def _absent_room(self) -> float:
         """Return how many bytes of batches may still be cut for absent ranks: ``pool_bytes`` for all of them together,
         and what connected ranks may have."""
         if not self._registry.absent:
             return inf
-        connected = len(self._trainers) * self._limit
+        connected = sum(trainer.flow.limit for trainer in self._trainers.values())
         groups = (outcome for outcome in self._ahead if isinstance(outcome, BatchGroup))
         ahead = sum(batch.cost for group in groups for batch in group.batches)
-        return self._runner.plan.pool_bytes + connected - self._unclaimed.nbytes - ahead
+        return self.stream.job.plan.pool_bytes + connected - self._unclaimed.nbytes - ahead
 
     def _cut_last(self, most: int) -> Outcome | None:
         """Return what comes next if it is the last group of the pass, or its end. These wait for no rank that is
         behind, so ranks that have all of their batches need not wait for it either."""
         while len(self._ahead) < 2 and not (self._ahead and not isinstance(self._ahead[-1], BatchGroup)):
-            outcome = self._runner.next_group(most, self._absent_room())
+            outcome = self.stream.next_group(most, self._absent_room())
             if outcome is None:
                 return None
             self._ahead.append(outcome)
@@ -262,13 +322,13 @@ class RankedDelivery(SoloDelivery):
         if trainer.state is PassState.LEFT:
             return False
         flow = trainer.flow
-        return len(flow.in_flight) >= window or (len(flow.in_flight) > 1 and flow.in_flight_bytes >= self._limit)
+        return len(flow.in_flight) >= window or (len(flow.in_flight) > 1 and flow.in_flight_bytes >= flow.limit)
 
-    def queue(self, group: BatchGroup) -> None:
-        self._position = group.after.batch
+    def _queue(self, group: BatchGroup) -> None:
+        self._next = group.after.batch
         self._states.append(group.after)
         if len(self._states) > _MAX_STATES:
-            self.state()
+            self._state()
         unclaimed: dict[int, InFlightBatch] = {}
         for rank, batch in enumerate(split_group(group)):
             if rank in self._trainers:
@@ -279,22 +339,21 @@ class RankedDelivery(SoloDelivery):
                 unclaimed[rank] = batch
         self._unclaimed.add(unclaimed)
 
-    def claim(self, trainer: Trainer) -> None:
+    def claim(self, trainer: Trainer) -> int:
         for batch in self._unclaimed.claim(trainer.rank):
             trainer.flow.enqueue(batch)
+        return super().claim(trainer)
 
-    def state(self) -> StreamState:
-        firsts = [trainer.flow.in_flight[0].first for trainer in self._trainers.values() if trainer.flow.in_flight]
-        low = min(firsts, default=self._position)
-        if (first := self._unclaimed.first) is not None:
-            low = min(low, first)
+    def _state(self) -> StreamState:
+        firsts = [self._unclaimed.first, *(trainer.flow.first for trainer in self._trainers.values())]
+        low = min((first for first in firsts if first is not None), default=self._next)
         while len(self._states) > 1 and self._states[1].batch <= low:
             self._states.popleft()
         return self._states[0]
 
-    def late_trainers(self) -> tuple[list[Trainer], bool]:
+    def _blocking(self) -> tuple[list[Trainer], bool]:
         window = self._window()
-        absent = self._registry.absent > 0 and (self._is_unclaimed_full() or self._runner.pool_over_limit)
+        absent = self._registry.absent > 0 and (self._is_unclaimed_full() or self.stream.pool_over_limit)
         return [trainer for trainer in self._trainers.values() if self._is_full(trainer, window)], absent
 
 
@@ -337,33 +396,18 @@ class UnclaimedBatches:
         self.nbytes = 0
 
 
-class SharedDelivery:
-    """Batches of a pass of ``runner`` on their way to the trainers of ``registry``, each of which may have up to
-    ``limit`` bytes that it was sent and has not used. A position is the first batch that is not used, and those used
-    beyond it (docs/order.md, "Ranks")."""
+class SharedDelivery(Delivery):
+    """Batches of a pass, each on its way to the trainer that asks first. A position is the first batch that is not
+    used, and those used beyond it (docs/order.md, "Ranks")."""
 
-    unfinished_states = frozenset({PassState.IN})
-
-    def __init__(self, registry: RankRegistry, runner: PassRunner, limit: int) -> None:
-        self._trainers = registry.trainers
-        self._runner = runner
-        self._limit = limit
+    def __init__(self, registry: RankRegistry, stream: PassStream, outcomes: PassOutcomes, start: StreamState) -> None:
+        super().__init__(registry, stream, outcomes, start)
         self._waiting: deque[InFlightBatch] = deque()
-        self._next = 0  # the batch that is cut next
-        self._used: set[int] = set()
-        self._points: list[tuple[SnapshotPoint | None, LoggedChecksums]] = []  # with checksums up to the next one
+        self._used = {*start.acknowledged_ahead}
+        self._points = [(start.point, start.checksums)]  # with checksums up to the next one
         self._loaded: list[tuple[int, LoggedChecksums]] = []  # of states, needed up to a batch that is not cut yet
-        self._checksums = NO_CHECKSUMS  # all of them, since the first point
+        self._checksums = start.checksums  # all of them, since the first point
         self._tail_consumed = 0  # of the tail, before the batch that is cut next
-
-    def begin(self, start: StreamState) -> None:
-        self.clear()
-        self._next = start.batch
-        self._tail_consumed = 0
-        self._used = set(start.acknowledged_ahead)
-        self._points = [(start.point, start.checksums)]
-        self._loaded = []
-        self._checksums = start.checksums
         self._note_loaded(start)
 
     def _note_loaded(self, state: StreamState) -> None:
@@ -372,19 +416,19 @@ class SharedDelivery:
             self._loaded.append((max(state.acknowledged_ahead), state.checksums))
             self._checksums = self._checksums.extended(state.checksums.since(None))
 
-    def clear(self) -> None:
+    def close(self) -> None:
+        super().close()
         for batch in self._waiting:
             batch.release()
-        self._waiting.clear()
 
-    def cut(self, most: int) -> Outcome | None:
+    def _cut(self, most: int) -> Outcome | None:
         # Beyond the limit, the trainer that has the first batch uses it, or its lease ends. What waits is too large for
         # the trainers that ask.
         if self._waiting or self._next - self.first_unused >= _MAX_CUT_AHEAD:
             return None
-        return self._runner.next_group()
+        return self.stream.next_group()
 
-    def queue(self, group: BatchGroup) -> None:
+    def _queue(self, group: BatchGroup) -> None:
         self._waiting += split_group(group)
         after = group.after
         self._next, self._tail_consumed = after.batch, after.tail[1]
@@ -398,35 +442,26 @@ class SharedDelivery:
         self._points.append((after.point, after.checksums))
         self._checksums = self._checksums.extended(records)
 
-    def next_for(self, trainer: Trainer) -> InFlightBatch | None:
+    def _next_for(self, trainer: Trainer) -> InFlightBatch | None:
         flow = trainer.flow
-        batch = flow.next_unsent
-        if batch is None and not self._waiting:
-            return None
-        if not flow.can_send((self._waiting[0] if batch is None else batch).cost, self._limit):
-            return None
-        if batch is None:
+        if flow.is_all_sent and self._waiting and flow.can_send(self._waiting[0].cost):
             flow.enqueue(self._waiting.popleft())
-        return flow.pop_next()
+        return flow.take_next()
 
-    def claim(self, trainer: Trainer) -> None:
-        """Do nothing: no batch is kept for a trainer that is not there."""
-
-    def release(self, trainer: Trainer) -> None:
+    def take_back(self, trainer: Trainer) -> None:
         self._waiting = deque(sorted((*self._waiting, *trainer.flow.take_back()), key=lambda batch: batch.index))
 
-    def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
+    def _can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         return True
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
-        self._used.update(trainer.join(begin, start.early_ends))
+    def _begin_run(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
+        self._used.update(trainer.join(begin))
         self._note_loaded(start)
-        received = batches_received(begin, self._waiting)  # it was given up for lost, and these were taken back
+        self._waiting, received = without_received(begin, self._waiting)  # it was given up for lost
         self._used.update(received)
-        self._waiting = deque(without_received(self._waiting, received))
 
-    def acknowledge(self, batches: Iterable[int]) -> None:
-        self._used.update(batches)
+    def acknowledge(self, trainer: Trainer, done: int) -> None:
+        self._used.update(trainer.acknowledge(done))
 
     @property
     def first_unused(self) -> int:
@@ -441,10 +476,7 @@ class SharedDelivery:
     def position_of(self, trainer: Trainer) -> int:
         return self.first_unused
 
-    def first_missing(self, trainer: Trainer) -> int:
-        return trainer.flow.in_flight[0].first if trainer.flow.in_flight else max(self._next, trainer.first_unused)
-
-    def state(self) -> StreamState:
+    def _state(self) -> StreamState:
         first = self._first()
         low, consumed = self._next, self._tail_consumed
         if first is not None:
@@ -456,17 +488,21 @@ class SharedDelivery:
             self._checksums = joined(logged for _, logged in (*self._points, *self._loaded))
         self._used = {index for index in self._used if index > low}
         return StreamState(
-            self._runner.pass_id, low, sorted(self._used), {}, self._points[0][0], self._checksums, {}, (low, consumed)
+            self._pass_id, low, sorted(self._used), {}, self._points[0][0], self._checksums, {}, (low, consumed)
         )
 
-    def state_after(self, batch: InFlightBatch) -> StreamState:
-        return self.state()
+    def _state_after(self, batch: InFlightBatch) -> StreamState:
+        return self._state()
 
-    def is_drained(self) -> bool:
+    def _is_drained(self) -> bool:
         return not self._waiting and not any(trainer.flow.in_flight for trainer in self._trainers.values())
 
-    def batch_count(self, trainer: Trainer, end: PassEnded) -> int:
+    def _batch_count(self, trainer: Trainer, end: PassEnded) -> int:
         return end.batches
 
-    def late_trainers(self) -> tuple[list[Trainer], bool]:
-        return [], False
+
+def delivery_of(registry: RankRegistry, stream: PassStream, outcomes: PassOutcomes, start: StreamState) -> Delivery:
+    """Return the way in which the pass of ``stream`` that begins at ``start`` comes to the trainers of ``registry``."""
+    if registry.dynamic:
+        return SharedDelivery(registry, stream, outcomes, start)
+    return (SoloDelivery if registry.is_single_rank else RankedDelivery)(registry, stream, outcomes, start)

@@ -1,20 +1,22 @@
-"""Keep the trainers of a job together: which batch goes to which of them, what is sent again, when a pass ends for all
+"""Carry out what the trainers of a job agree on: who is in which generation, when a pass begins and ends for all
 (docs/order.md, "Ranks").
 
-Pure: messages to be sent collect in ``out``, what is to be read is asked for through ``on_begin``, the clock is an
+:func:`~pydp2.server.jobs.agreement.decide` says what follows when a trainer asks for a pass, and gives the reasons.
+:class:`TrainerGroup` does it. What happens within a pass is the affair of its
+:class:`~pydp2.server.jobs.delivery.Delivery`, who is there that of the
+:class:`~pydp2.server.jobs.membership.RankRegistry`.
+
+Pure: messages to be sent collect in ``outbox``, what is to be read is asked for through ``on_begin``, the clock is an
 argument.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from pydp2.errors import Error, RemoteProtocolError, to_wire
-from pydp2.options.job_options import JobOptions
-from pydp2.order.snapshot import SnapshotPoint
+from pydp2.errors import Error, RemoteProtocolError, Rewound, to_wire
 from pydp2.order.stream_state import StreamPosition, StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
@@ -27,118 +29,105 @@ from pydp2.server.jobs.agreement import (
     Generation,
     GroupView,
     PassRequest,
-    cut_off,
     decide,
     in_other_pass,
     not_known,
     went_back,
 )
-from pydp2.server.jobs.batches import BatchGroup, PassBroken, PassEnded
-from pydp2.server.jobs.delivery import Delivery, RankedDelivery, SharedDelivery, SoloDelivery
-from pydp2.server.jobs.membership import (
-    AbsentRanks,
-    GroupOptions,
-    MissingRanks,
-    RankRegistry,
-    Trainer,
-    TrainerEvent,
-)
-from pydp2.server.jobs.pass_runner import PassRunner
-from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassState, RankSnapshot
-
-_RESTORED_BY = {
-    PassState.BEFORE: TrainerEvent.JOIN,
-    PassState.IN: TrainerEvent.JOIN,
-    PassState.ENDED: TrainerEvent.RESTORE_END,
-    PassState.LEFT: TrainerEvent.LEAVE,
-}
-_ERRORS = 16  # failed passes whose errors are kept
-_NAMED = 4  # ranks that are not there, of those that the others wait for
-
-
-def _way_of(registry: RankRegistry) -> type[SoloDelivery] | type[SharedDelivery]:
-    if registry.dynamic:
-        return SharedDelivery
-    return SoloDelivery if registry.is_single_rank else RankedDelivery
+from pydp2.server.jobs.delivery import Delivery, PassOutcomes, delivery_of
+from pydp2.server.jobs.membership import GroupOptions, MissingRanks, RankRegistry, Trainer
+from pydp2.server.jobs.pass_stream import JobStream, PassEnded
+from pydp2.server.snapshots.job_snapshot import PassState
 
 
 class TrainerGroup:
-    """Trainers of a job, whose passes ``runner`` runs. ``on_begin`` is called with what is read for a pass,
-    ``on_end`` when a pass is over."""
+    """Trainers of a job, whose passes ``stream`` gives. ``on_begin`` is called with what is read for a pass (None:
+    nothing any more), ``on_end`` when a pass is over."""
 
     def __init__(
         self,
-        runner: PassRunner,
+        stream: JobStream,
         options: GroupOptions,
         *,
         on_begin: Callable[[FileDispatcher | None], None],
         on_end: Callable[[PassEnded], None],
         log: JobLog,
     ) -> None:
-        self.runner = runner
-        runner.may_lose_rows = not options.dynamic
+        self.stream = stream
         self.registry = RankRegistry(options)
-        self.delivery: Delivery = _way_of(self.registry)(self.registry, runner, options.prefetch_bytes)
-        self._limit = options.prefetch_bytes  # of batches that one trainer was sent and has not used
-        self.out: deque[tuple[bytes, m.Message, Sequence[Any]]] = deque()
-        """Messages to be sent, and the peers that they go to. They hold the rows of their batches."""
-        self.in_pass = False
-        self.snapshot_due = False
-        """Something happened that a service that keeps states has to write down before it sends more."""
+        self.outbox = self.registry.outbox
+        self.outcomes = PassOutcomes(stream)
+        self.current: Delivery | None = None
+        """Pass under way; None: there is none."""
         self._on_begin = on_begin
         self._on_end = on_end
-        self._log = log
-        self._written = self._known()  # when the job was last found to be written down
-        self._end: PassEnded | PassBroken | None = None
-        self._errors: dict[int, Error] = {}  # of passes that failed: a rank that was cut off meanwhile asks for one
-        self._generation = Generation()
-        self._start: SnapshotPoint | None = None
+        self.log = log
+        self.generation = Generation()
         self._gathering: Gathering | None = None
-        self._missing_ranks = MissingRanks(options.name, options.world, options.missing_rank)
+        self._missing_ranks = MissingRanks(self.registry, options.missing_rank)
 
     # -- coming and going ------------------------------------------------------------------------------------------
     def attach(self, peer: bytes, attach: m.Attach, now: float) -> dict[str, Any]:
         """Give ``peer`` the rank that it asks for and return where that stands. Raises OptionError, JobTaken, and
         Rewound for a connection that its trainer has given up."""
-        trainer = self.registry.claim(attach, now)
+        trainer, current = self.registry.claim(attach, now), self.current
         if trainer.peer:
-            self._fail(trainer, self.registry.replacement_error(trainer, now))
+            trainer.refuse(self.registry.replacement_error(trainer, now))
         self.registry.connect(trainer, peer, attach, now)
-        self.delivery.claim(trainer)
+        position = 0 if current is None else current.claim(trainer)
         if trainer.session != attach.session:
             trainer.take_over(attach.session)
         self._missing_ranks.rank_returned(trainer)
-        if not self.in_pass or trainer.state in (PassState.ENDED, PassState.LEFT):
-            return StreamPosition(self.runner.pass_id + 1).position
-        return StreamPosition(self.runner.pass_id, self.delivery.position_of(trainer)).position
+        if current is None or trainer.state not in UNFINISHED:
+            return StreamPosition(self.stream.pass_id + 1).position
+        return StreamPosition(self.stream.pass_id, position).position
 
     @property
     def awaits_ranks(self) -> bool:
         """True while ranks have not had the pass that was begun, or are gone without a word: they have the lease."""
         registry = self.registry
-        return self._gathering is not None or (registry.world > 1 and (self.in_pass or bool(registry.trainers)))
+        has_begun = self.current is not None or bool(registry.trainers)
+        return self._gathering is not None or (registry.world > 1 and has_begun)
 
     def detach(self, trainer: Trainer, run: int, done: int, now: float) -> None:
         """Note that ``trainer`` left in order, after it had used ``done`` batches of ``run``."""
-        self._leave(trainer, done if run == trainer.run else 0)
+        self._leave(trainer, done if trainer.is_in_run(run) else 0)
         if self._gathering is not None:
             self._gathering.remove(trainer.rank)
         self.registry.leave_in_order(trainer, now)
-        if self.registry.dynamic:  # its number does not come back
-            self._generation.begun_from_state.discard(trainer.rank)
         self._finish_pass_if_over()
 
     def connection_lost(self, trainer: Trainer, now: float) -> None:
-        """Note that ``trainer`` is gone without a word. Its rank is kept for it."""
+        """Note that ``trainer`` is gone without a word. Its rank is kept for it, and its batches until its lease ends:
+        if it comes back, it may have used them."""
         self.registry.disconnect(trainer)
         trainer.last_heard = now
-        self._note_change()
+        self.outbox.note_change()
 
-    # -- passes ----------------------------------------------------------------------------------------------------
-    def begin(self, peer: bytes, begin: m.BeginPass, start: StreamState, now: float) -> None:
-        """Begin a pass for the trainer ``peer``, go on in one, or go back to a state. ``start``: where, in the words of
+    def check_leases(self, now: float) -> None:
+        """Look for leases that ran out, and for ranks that keep the others waiting."""
+        self._finish_gathering(now)
+        registry, current = self.registry, self.current
+        if registry.dynamic:
+            for trainer in registry.silent_trainers(now):
+                if current is not None and (count := len(trainer.flow.in_flight)):
+                    text = f"job {registry.name!r}: {count} batches of a silent trainer go to others"
+                    self.log(text, "lease", names_job=True)
+                    current.take_back(trainer)
+                registry.end_lease(trainer)
+            self._finish_pass_if_over()
+        elif registry.world > 1:
+            late = registry.late_for_next_pass()
+            if late is None:
+                late = ([], False) if current is None else current.late_trainers()
+            for text in self._missing_ranks.overdue_messages(*late, now):
+                self.log(text, "", names_job=True)
+
+    # -- requests for passes ---------------------------------------------------------------------------------------
+    def begin(self, trainer: Trainer, begin: m.BeginPass, start: StreamState, now: float) -> None:
+        """Begin a pass for ``trainer``, go on in one, or go back to a state. ``start``: where, in the words of
         ``begin``."""
-        trainer = self._heard_from(peer, now)
+        trainer.last_heard = now
         if begin.request_id <= trainer.run:
             raise RemoteProtocolError(f"run {begin.request_id} begins after run {trainer.run}")
         is_first = trainer.run == 0
@@ -162,15 +151,14 @@ class TrainerGroup:
                     return
 
     def _view(self, trainer: Trainer) -> GroupView:
-        registry, generation = self.registry, self._generation
+        registry, generation, current = self.registry, self.generation, self.current
         others = (other for other in registry.trainers.values() if other is not trainer and other.peer)
         return GroupView(
             dynamic=registry.dynamic,
             is_single_rank=registry.is_single_rank,
-            pass_id=self.runner.pass_id,
-            in_pass=self.in_pass,
-            is_over=self._is_over(),
-            failed=self._errors.keys(),
+            pass_id=self.stream.pass_id,
+            in_pass=current is not None,
+            failed=self.outcomes.errors.keys(),
             is_gathering=self._gathering is not None,
             loaded=generation.loaded,
             generation=generation.number,
@@ -182,7 +170,7 @@ class TrainerGroup:
             unconfirmed_state=trainer.unconfirmed_state,
             deferred_state=trainer.deferred_state,
             previous_run_ended=trainer.previous_run_ended,
-            next_batch=self.delivery.position_of(trainer) if self.in_pass else 0,
+            next_batch=0 if current is None else current.position_of(trainer),
         )
 
     def _carry_out(self, decision: Decision, trainer: Trainer, request: PassRequest) -> None:
@@ -191,7 +179,7 @@ class TrainerGroup:
         match decision:
             case Decision.DEFER:
                 self._leave(trainer, 0)
-                trainer.pending = replace(request, deferred_in=self._generation.number)
+                trainer.pending = replace(request, deferred_in=self.generation.number)
                 trainer.deferred_state = begin.state_name
                 self._finish_pass_if_over()
             case Decision.WAIT:
@@ -201,420 +189,175 @@ class TrainerGroup:
             case Decision.JOIN:
                 self._join(trainer, begin, request.start)
             case Decision.TELL_END:
-                self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
+                self.outcomes.tell_end(trainer)
             case Decision.TELL_OUTCOME:
-                self._tell_outcome(trainer, begin.pass_id)
+                self.outcomes.tell(trainer, begin.pass_id)
             case Decision.REFUSE_OUTDATED:
                 trainer.is_outdated = True
-                self._fail_rewound(trainer)
+                self._refuse_outdated(trainer)
             case Decision.REFUSE_UNKNOWN:
-                self._fail_unknown(trainer)
+                trainer.refuse(self._not_known(trainer))
             case Decision.REFUSE_OTHER_PASS:
-                self._fail(trainer, in_other_pass(self.registry.name, self.runner.pass_id, trainer.rank, begin.pass_id))
+                trainer.refuse(in_other_pass(self.registry.name, self.stream.pass_id, trainer.rank, begin.pass_id))
 
-    def _fail_unknown(self, trainer: Trainer) -> None:
-        self._fail(trainer, not_known(self.registry.name, trainer.rank, self.registry.loss))
+    def _not_known(self, trainer: Trainer) -> Rewound:
+        return not_known(self.registry.name, trainer.rank, self.registry.loss)
+
+    def _refuse_outdated(self, trainer: Trainer) -> None:
+        """Tell ``trainer`` to load the state that others have loaded, or any if nobody knows where to go on."""
+        loaded = self.generation.loaded
+        error = went_back(self.registry.name) if loaded else self._not_known(trainer)
+        trainer.end_run(m.Failed(trainer.run, to_wire(error), loaded))
 
     def _admit(self, trainer: Trainer, request: PassRequest) -> PassRequest:
         """Take ``trainer`` into the generation. A dynamic one that names its state goes on where the others are."""
-        begin = request.begin
+        begin, dynamic = request.begin, self.registry.dynamic
+        if begin.state_name or dynamic:
+            self.generation.begun_from_state.add(trainer.rank)
         if begin.state_name:
-            self._generation.begun_from_state.add(trainer.rank)
             trainer.is_outdated, trainer.deferred_state = False, ""
-            trainer.unconfirmed_state = self._generation.loaded
-            self._note_change()  # once it had an answer it does not name the state again
-            if self.registry.dynamic:
-                begin = replace(begin, state_name="")
-        elif self.registry.dynamic:
-            self._generation.begun_from_state.add(trainer.rank)
+            trainer.unconfirmed_state = self.generation.loaded
+            self.outbox.note_change()  # once it had an answer it does not name the state again
+            begin = replace(begin, state_name="") if dynamic else begin
         return replace(request, begin=begin, is_admitted=True)
+
+    def _rewind(self, trainer: Trainer, begin: m.BeginPass) -> None:
+        """Begin a new generation with the state that ``trainer`` names in ``begin``."""
+        registry, current, last = self.registry, self.current, self.stream.pass_id
+        all_had_ended = begin.after_pass and current is None and last not in self.outcomes.errors
+        done: dict[int, PassState] = {}
+        early_ends = {}
+        if current is not None and begin.state_name == self.generation.loaded and begin.pass_id == last:
+            done = {**registry.passed_through}  # ranks that had the pass from there on, and left
+            early_ends = {last: {**current.stream.early_ends}}
+        gathered = set() if self._gathering is None else {*self._gathering.requests}
+        self.stop()
+        registry.passed_through.update(done)
+        self._gathering = None
+        self.generation = Generation(
+            begin.state_name, {*done}, last if all_had_ended else -1, self.generation.number + 1, early_ends
+        )
+        for other in registry.members():
+            if other is not trainer:
+                other.is_outdated = True  # also of one that is away: it comes back with what it has had
+                if other.pending is not None or other.state is PassState.IN or other.rank in gathered:
+                    self._refuse_outdated(other)
+            other.reset()
+            other.pending = None
 
     def _gather(self, trainer: Trainer, request: PassRequest) -> None:
         """Wait for the other ranks, and go on where the last of them is."""
         if self._gathering is None:
             self.stop()
             self._gathering = Gathering(self.registry.world, trainer.last_heard + self.registry.lease)
-            self._begin_again(trainer)
+            for other in self.registry.trainers.values():
+                if other is not trainer and (other.pending or other.state is PassState.IN):
+                    other.begin_again()
         self._gathering.add(trainer.rank, request)
         self._finish_gathering(trainer.last_heard)
 
-    def _begin_again(self, comes: Trainer) -> None:
-        """Have all trainers but ``comes`` that wait for something ask anew."""
-        for trainer in self.registry.trainers.values():
-            if trainer is not comes and trainer.peer and (trainer.pending or trainer.state is PassState.IN):
-                trainer.pending = None
-                self.out.append((trainer.peer, m.BeginAgain(trainer.run), ()))
-
     def _finish_gathering(self, now: float) -> None:
         """Go on when all trainers that were in the pass are there, or have been waited for."""
-        gathering = self._gathering
+        gathering, trainers = self._gathering, self.registry.trainers
         if gathering is None or not gathering.is_complete(now):
             return
         self._gathering = None
         start = gathering.resume_state()
-        requests = [(self.registry.trainers[rank], request) for rank, request in gathering.requests.items()]
-        present = [
-            (trainer, request)
-            for trainer, request in requests
-            if trainer.peer and trainer.run == request.begin.request_id
-        ]
-        try:
-            self._open(start)
-        except Error as error:
-            for trainer, _ in present:
-                self._fail(trainer, error)
+        requests = [(trainers[rank], request) for rank, request in gathering.requests.items()]
+        present = [(trainer, request) for trainer, request in requests if trainer.is_asking(request)]
+        if not self._begin_pass(start, [trainer for trainer, _ in present]):
             return
         for trainer, request in present:
-            if request.begin.pass_id > start.pass_id:
-                trainer.move(TrainerEvent.LEAVE)  # or it had ended it
             self._answer(trainer, replace(request, was_gathered=True))
-        self._finish_pass_if_over()
-
-    def _rewind(self, trainer: Trainer, begin: m.BeginPass) -> None:
-        """Begin a new generation with the state that ``trainer`` names in ``begin``."""
-        last = self.runner.pass_id
-        last = last if begin.after_pass and not (self.in_pass or last in self._errors) else -1
-        again = self.in_pass and begin.state_name == self._generation.loaded and begin.pass_id == self.runner.pass_id
-        done = {**self.registry.passed_through} if again else {}  # had the pass from there on, and left
-        early_ends = self.runner.early_ends if again else {}
-        self.stop()
-        self.registry.passed_through.update(done)
-        gathered = set() if self._gathering is None else {*self._gathering.requests}
-        self._gathering = None
-        self._generation = Generation(begin.state_name, done, last, number=self._generation.number + 1)
-        self._generation.keep_early_ends(begin.pass_id, early_ends)
-        for other in self.registry.members():
-            if other is not trainer:
-                other.is_outdated = True  # also of one that is away: it comes back with what it has had
-                if other.pending is not None or other.state is PassState.IN or other.rank in gathered:
-                    self._fail_rewound(other)
-            other.reset()
-            other.pending = None
-
-    def _fail_rewound(self, trainer: Trainer) -> None:
-        """Tell ``trainer`` to load the state that others have loaded, or any if nobody knows where to go on."""
-        error, loaded = went_back(self.registry.name), self._generation.loaded
-        if not loaded:
-            error, loaded = not_known(self.registry.name, trainer.rank, self.registry.loss), ""
-        self._tell(trainer, m.Failed(trainer.run, to_wire(error), loaded))
-
-    def _open(self, start: StreamState) -> None:
-        """Begin a pass at ``start``. Raises Error where that cannot be."""
-        dispatcher = self.runner.begin(start, 1 if self.registry.dynamic else self.registry.world)
-        self._on_begin(dispatcher)
-        for trainer in self.registry.trainers.values():
-            trainer.reset()
-        self.in_pass, self._end, self._start = True, None, start.point
-        self._errors = {failed: error for failed, error in self._errors.items() if failed < start.pass_id}
-        self._written = self._known()
-        self._note_change()
-        self.delivery.begin(start)
-        if start.batch:
-            files, samples = self.runner.run_again
-            again = "all that came before is read again"
-            if start.point is not None:
-                again = f"{files} files are run again, {samples} samples of them a second time"
-            self._log(f"pass {start.pass_id} is taken up at batch {start.batch}: {again}", "")
 
     def _join(self, trainer: Trainer, begin: m.BeginPass, start: StreamState) -> None:
         """Go on with ``trainer`` in the pass, which begins if none is under way."""
-        if not self.in_pass:
-            early_ends = {**self._generation.early_ends_of(begin.pass_id), **start.early_ends}
-            try:
-                self._open(replace(start, early_ends=early_ends))
-            except Error as error:
-                self._fail(trainer, error)
+        if self.current is None:
+            early_ends = {**self.generation.early_ends.get(begin.pass_id, {}), **start.early_ends}
+            if not self._begin_pass(replace(start, early_ends=early_ends), [trainer]):
                 return
-        if not (self.delivery.can_join(trainer, begin) and self.runner.has_early_ends(start.early_ends)):
-            self._fail_unknown(trainer)
-            return
-        self.delivery.join(trainer, begin, start)
-        trainer.feed.point = self._start if begin.snapshot else None
+        assert self.current is not None
+        if not self.current.join(trainer, begin, start):
+            trainer.refuse(self._not_known(trainer))
 
-    def leave(self, peer: bytes, run: int, done: int, now: float) -> None:
-        """Note that the trainer ``peer`` does not want the rest of its pass."""
-        trainer = self._heard_from(peer, now)
-        # else it leaves a pass that was over, or one of the generation before
-        if run == trainer.run and run != trainer.ended_run and not trainer.is_outdated:
+    # -- the pass --------------------------------------------------------------------------------------------------
+    def _begin_pass(self, start: StreamState, trainers: Iterable[Trainer]) -> bool:
+        """Begin a pass at ``start``. Return False if that cannot be, after ``trainers`` were told."""
+        try:
+            self.open(start)
+        except Error as error:
+            for trainer in trainers:
+                trainer.refuse(error)
+            return False
+        self.outcomes.begin(start.pass_id)
+        return True
+
+    def open(self, start: StreamState) -> None:
+        """Begin a pass at ``start``. Raises Error where that cannot be."""
+        stream = self.stream.open(start, self.registry.world)
+        self._on_begin(stream.dispatcher)
+        for trainer in self.registry.trainers.values():
+            trainer.reset()
+        self.current = delivery_of(self.registry, stream, self.outcomes, start)
+        self.outbox.note_change()
+        if text := stream.describe_start():
+            self.log(text, "")
+
+    def leave(self, trainer: Trainer, run: int, done: int, now: float) -> None:
+        """Note that ``trainer`` does not want the rest of its pass."""
+        trainer.last_heard = now
+        if trainer.is_in_run(run):  # else it leaves a pass that was over, or one of the generation before
             self._leave(trainer, done)
             self._finish_pass_if_over()
 
     def _leave(self, trainer: Trainer, done: int) -> None:
-        self.delivery.acknowledge(trainer.acknowledge(done))
         trainer.pending = None
-        self.delivery.release(trainer)
-        if self.in_pass and trainer.state is not PassState.ENDED:
-            trainer.move(TrainerEvent.LEAVE)
-            self._note_change()
+        if self.current is not None:
+            self.current.leave(trainer, done)
 
-    def need(self, peer: bytes, need: m.Need, now: float) -> None:
-        """Note that the trainer ``peer`` takes more batches, and which of those before it has used."""
-        trainer = self._heard_from(peer, now)
-        if need.request_id == trainer.run and not trainer.is_outdated:
-            self.delivery.acknowledge(trainer.acknowledge(need.used_batches))
+    def need(self, trainer: Trainer, need: m.Need, now: float) -> None:
+        """Note that ``trainer`` takes more batches, and which of those before it has used."""
+        trainer.last_heard = now
+        if trainer.is_in_run(need.request_id):
+            if self.current is not None:
+                self.current.acknowledge(trainer, need.used_batches)
             trainer.flow.add_credit(need.count)
 
     def note_used(self, trainer: Trainer, word: int) -> None:
         """Note which batches ``trainer`` has used, as the ``word`` says that it shows."""
-        self.delivery.acknowledge(trainer.acknowledge(progress_word.unpack(word, trainer.run)))
+        if self.current is not None:
+            self.current.acknowledge(trainer, progress_word.unpack(word, trainer.run))
 
-    def _heard_from(self, peer: bytes, now: float) -> Trainer:
-        trainer = self.registry.by_peer(peer)
-        if trainer is None:
-            raise RemoteProtocolError("a message from a trainer that has lost its place")
-        trainer.last_heard = now
-        return trainer
+    def serve(self, most: int) -> bool:
+        """Cut what is asked for, about ``most`` batches at once. Return True when there may be more."""
+        if self.current is None:
+            return False
+        more = self.current.serve(most)
+        if self.current.end is not None:
+            self._finish_pass_if_over()
+        return more
 
     def _finish_pass_if_over(self) -> None:
         """End the pass when it is over for all trainers, and begin the next one."""
-        if not self.in_pass or not self._is_over():
+        if self.current is None or not self.registry.is_pass_over:
             return
-        if isinstance(self._end, PassEnded) and (said := self.runner.describe_padding()):
-            self._log(said, "")
+        end = self.current.end
         self.stop()
-        if isinstance(self._end, PassEnded):
-            self._on_end(self._end)
+        if isinstance(end, PassEnded):
+            self._on_end(end)
+        waiting = []
         for trainer in self.registry.trainers.values():
             trainer.reset()
-        waiting = [(trainer, trainer.pending) for trainer in self.registry.trainers.values()]
-        for trainer, _ in waiting:
-            trainer.pending = None
+            if trainer.pending is not None:
+                waiting.append((trainer, trainer.pending))
+                trainer.pending = None
         for trainer, request in waiting:
-            if request is not None:
-                self._answer(trainer, request)
-
-    def _is_over(self) -> bool:
-        """Return True if no rank has anything of the present pass to come. If none has begun it, those who did are gone
-        without a word, and what they have not used goes to the others."""
-        states = {trainer.state for trainer in self.registry.trainers.values()}
-        return not (self.registry.absent or states & self.delivery.unfinished_states or states == {PassState.BEFORE})
+            self._answer(trainer, request)
 
     def stop(self) -> None:
         """End the pass for all trainers, and drop the batches that wait for them: this object may be kept for long."""
-        if self.in_pass:
-            self.in_pass = False
-            self.runner.leave()
+        if self.current is not None:
+            self.current.close()
+            self.current = None
             self._on_begin(None)
-            self.delivery.clear()
             self.registry.passed_through.clear()
-            for trainer in self.registry.trainers.values():
-                trainer.flow.clear()
-
-    def restart_from_resume_point(self) -> None:
-        """Go back to where no trainer misses a batch, if rows of the pass are lost with their host."""
-        runner, registry = self.runner, self.registry
-        if not (self.in_pass and runner.has_lost_rows):
-            return
-        self._log(f"rows of pass {runner.pass_id} are lost with their host and are read again", "rows lost")
-        start = self._state()
-        trainers = [
-            (trainer, trainer.state, self.delivery.first_missing(trainer)) for trainer in registry.trainers.values()
-        ]
-        done, errors = {**registry.passed_through}, self._errors
-        self.stop()
-        if registry.is_single_rank:  # its trainer says where it is
-            runner.pass_id -= 1
-        else:
-            self._open(start)
-            registry.passed_through.update(done)
-            self._errors = errors  # also of this pass: a rank that was told may not have heard it
-        for trainer, state, first_missing in trainers:
-            if state is PassState.IN and trainer.peer:
-                self.out.append((trainer.peer, m.BeginAgain(trainer.run), ()))
-            if state is not PassState.BEFORE and not registry.is_single_rank:
-                trainer.move(_RESTORED_BY[state])
-                trainer.first_unused = first_missing
-
-    # -- snapshots -------------------------------------------------------------------------------------------------
-    def _note_change(self) -> None:
-        """Note that something happened that no rank could tell to a service that is started again."""
-        self.snapshot_due = self.registry.world > 1
-
-    def _state(self) -> StreamState:
-        """Return where the pass under way can be taken up."""
-        runner, state = self.runner, self.delivery.state().with_tail_in_point()
-        return replace(state, early_ends=dict(runner.early_ends), buckets=runner.buckets)
-
-    def snapshot(self, options: JobOptions, identity: dict[str, Any]) -> JobSnapshot:
-        """Return what a service writes down of this job of ranks so that it can go on. (Of a job of one rank: which
-        trainer has it. That trainer knows the rest.)"""
-        self.snapshot_due = False
-        registry = self.registry
-        # also of those whose connection is gone: not all of them are dead, and what one has that comes back is its own
-        ranks = [trainer.snapshot(self.delivery.first_missing(trainer)) for trainer in registry.trainers.values()]
-        ranks += [RankSnapshot(rank, "", state, True) for rank, state in registry.passed_through.items()]
-        running = None
-        if self.in_pass and not registry.is_single_rank and self.runner.plan.order == "strict":
-            running = self._state()
-        errors, buckets, pass_id = self._errors.copy(), self.runner.known_buckets, self.runner.pass_id
-        if registry.is_single_rank:
-            errors, buckets, pass_id = {}, {}, -1
-        generation = self._generation
-        return JobSnapshot(
-            registry.name,
-            registry.world,
-            options,
-            identity,
-            ranks,
-            pass_id,
-            generation.loaded,
-            sorted(generation.begun_from_state),
-            running,
-            errors,
-            generation.previous_pass,
-            buckets,
-        )
-
-    def restore(self, snapshot: JobSnapshot, now: float) -> None:
-        """Be the job of ranks that was written down. Raises Error where it cannot be."""
-        registry = self.registry
-        self._generation = Generation(snapshot.loaded, snapshot.begun_from_state, snapshot.previous_pass)
-        self._errors = {**snapshot.errors}
-        known = (rank for rank in snapshot.ranks if rank.session)
-        registry.restore(map(Trainer.from_snapshot, known), now)
-        self.runner.pass_id, self.runner.known_buckets = snapshot.pass_id, snapshot.buckets
-        if snapshot.running is None or registry.is_single_rank:
-            if snapshot.is_cut_off:
-                self._errors.setdefault(snapshot.pass_id, cut_off(registry.name, snapshot.pass_id))
-            return
-        self._open(snapshot.running)
-        self._errors = {**snapshot.errors}  # also of this pass, which some ranks may have been told
-        for rank in snapshot.ranks:
-            trainer = registry.trainers.get(rank.rank)
-            if trainer is not None:  # one that had not begun may have, since
-                trainer.move(_RESTORED_BY[rank.state])
-                trainer.first_unused = rank.first_unused
-            elif rank.state in (PassState.ENDED, PassState.LEFT):
-                registry.passed_through[rank.rank] = rank.state
-
-    # -- batches ---------------------------------------------------------------------------------------------------
-    def serve(self, most: int) -> bool:
-        """Cut what is asked for, about ``most`` batches at once. Return True when there may be more."""
-        for _ in range(most):
-            if not self.in_pass:
-                return False
-            self._hand_out()
-            if self._end is not None or not self._has_demand():
-                break
-            outcome = self.delivery.cut(most)
-            if outcome is None:
-                return self.runner.more
-            if isinstance(outcome, BatchGroup):
-                self._queue(outcome)
-            else:
-                self._end = outcome
-                if isinstance(outcome, PassBroken):
-                    self._keep_error(outcome.error)
-        else:
-            return True
-        self._finish()
-        self._finish_pass_if_over()
-        return False
-
-    def _keep_error(self, error: Error) -> None:
-        """Keep why the present pass failed, for ranks that ask for it later."""
-        self._errors[self.runner.pass_id] = error
-        if len(self._errors) > _ERRORS:
-            del self._errors[min(self._errors)]
-        self._note_change()
-
-    def _has_demand(self) -> bool:
-        """Return True if some trainer can take a batch that is not cut yet."""
-        return any(
-            trainer.state is PassState.IN and trainer.flow.next_unsent is None and trainer.flow.can_send(0, self._limit)
-            for trainer in self.registry.trainers.values()
-        )
-
-    def _queue(self, group: BatchGroup) -> None:
-        if self._written != (known := self._known()):
-            self._written = known
-            self._note_change()
-        self.delivery.queue(group)
-
-    def _known(self) -> tuple[int, dict[str, Any]]:
-        """Return what is written down as soon as it is known, besides where the trainers stand."""
-        return len(self.runner.early_ends), self.runner.known_buckets
-
-    def _hand_out(self) -> None:
-        delivery = self.delivery
-        for trainer in self.registry.trainers.values():
-            while trainer.state is PassState.IN and trainer.flow.credit > 0 and (batch := delivery.next_for(trainer)):
-                batch.batch.rows.retain()  # until they are sent
-                head, frames = trainer.feed.head(trainer.run, batch, delivery.state_after(batch))
-                self.out.append((trainer.peer, head, frames))
-
-    def _finish(self) -> None:
-        """Tell trainers that have used all their batches that there are no more; not those that have yet to load."""
-        if self._end is None or not self.delivery.is_drained():
-            return
-        for trainer in self.registry.trainers.values():
-            if trainer.state is PassState.IN and not (trainer.is_outdated or trainer.flow.in_flight):
-                if isinstance(self._end, PassBroken):
-                    trainer.move(TrainerEvent.LEAVE)
-                    self._tell_outcome(trainer, self.runner.pass_id)
-                else:
-                    trainer.move(TrainerEvent.FINISH)
-                    self._note_change()
-                    self._end_pass(trainer, self.delivery.batch_count(trainer, self._end), self._end)
-
-    # -- time ------------------------------------------------------------------------------------------------------
-    def check_leases(self, now: float) -> None:
-        """Look for leases that ran out, and for ranks that keep the others waiting."""
-        self._finish_gathering(now)
-        if self.registry.dynamic:
-            self._end_leases(now)
-        elif self.registry.world > 1:
-            self._name_missing_ranks(now)
-
-    def _end_leases(self, now: float) -> None:
-        """Give the batches of trainers that were silent for too long to the others."""
-        trainers, lease = self.registry.trainers, self.registry.lease
-        for trainer in [trainer for trainer in trainers.values() if now - trainer.last_heard > lease]:
-            if queued := trainer.flow.in_flight:
-                text = f"job {self.registry.name!r}: {len(queued)} batches of a silent trainer go to others"
-                self._log(text, "lease", names_job=True)
-                self.delivery.release(trainer)
-            trainer.flow.credit = 0  # when it wakes it asks anew
-            if not trainer.peer:
-                self.registry.expire(trainer)
-        self._finish_pass_if_over()
-
-    def _name_missing_ranks(self, now: float) -> None:
-        late, absent = self._late_trainers()
-        ranks = self.registry.absent_ranks(_NAMED) if absent else []
-        others = self.registry.absent - len(ranks) if absent else 0
-        away = AbsentRanks(ranks, others, self.registry.left_at)
-        for text in self._missing_ranks.overdue_messages(late, away, now):
-            self._log(text, "", names_job=True)
-
-    def _late_trainers(self) -> tuple[list[Trainer], bool]:
-        """Return the trainers that others wait for, and whether they wait for ranks that are not there."""
-        trainers = self.registry.trainers.values()
-        if any(trainer.pending is not None for trainer in trainers):
-            late = [trainer for trainer in trainers if trainer.pending is None and trainer.state in UNFINISHED]
-            return late, self.registry.absent > 0
-        return self.delivery.late_trainers() if self.in_pass and self._has_demand() else ([], False)
-
-    # -- telling ---------------------------------------------------------------------------------------------------
-    def _end_pass(self, trainer: Trainer, batches: int, end: PassEnded) -> None:
-        """Tell ``trainer`` that the pass is over, of which ``batches`` were cut as far as it is concerned."""
-        known = self.runner.known_buckets
-        self._tell(trainer, m.PassEnd(trainer.run, batches, end.samples, end.dropped, end.uniform, known))
-
-    def _tell_outcome(self, trainer: Trainer, pass_id: int) -> None:
-        """Tell ``trainer`` why pass ``pass_id`` failed, also once more; or that it is over, perhaps before it began."""
-        if pass_id in self._errors:
-            self._tell(trainer, m.Failed(trainer.run, to_wire(self._errors[pass_id]), "", self.runner.known_buckets))
-        else:
-            self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
-
-    def _fail(self, trainer: Trainer, error: Error) -> None:
-        """Refuse what ``trainer`` asks for."""
-        trainer.unconfirmed_state = ""
-        self._tell(trainer, m.Failed(trainer.run, to_wire(error)))
-
-    def _tell(self, trainer: Trainer, message: m.Message) -> None:
-        """Send ``trainer`` the end of its run."""
-        trainer.ended_run = trainer.run
-        if trainer.peer:
-            self.out.append((trainer.peer, message, ()))

@@ -6,21 +6,21 @@ A rank that no trainer has costs nothing, so a job may say that it has many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
-from typing import NamedTuple
 
-from pydp2.errors import JobTaken, OptionError, Rewound
+from pydp2.errors import Error, JobTaken, OptionError, Rewound, to_wire
 from pydp2.options.timing import DEFAULT_TIMING
 from pydp2.protocol import messages as m
 from pydp2.protocol.state_table import next_state
-from pydp2.server.jobs.agreement import PassRequest
-from pydp2.server.jobs.batches import Flow, StateFeed
+from pydp2.server.jobs.agreement import UNFINISHED, PassRequest
+from pydp2.server.jobs.sending import Flow, Outbox, StateFeed
 from pydp2.server.snapshots.job_snapshot import PassState, RankSnapshot
 
 _MAX_ABSENT = 1024  # trainers that were away for longer than their lease, and may come back
+_NAMED = 4  # ranks that are not there, of those that the others wait for
 
 
 class TrainerEvent(Enum):
@@ -62,6 +62,7 @@ class Trainer:
     last said something."""
 
     rank: int
+    outbox: Outbox = field(default_factory=Outbox)
     peer: bytes = b""
     session: str = ""
     pid: int = 0
@@ -97,11 +98,6 @@ class Trainer:
         if self.state is PassState.IN:
             self.move(TrainerEvent.RETURN)
 
-    @classmethod
-    def from_snapshot(cls, rank: RankSnapshot) -> Trainer:
-        """Return the trainer that was written down as ``rank``, which is not connected and has not begun."""
-        return cls(rank.rank, session=rank.session, is_outdated=not rank.joined, unconfirmed_state=rank.unanswered)
-
     def snapshot(self, first_unused: int) -> RankSnapshot:
         """Return what a service writes down of it. It has used all of its batches before ``first_unused``."""
         left = self.state is PassState.LEFT and self.ended_run != self.run  # and was not told how the pass ended
@@ -121,6 +117,14 @@ class Trainer:
         if not begin.state_name:
             self.unconfirmed_state = ""
 
+    def is_in_run(self, run: int) -> bool:
+        """Return True if ``run`` is its last one, and it was not sent the end of that."""
+        return run == self.run != self.ended_run
+
+    def is_asking(self, request: PassRequest) -> bool:
+        """Return True if it waits for the answer to ``request``."""
+        return self.peer != b"" and self.run == request.begin.request_id
+
     def move(self, event: TrainerEvent) -> None:
         """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
         self.state = next_state(TRAINER_TRANSITIONS, self.state, event)
@@ -132,15 +136,27 @@ class Trainer:
             self.unconfirmed_state = ""
         return numbers
 
-    def join(self, begin: m.BeginPass, early_ends: Iterable[int]) -> list[int]:
-        """Go on with the run of ``begin``; the trainer knows the ``early_ends`` of these files. Return the numbers of
-        the batches that it has used."""
+    def join(self, begin: m.BeginPass) -> list[int]:
+        """Go on with the run of ``begin``. Return the numbers of the batches that the trainer has used."""
         used = self.flow.begin_run(begin)
         self.move(TrainerEvent.JOIN)
         self.first_unused = max(self.first_unused, begin.first_batch)
-        # of a run before, some may not have been read
-        self.feed = StateFeed(self.feed.point, known_early_ends=set(early_ends))
         return used
+
+    def end_run(self, message: m.PassEnd | m.Failed) -> None:
+        """Send it the end of its run."""
+        self.ended_run = self.run
+        self.outbox.send(self.peer, message)
+
+    def refuse(self, error: Error) -> None:
+        """Refuse what it asks for."""
+        self.unconfirmed_state = ""
+        self.end_run(m.Failed(self.run, to_wire(error)))
+
+    def begin_again(self) -> None:
+        """Have it ask anew for what it asked for."""
+        self.pending = None
+        self.outbox.send(self.peer, m.BeginAgain(self.run))
 
     def disconnect(self) -> None:
         """Forget the connection."""
@@ -176,6 +192,9 @@ class RankRegistry:
     """Trainers of a job by number: its ranks, or with ``dynamic`` one number for each trainer that comes."""
 
     def __init__(self, options: GroupOptions) -> None:
+        self.outbox = Outbox(has_ranks=options.world > 1)
+        """Messages to them."""
+        self._limit = options.prefetch_bytes
         self.name = options.name
         self.world = options.world
         self.dynamic = options.dynamic
@@ -214,8 +233,24 @@ class RankRegistry:
         """Number of ranks that were never there."""
         return 0 if self.dynamic else self.world - len(self.trainers.keys() | self.left_at)
 
+    @property
+    def is_pass_over(self) -> bool:
+        """True if no rank has anything of the pass under way to come. If none of the trainers that share it has begun
+        it, those who did are gone without a word, and what they have not used goes to these."""
+        states = {trainer.state for trainer in self.trainers.values()}
+        unfinished = {PassState.IN} if self.dynamic else UNFINISHED
+        return not (self.absent or states & unfinished or states == {PassState.BEFORE})
+
+    def late_for_next_pass(self) -> tuple[list[Trainer], bool] | None:
+        """Return the trainers that others wait for before the next pass can begin, and whether they wait for ranks that
+        are not there, too; None: nobody waits for that."""
+        trainers = self.trainers.values()
+        if all(trainer.pending is None for trainer in trainers):
+            return None
+        return [each for each in trainers if each.pending is None and each.state in UNFINISHED], self.absent > 0
+
     def absent_ranks(self, most: int) -> list[int]:
-        """Return the first ``most`` of them."""
+        """Return the first ``most`` ranks that are absent."""
         found: list[int] = []
         for rank in range(self.world if self.absent else 0):
             if rank not in self.trainers and rank not in self.passed_through:
@@ -223,6 +258,10 @@ class RankRegistry:
             if len(found) == min(most, self.absent):
                 break
         return found
+
+    def silent_trainers(self, now: float) -> list[Trainer]:
+        """Return the trainers that were silent for longer than their lease."""
+        return [trainer for trainer in self.trainers.values() if now - trainer.last_heard > self.lease]
 
     def silent_seconds(self, now: float) -> float:
         """Return the seconds since a trainer of the job was last heard of."""
@@ -283,8 +322,12 @@ class RankRegistry:
             if trainer.state in (PassState.ENDED, PassState.LEFT):
                 self.passed_through[trainer.rank] = trainer.state
 
-    def expire(self, trainer: Trainer) -> None:
-        """Set aside a trainer of a dynamic job that did not come back within its lease. If it does, it goes on."""
+    def end_lease(self, trainer: Trainer) -> None:
+        """End the lease of a trainer of a dynamic job. If it is not connected, it is set aside; when it wakes or comes
+        back, it asks anew and goes on."""
+        trainer.flow.credit = 0
+        if trainer.peer:
+            return
         del self.trainers[trainer.rank]
         trainer.reset()
         self._expired[trainer.session] = trainer
@@ -295,17 +338,31 @@ class RankRegistry:
         """Return all trainers, also those that are set aside."""
         return [*self.trainers.values(), *self._expired.values()]
 
-    def restore(self, trainers: Iterable[Trainer], now: float) -> None:
-        """Take in ``trainers`` of a service that was killed: they may come back, as if last heard of ``now``."""
-        for trainer in trainers:
-            trainer.last_heard = now
-            self.trainers[trainer.rank] = trainer
+    def snapshot(self, first_missing: Callable[[Trainer], int] | None) -> list[RankSnapshot]:
+        """Return what is written down of the ranks: also of those whose connection is gone, because not all of them are
+        dead, and what one has that comes back is its own. ``first_missing`` says which batch of the pass under way one
+        may still have to be sent first; None: there is no pass."""
+        trainers = self.trainers.values()
+        ranks = [trainer.snapshot(0 if first_missing is None else first_missing(trainer)) for trainer in trainers]
+        return ranks + [RankSnapshot(rank, "", state, True) for rank, state in self.passed_through.items()]
+
+    def restore(self, ranks: Iterable[RankSnapshot], now: float) -> None:
+        """Take in the trainers of a service that was killed, which are not connected and have not begun: they may come
+        back, as if last heard of ``now``."""
+        for rank in ranks:
+            if rank.session:
+                trainer = self.trainers[rank.rank] = self._new(rank.rank)
+                trainer.session, trainer.last_heard = rank.session, now
+                trainer.is_outdated, trainer.unconfirmed_state = not rank.joined, rank.unanswered
         self._parted_at = now
+
+    def _new(self, rank: int, state: PassState = PassState.BEFORE) -> Trainer:
+        return Trainer(rank, self.outbox, state=state, flow=Flow(self._limit))
 
     def _newcomer(self, session: str) -> Trainer:
         known = self.by_session(session)
         if known is None:
-            known = self._expired.pop(session, None) or Trainer(next(self._numbers))
+            known = self._expired.pop(session, None) or self._new(next(self._numbers))
             self.trainers[known.rank] = known
         return known
 
@@ -317,7 +374,7 @@ class RankRegistry:
             )
         trainer = self.trainers.get(attach.rank)
         if trainer is None:
-            trainer = Trainer(attach.rank, state=self.passed_through.pop(attach.rank, PassState.BEFORE))
+            trainer = self._new(attach.rank, self.passed_through.pop(attach.rank, PassState.BEFORE))
             self.trainers[attach.rank] = trainer
         silent = now - trainer.last_heard
         if trainer.peer and trainer.session != attach.session and silent < self.lease:
@@ -336,21 +393,12 @@ class RankRegistry:
         )
 
 
-class AbsentRanks(NamedTuple):
-    """Ranks that are not there: the first of them, how many there are beside these, and which were there once."""
-
-    ranks: Sequence[int]
-    others: int
-    parted: Set[int]
-
-
 class MissingRanks:
-    """Missing ranks of a job of ``world`` ranks. Each is named once for each time that it is missing, after
-    ``missed`` seconds."""
+    """Missing ranks of the job of ``registry``. Each is named once for each time that it is missing, after ``missed``
+    seconds."""
 
-    def __init__(self, job: str, world: int, missed: float) -> None:
-        self._job = job
-        self._world = world
+    def __init__(self, registry: RankRegistry, missed: float) -> None:
+        self._registry = registry
         self._missed = missed
         self._since = 0.0
         self._named: set[int] = set()
@@ -359,10 +407,12 @@ class MissingRanks:
         """Note that ``trainer`` is there again."""
         self._named.discard(trainer.rank)
 
-    def overdue_messages(self, late: Sequence[Trainer], absent: AbsentRanks, now: float) -> list[str]:
+    def overdue_messages(self, late: Sequence[Trainer], waits_for_absent: bool, now: float) -> list[str]:
         """Return the lines for the log when others wait for the trainers that are ``late``, and for ranks that are
         not there."""
-        if not (late or absent.ranks):
+        registry = self._registry
+        absent = registry.absent_ranks(_NAMED) if waits_for_absent else []
+        if not (late or absent):
             self._since = 0.0
             return []
         self._since = self._since or now
@@ -371,14 +421,14 @@ class MissingRanks:
         lines = [
             (f"rank {trainer.rank}", self._why(trainer, now)) for trainer in late if trainer.rank not in self._named
         ]
-        ranks = [rank for rank in absent.ranks if rank not in self._named]
+        ranks, others = [rank for rank in absent if rank not in self._named], registry.absent - len(absent)
         self._named.update(ranks, (trainer.rank for trainer in late))
         if ranks:
-            who = f"rank {ranks[0]}" if len(ranks) + absent.others == 1 else f"ranks {', '.join(map(str, ranks))}"
-            who += f" and {absent.others} others" if absent.others else ""
-            why = "left" if absent.parted >= {*ranks} else "never came"
-            lines.append((who, f"{why}; connect with rank={ranks[0]}, world_size={self._world}"))
-        return [f"job {self._job!r} waits for {who}, which {why}" for who, why in lines]
+            who = f"rank {ranks[0]}" if len(ranks) + others == 1 else f"ranks {', '.join(map(str, ranks))}"
+            who += f" and {others} others" if others else ""
+            why = "left" if registry.left_at >= {*ranks} else "never came"
+            lines.append((who, f"{why}; connect with rank={ranks[0]}, world_size={registry.world}"))
+        return [f"job {registry.name!r} waits for {who}, which {why}" for who, why in lines]
 
     def _why(self, trainer: Trainer, now: float) -> str:
         if trainer.peer:

@@ -14,11 +14,12 @@ from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
-from pydp2.server.jobs.batches import PassEnded
 from pydp2.server.jobs.group import TrainerGroup
 from pydp2.server.jobs.membership import GroupOptions
-from pydp2.server.jobs.pass_runner import PassRunner
+from pydp2.server.jobs.pass_stream import JobStream, PassEnded
 from pydp2.server.jobs.plan import job_plan, small_pool_warning, stream_identity
+from pydp2.server.jobs.resume import restore, take_snapshot
+from pydp2.server.snapshots.job_snapshot import JobSnapshot
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.system.rates import RateCounter
 
@@ -61,7 +62,7 @@ class ServiceContext:
 
 class JobSession:
     """Session of the job ``name`` of ``world`` ranks, with the options ``given``. ``counting``: see
-    :class:`PassRunner`."""
+    :class:`~pydp2.server.jobs.pass_stream.JobStream`."""
 
     def __init__(
         self, name: str, world: int, given: JobOptions, service: ServiceContext, log: JobLog, *, counting: str = ""
@@ -83,20 +84,27 @@ class JobSession:
         plan = job_plan(given, schema)
         self.stream_identity = stream_identity(plan, schema, spec, files, service.source)
         """Everything that the stream depends on, by name."""
-        self.runner = PassRunner(
-            plan, schema, service.read, files=len(files), memory=service.memory(), counting=counting
+        dynamic = given.share == "dynamic"
+        self.stream = JobStream(
+            plan,
+            schema,
+            service.read,
+            files=len(files),
+            memory=service.memory(),
+            counting=counting,
+            may_lose_rows=not dynamic,
         )
         group = GroupOptions(
             name=name,
             world=world,
-            dynamic=given.share == "dynamic",
+            dynamic=dynamic,
             lease=given.lease,
             prefetch_bytes=given.prefetch_bytes,
             missing_rank=spec.timing.missing_rank,
             loss=service.loss,
         )
         self.trainers = TrainerGroup(
-            self.runner, group, on_begin=self._begin_reading, on_end=self._log_pass_end, log=log
+            self.stream, group, on_begin=self._begin_reading, on_end=self._log_pass_end, log=log
         )
         if -1 != schema.pool_size < plan.batch_size:
             log(
@@ -118,12 +126,14 @@ class JobSession:
             self._worker_pool.begin_pass(dispatcher, self.name)
 
     def _log_pass_end(self, end: PassEnded) -> None:
+        if padding := self.stream.describe_padding():
+            self._log(padding, "")
         if end.dropped:
             what = "bad sample was" if end.dropped == 1 else "bad samples were"
-            self._log(f"pass {self.runner.pass_id}: {end.dropped} {what} dropped", "")
+            self._log(f"pass {self.stream.pass_id}: {end.dropped} {what} dropped", "")
         if end.is_empty and self._files:
             whose = "its file" if self._files == 1 else f"any of {self._files} files"
-            self._log(f"pass {self.runner.pass_id} has no samples: process yielded nothing for {whose}", "empty")
+            self._log(f"pass {self.stream.pass_id} has no samples: process yielded nothing for {whose}", "empty")
         cache = None if self._cache is None or self._cache.disk is not None else self._cache.memory
         if cache is not None and cache.full:  # with a disk beside it the rest goes there
             self._log(
@@ -135,14 +145,23 @@ class JobSession:
     def serve(self, most: int) -> bool:
         """Cut what trainers have credit for, about ``most`` batches; True when there may be more."""
         more = self.trainers.serve(most)
-        if self.runner.byte_limited and not self._warned_bytes:
+        current = self.stream.current
+        if current is not None and current.byte_limited and not self._warned_bytes:
             self._warned_bytes = True
             self._log(
-                f"pool_bytes={self.runner.plan.pool_bytes} is reached before the pool has its full pool_size; "
+                f"pool_bytes={self.stream.plan.pool_bytes} is reached before the pool has its full pool_size; "
                 "batches are drawn from the samples that fit",
                 "pool",
             )
         return more
+
+    def snapshot(self) -> JobSnapshot:
+        """Return what a service writes down of the job so that it can go on."""
+        return take_snapshot(self.trainers, self.options, self.stream_identity)
+
+    def restore(self, snapshot: JobSnapshot, now: float) -> None:
+        """Be the job that was written down. Raises Error where it cannot be."""
+        restore(self.trainers, snapshot, now)
 
     # -- figures ---------------------------------------------------------------------------------------------------
     def count_sent(self, batches: Sequence[m.BatchHead], now: float) -> None:
@@ -163,27 +182,13 @@ class JobSession:
 
     def stats(self, now: float) -> dict[str, Any]:
         """Return statistics as plain data."""
-        job, dispatcher = self.runner, self.runner.dispatcher
-        return {
-            "pass": job.pass_id,
-            "attached": not self.trainers.registry.empty,
-            "ranks_to_come": self.trainers.registry.to_come,
-            "first_rank": self.trainers.registry.first_rank,
-            "samples": job.total_samples,
-            "batches": job.total_batches,
-            "samples_in_pass": job.samples,
-            "batches_in_pass": job.batches,
+        registry = self.trainers.registry
+        return self.stream.stats() | {
+            "attached": not registry.empty,
+            "ranks_to_come": registry.to_come,
+            "first_rank": registry.first_rank,
             "samples_per_second": self._samples.per_second(now),
             "batches_per_second": self._batches.per_second(now),
-            "dropped": job.dropped if dispatcher is None else dispatcher.losses.dropped,
-            "pool": job.pool_figures(),
-            "fill": job.fill_figures(),
-            "read_ahead": {
-                "budget": 0 if dispatcher is None else dispatcher.credit.budget,
-                "used": 0 if dispatcher is None else dispatcher.credit.used,
-            },
-            "run_again": dict(zip(("files", "samples"), job.run_again, strict=True)),
-            "padding": job.padding_figures(),
             "trainer": {"waited_seconds": self._waited, "worked_seconds": self._worked},
             "bottleneck": bottleneck_of(self._waited, self._worked),
         }
@@ -220,17 +225,16 @@ def combine_stats(jobs: Sequence[dict[str, Any]], budget: int) -> dict[str, Any]
 
 
 def _sum_stats(jobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    total: dict[str, Any] = {}
-    for name, none in _NO_STATS.items():
-        values = [job[name] for job in jobs]
-        if name == "pass":
-            total[name] = max(values)
-        elif name == "attached":
-            total[name] = any(values)
-        elif name == "padding":
-            total[name] = {}  # of unlike buckets: each job has its own
-        elif isinstance(none, dict):
-            total[name] = {key: sum(value[key] for value in values) for key in values[0]}
-        else:
-            total[name] = sum(values)
-    return total
+    apart = {
+        "pass": max(job["pass"] for job in jobs),
+        "attached": any(job["attached"] for job in jobs),
+        "padding": {},  # of unlike buckets: each job has its own
+    }
+    return {name: _sum([job[name] for job in jobs]) for name in _NO_STATS if name not in apart} | apart
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """Return the sum of numbers, or of each of the numbers in dicts."""
+    if isinstance(values[0], dict):
+        return {key: _sum([value[key] for value in values]) for key in values[0]}
+    return sum(values)

@@ -15,18 +15,6 @@ from pydp2.server.snapshots.job_snapshot import JobSnapshot
 from pydp2.server.snapshots.state_dir import StateDir
 
 
-class _Trainers(Protocol):
-    """Trainers of a job, as :class:`pydp2.server.jobs.group.TrainerGroup` has them."""
-
-    def snapshot(self, options: JobOptions, identity: dict[str, Any]) -> JobSnapshot:
-        """Return what is written down of the job."""
-        ...
-
-    def restore(self, snapshot: JobSnapshot, now: float) -> None:
-        """Be the job that was written down."""
-        ...
-
-
 class SnapshottedJob(Protocol):
     """Job that can be written down, as :class:`pydp2.server.jobs.session.JobSession` can."""
 
@@ -40,9 +28,12 @@ class SnapshottedJob(Protocol):
         """Values that its stream depends on, by name."""
         ...
 
-    @property
-    def trainers(self) -> _Trainers:
-        """Trainers of the job."""
+    def snapshot(self) -> JobSnapshot:
+        """Return what is written down of the job."""
+        ...
+
+    def restore(self, snapshot: JobSnapshot, now: float) -> None:
+        """Be the job that was written down."""
         ...
 
 
@@ -99,7 +90,7 @@ class Snapshotter:
                     f"{'; '.join(wrong)}; start the service with the same arguments as before, or give another "
                     "directory"
                 )
-            job_session.trainers.restore(snapshot, now)
+            job_session.restore(snapshot, now)
         self._found = []
         self._begun = True
 
@@ -114,9 +105,7 @@ class Snapshotter:
             return
         self._at = now
         jobs = [
-            job_session.trainers.snapshot(job_session.options, job_session.stream_identity).to_plain()
-            for job_session in job_sessions
-            if job_session.options.share != "dynamic"
+            job_session.snapshot().to_plain() for job_session in job_sessions if job_session.options.share != "dynamic"
         ]
         self._state.write(jobs, wait=wait)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from pydp2.data.rowstore.pass_view import PassView
 from pydp2.data.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, unpack_head
-from pydp2.server.gateway.outbox import OutMessage, drain
+from pydp2.server.jobs.sending import Outbox
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)))
 
@@ -43,7 +42,7 @@ batches = st.lists(
 @given(batches, st.data())
 def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], data: st.DataObject) -> None:
     store, ids = store_of(200)
-    out: deque[OutMessage] = deque()
+    out = Outbox()
     expected: dict[bytes, list[Any]] = {b"a": [], b"b": []}
     checksums = {b"a": b"", b"b": b""}
     at = 0
@@ -53,14 +52,14 @@ def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], da
         records = bytes([index]) if data.draw(st.booleans()) else b""
         head.checksum_records = len(records)
         checksums[peer] += records
-        out.append((peer, head, [picked, records, *([b"pool %d" % index] if point else [])]))
+        out.send(peer, head, [picked, records, *([b"pool %d" % index] if point else [])])
         expected[peer].append((head, list(range(at, at + rows)), b"pool %d" % index if point else None))
         at += rows
         if data.draw(st.integers(0, 9)) == 0:
-            out.append((peer, m.Probe(), ()))
+            out.send(peer, m.Probe())
             expected[peer].append(m.Probe())
     got: dict[bytes, list[Any]] = {b"a": [], b"b": []}
-    for peer, message, frames, heads in drain(out):
+    for peer, message, frames, heads in out.drain():
         if not isinstance(message, m.BatchHead):
             assert heads == []
             got[peer].append(message)
@@ -79,22 +78,18 @@ def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], da
             del numbers[: head.rows]
     assert got == expected
     assert checksums == {b"a": b"", b"b": b""}
-    assert not out
+    assert not out.messages
 
 
 def test_small_ones_go_together_and_large_ones_alone() -> None:
     store, ids = store_of(100)
 
     def sent(nbytes: int, count: int = 100) -> list[int]:
-        out: deque[OutMessage] = deque(
-            (
-                b"a",
-                m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0),
-                [BatchRows(store, ids[i % 50 : i % 50 + 1], padding=1, nbytes=nbytes), b""],
-            )
-            for i in range(count)
-        )
-        return [len(heads) for _, _, _, heads in drain(out)]
+        out = Outbox()
+        for i in range(count):
+            head = m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0)
+            out.send(b"a", head, [BatchRows(store, ids[i % 50 : i % 50 + 1], padding=1, nbytes=nbytes), b""])
+        return [len(heads) for _, _, _, heads in out.drain()]
 
     assert sent(10) == [MAX_BATCHES, 100 - MAX_BATCHES]
     assert sent(MAX_PACK_BYTES // 4, 9) == [4, 4, 1]
@@ -111,11 +106,11 @@ def test_large_batches_go_together_if_their_rows_stay_on_hosts() -> None:
     handles = np.arange(100, dtype=np.int64)
     there = mixed.append(servers.accept(1, handles, handles))
     for rows, sizes in ((there, [9]), (ids, [1] * 9), (np.append(there[:50], ids[:50]), [1] * 9)):
-        out: deque[OutMessage] = deque()
+        out = Outbox()
         for i in range(9):
             head = m.BatchHead(1, i, 100, 100, 1, 0, 0, i + 1, [], {}, 0)
-            out.append((b"a", head, [BatchRows(mixed, rows, padding=100, nbytes=2 * MAX_PACK_BYTES), b""]))
-        sent = list(drain(out))
+            out.send(b"a", head, [BatchRows(mixed, rows, padding=100, nbytes=2 * MAX_PACK_BYTES), b""])
+        sent = list(out.drain())
         assert [len(heads) for _, _, _, heads in sent] == sizes
         for _, message, _, heads in sent:
             assert isinstance(message, m.BatchHead)
@@ -129,13 +124,13 @@ def test_who_has_the_cache_gets_numbers_and_others_the_rows() -> None:
     def kept(peer: bytes, picked: BatchRows) -> int:
         return 77 if peer == b"a" and picked.handles()[0] % 10 else 0
 
-    out: deque[OutMessage] = deque()
+    out = Outbox()
     for i in range(100):
         for peer in (b"a", b"b"):
             head = m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0)
-            out.append((peer, head, [BatchRows(store, ids[i : i + 1], padding=1, nbytes=MAX_PACK_BYTES), b""]))
+            out.send(peer, head, [BatchRows(store, ids[i : i + 1], padding=1, nbytes=MAX_PACK_BYTES), b""])
     got: dict[bytes, list[Any]] = {b"a": [], b"b": []}
-    for peer, message, (rows, *rest), heads in drain(out, kept):
+    for peer, message, (rows, *rest), heads in out.drain(kept):
         assert isinstance(message, m.BatchHead)
         assert not rest
         numbers = rows.tolist() if message.shared_rows else rows.columns().arrays[0][0].tolist()

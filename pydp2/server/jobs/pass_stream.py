@@ -1,0 +1,536 @@
+"""Cut the batches of a job: open its passes, and pull from each the groups of batches that go out together.
+
+A :class:`JobStream` lives as long as its job, a :class:`PassStream` as long as its pass: it owns the store of its rows,
+the batcher and what is read for it, and gives them back when it is closed. The order is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums
+from pydp2.data.rowstore.base import RowStore
+from pydp2.data.rowstore.batch_rows import BatchRows
+from pydp2.data.rowstore.pool_memory import PoolMemory
+from pydp2.data.schema.provider_schema import Schema
+from pydp2.errors import Error, NotRepeatable
+from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
+from pydp2.order.bucketing import make_batcher
+from pydp2.order.cached_pass import CachedPassBatcher
+from pydp2.order.file_order import block_length, files_in_order
+from pydp2.order.plan import UNBOUNDED, BucketPlan, PassPlan
+from pydp2.order.sample_source import FileFailure
+from pydp2.order.stream_state import StreamState
+from pydp2.protocol.batch_packing import BATCH_COST
+from pydp2.protocol.early_ends import EarlyEnds, by_file
+from pydp2.server.dispatch.cached_rows import cached_rows
+from pydp2.server.dispatch.file_counts import CountingBatcher
+from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
+from pydp2.server.jobs.plan import JobPlan, begin_buckets
+
+_PULLS_PER_CALL = 32  # batches cut in one call
+
+
+class CutBatch(NamedTuple):
+    """Batch that was cut, and its rows. ``cost``: the bytes that it counts as long as it is kept, for its columns and
+    for what is known of it."""
+
+    cut: BatchCut
+    rows: BatchRows
+    bucket: dict[str, Any]
+    cost: int
+
+    @classmethod
+    def of(cls, cut: BatchCut, rows: BatchRows, bucket: dict[str, Any]) -> CutBatch:
+        """Return the batch that was cut as ``cut``."""
+        return cls(cut, rows, bucket, rows.padded_bytes + BATCH_COST)
+
+
+class BatchGroup(NamedTuple):
+    """Batches that go out together, one for each rank, at the end of a pass maybe fewer.
+
+    ``after``: the state of a trainer that has used its batch of the group. ``checksums_before``: of files that were
+    read before the point of that state, since the point before.
+    """
+
+    batches: list[CutBatch]
+    after: StreamState
+    checksums_before: LoggedChecksums = NO_CHECKSUMS
+
+
+@dataclass(frozen=True, slots=True)
+class PassEnded:
+    """The pass is over. ``is_empty``: no file of it had a sample, good or bad."""
+
+    batches: int
+    samples: int
+    dropped: int
+    uniform: bool
+    is_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PassBroken:
+    """The pass failed."""
+
+    error: Error
+
+
+Outcome = BatchGroup | PassEnded | PassBroken
+"""Next step of a pass: a group of batches, its end, or its failure."""
+
+
+class PaddingStats:
+    """Share of the delivered batches that would be padding if each were padded to its longest sequence."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.padded = 0
+
+    def add(self, lengths: npt.NDArray[np.int64]) -> None:
+        """Count a batch that was delivered, with sequences of these ``lengths``."""
+        self.steps += int(lengths.sum())
+        self.padded += len(lengths) * int(lengths.max(initial=0))
+
+    @property
+    def share(self) -> float:
+        """Part of all steps that would be padding, from 0 to 1."""
+        return 1 - self.steps / self.padded if self.padded else 0.0
+
+    def figures(self, slot: str) -> dict[str, Any]:
+        """Return the statistics of the slot named ``slot`` as plain data."""
+        return {"slot": slot, "steps": self.steps, "places": self.padded, "share": self.share}
+
+    def describe(self, slot: str, bounds: Sequence[int] | None) -> str:
+        """Return one line about the slot named ``slot`` for the end of a pass."""
+        listed = ", ".join(map(str, bounds or ())) or "none"
+        return (
+            f"{slot} padded to the longest of each batch is {self.share:.1%} padding "
+            f"({self.steps} steps in {self.padded} places; bounds of the buckets: {listed})"
+        )
+
+
+_NO_PASS: dict[str, Any] = {
+    "pool": {"samples": 0, "weight": 0, "bytes": 0, "memory": 0},
+    "fill": None,
+    "read_ahead": {"budget": 0, "used": 0},
+    "run_again": {"files": 0, "samples": 0},
+}
+
+
+class JobStream:
+    """Passes of a job over the files of the list, one at a time.
+
+    ``memory``: for the rows of its pools; None: its own. ``counting``: its passes only count samples, of files that are
+    not counted ("missing"), or of "all". ``may_lose_rows``: a pass can be taken up again in its middle when rows of it
+    are lost, as far as those who get the batches are concerned.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        schema: Schema,
+        context: ReadContext,
+        *,
+        files: int,
+        memory: PoolMemory | None = None,
+        counting: str = "",
+        may_lose_rows: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.schema = schema
+        self.context = context
+        self.counting = counting
+        self.memory = PoolMemory(schema.slots) if memory is None else memory
+        """Where the rows of its pools lie."""
+        self._files = files
+        self._may_lose_rows = may_lose_rows
+        self.pass_id = -1
+        """Pass under way, or the last one."""
+        self.current: PassStream | None = None
+        """Pass under way; None: there is none."""
+        self.samples = self.batches = self.dropped = 0
+        """Samples and batches of the pass ``pass_id`` that were delivered; bad samples, once it is over."""
+        self.padding = PaddingStats()
+        """Padding of its batches."""
+        self.total_samples = self.total_batches = 0
+        self.known_buckets: dict[str, Any] = {}
+        """Bounds of the buckets of all passes, as "bounds"; {} without buckets, and before they are known. A rank
+        without a batch does not know them."""
+
+    def open(self, start: StreamState, world: int = 1) -> PassStream:
+        """Begin a pass at ``start`` for ``world`` ranks; the one before it is closed. Raises OptionError when the point
+        of ``start`` is no point of this pass, and StateMismatch for a damaged one."""
+        self.close()
+        self.pass_id, self.padding = start.pass_id, PaddingStats()
+        self.samples = self.batches = self.dropped = 0
+        plan = self._plan_of(start, world)
+        if plan.buckets is not None and plan.buckets.bounds is not None:
+            self.known_buckets = {"bounds": list(plan.buckets.bounds)}  # needed before the next batch, too
+        order = files_in_order(plan)
+        if self.counting == "missing" and self.context.counts is not None:
+            order = self.context.counts.uncounted()
+        if start.point is not None:
+            start.point.validate(order, plan.cycle_length)
+        self.current = PassStream(self, plan, order, start, world)
+        return self.current
+
+    def _plan_of(self, start: StreamState, world: int) -> PassPlan:
+        job, provider, pass_id = self.plan, self.schema, start.pass_id
+        return PassPlan(
+            seed=job.seed,
+            pass_id=pass_id,
+            files=self._files,
+            batch_size=job.batch_size,
+            shuffle=job.shuffle,
+            interleave=job.interleave,
+            pool_size=provider.pool_size,
+            min_pool_size=provider.min_pool_size,
+            can_over_batch_size=provider.can_over_batch_size,
+            pool_bytes=job.pool_bytes,
+            wait_for_all=provider.cached_in_memory and job.shuffle and pass_id > 0,
+            last_batch=job.last_batch,
+            relaxed=job.order == "relaxed",
+            buckets=begin_buckets(job.buckets, self.known_buckets | start.buckets, world),
+        )
+
+    def open_store(self, plan: PassPlan) -> RowStore:
+        """Return a store for rows of a pass that do not all lie in the cache."""
+        cache = self.context.cache
+        values_needed = cache is not None or plan.buckets is not None or plan.relaxed or not self._may_lose_rows
+        row_store = None if cache is None or cache.memory is None else cache.memory.row_store
+        return self.memory.open_pass(row_store, values_needed=values_needed)
+
+    def close(self) -> None:
+        """End the pass under way, which is over or not wanted any more."""
+        if self.current is not None:
+            self.current.close()
+            self.current = None
+
+    def count(self, batches: Sequence[CutBatch]) -> None:
+        """Count ``batches`` as delivered."""
+        for batch in batches:
+            rows = len(batch.cut.row_ids) - batch.cut.padding
+            self.samples += rows
+            self.total_samples += rows
+        self.batches += len(batches)
+        self.total_batches += len(batches)
+
+    def stats(self) -> dict[str, Any]:
+        """Return statistics as plain data."""
+        current, buckets = self.current, self.plan.buckets
+        return {
+            "pass": self.pass_id,
+            "samples": self.total_samples,
+            "batches": self.total_batches,
+            "samples_in_pass": self.samples,
+            "batches_in_pass": self.batches,
+            "dropped": self.dropped if current is None else current.dispatcher.losses.dropped,
+            "padding": {} if buckets is None else self.padding.figures(self._bucket_slot(buckets)),
+            **(_NO_PASS if current is None else current.stats()),
+        }
+
+    def describe_padding(self) -> str:
+        """Return how much padding the batches of its last pass would have, as a line for the log; empty without
+        buckets."""
+        if self.plan.buckets is None:
+            return ""
+        bounds = self.known_buckets.get("bounds")
+        return f"pass {self.pass_id}: {self.padding.describe(self._bucket_slot(self.plan.buckets), bounds)}"
+
+    def _bucket_slot(self, buckets: BucketPlan) -> str:
+        """Return the name of the slot by whose lengths ``buckets`` are made."""
+        return self.schema.slots.label(buckets.slot)
+
+
+class PassStream:
+    """Batches of one pass of ``job`` with the plan ``plan``, from ``start`` on, in groups of ``world``. ``order``: the
+    files that it reads."""
+
+    def __init__(
+        self, job: JobStream, plan: PassPlan, order: npt.NDArray[np.int64], start: StreamState, world: int
+    ) -> None:
+        self.job = job
+        self._plan = plan
+        self._world = world
+        self._skip_to, self._begins_at_point = start.batch, start.point is not None
+        self._acknowledged_ahead = frozenset(start.acknowledged_ahead)
+        self._is_compared = start.point is None and not start.checksums.size  # files read before are what they were
+        self._group: list[CutBatch] = []  # the next one, as far as it is cut
+        self._group_bytes = 0
+        self._end: PassEnded | None = None
+        self._early_ends: EarlyEnds = {}  # those that the merge has met
+        self.more = False
+        """:meth:`next_group` had nothing because a group of so many ranks is not cut in one call: others have their
+        turn."""
+        self.pool_over_limit = False
+        """It had nothing because there is no room for the rest of the group."""
+        cycle = CycleReading(
+            length=min(plan.cycle_length, max(1, plan.files)),
+            share=partial(block_length, plan) if plan.shuffle and not plan.relaxed else _equal_share,
+            ramp=_ramp(plan, order[: plan.cycle_length].tolist()) if start.point is None else {},
+        )
+        self.dispatcher = FileDispatcher(
+            job.context,
+            cycle,
+            pass_id=plan.pass_id,
+            seed=plan.seed,
+            order=order,
+            saved=start.point,
+            early_ends=start.early_ends,
+            checksums=None if plan.relaxed or job.counting else start.checksums,
+        )
+        self._store, self._batcher = self._begin_batches(order, start)
+        self.dispatcher.names_suffice = job.memory.names_suffice
+
+    def _begin_batches(self, order: npt.NDArray[np.int64], start: StreamState) -> tuple[RowStore, Batcher]:
+        """Return the store of the rows of the pass, and what cuts its batches."""
+        job, plan = self.job, self._plan
+        if job.counting:
+            store = job.memory.open_pass()
+            return store, CountingBatcher(plan, self.dispatcher, store, order)
+        from_start = self._is_compared and not start.early_ends
+        there = cached_rows(plan, job.context.cache) if from_start else None
+        if there is not None and (listing := there[1]) is not None:
+            self.dispatcher.losses.taken = len(listing.row_ids)  # there is nothing that it would read
+            return there[0], CachedPassBatcher(plan, self.dispatcher, listing)
+        store = job.open_store(plan) if there is None else there[0]
+        try:
+            return store, make_batcher(plan, self.dispatcher, store, order, start.point)
+        except BaseException:
+            job.memory.close_pass(store)
+            raise
+
+    # -- what is known of it ---------------------------------------------------------------------------------------
+    @property
+    def buckets(self) -> dict[str, Any]:
+        """Buckets of this pass as plain data; {} without buckets, and before they are known."""
+        known, plan = self.job.known_buckets, self._plan.buckets
+        return {} if plan is None or not known else {**known, "group": plan.group_size}
+
+    @property
+    def early_ends(self) -> EarlyEnds:
+        """Files of this pass that are known to end early, also those whose end no batch has met yet."""
+        return self.dispatcher.losses.early_ends
+
+    def has_early_ends(self, early_ends: EarlyEnds) -> bool:
+        """Return True if this pass has all of ``early_ends``."""
+        known = self.early_ends
+        return all(file in known and known[file][0] == y for file, (y, _) in early_ends.items())
+
+    def describe_start(self) -> str:
+        """Return what is run again because the pass is taken up in its middle, as a line for the log; empty if it is
+        not."""
+        if not self._skip_to:
+            return ""
+        again = "all that came before is read again"
+        if self._begins_at_point:
+            files, samples = self._batcher.reread_counts
+            again = f"{files} files are run again, {samples} samples of them a second time"
+        return f"pass {self._plan.pass_id} is taken up at batch {self._skip_to}: {again}"
+
+    @property
+    def byte_limited(self) -> bool:
+        """True if the pool of this pass was stopped by its limit in bytes."""
+        return self._batcher.byte_limited
+
+    def stats(self) -> dict[str, Any]:
+        """Return statistics as plain data. "fill" says what the next batch waits for: the weight up to which the pool
+        is filled, None for all samples."""
+        batcher, credit = self._batcher, self.dispatcher.credit
+        pool, plan, level = batcher.pool, self._plan, batcher.fill_level
+        return {
+            "pool": {
+                "samples": len(pool),
+                "weight": pool.weight,
+                "bytes": pool.bytes,
+                "memory": self._store.held_bytes,
+            },
+            "fill": {
+                "weight": None if level >= UNBOUNDED else level,
+                "pool_bytes": plan.pool_bytes,
+                "waits_for_all": plan.wait_for_all,
+                "is_full": batcher.is_full,
+                "file": batcher.merge.current_label if batcher.merge.cycle else "",
+            },
+            "read_ahead": {"budget": credit.budget, "used": credit.used},
+            "run_again": dict(zip(("files", "samples"), batcher.reread_counts, strict=True)),
+        }
+
+    # -- its batches -----------------------------------------------------------------------------------------------
+    def next_group(self, pulls: int = _PULLS_PER_CALL, room: float = inf) -> Outcome | None:
+        """Return the next batches that go out together; None: nothing now.
+
+        Cuts ``pulls`` batches at most, and none once those of the group that is begun cost ``room`` bytes.
+
+        With one rank a group is a batch. With ``last_batch`` "drop" or "pad" all ranks get equally many: what is left
+        at the end of the pass is dropped, or made up with batches that are padding alone.
+        """
+        self.more = self.pool_over_limit = False
+        for pull in range(self._world - len(self._group) if self._end is None else 0):
+            self.more, self.pool_over_limit = pull == pulls, self._group_bytes >= room
+            if self.more or self.pool_over_limit:
+                return None
+            outcome = self._pull()
+            if isinstance(outcome, CutBatch):
+                self._group.append(outcome)
+                self._group_bytes += outcome.cost
+                continue
+            if isinstance(outcome, PassEnded):
+                self._end = self._even_last_group(outcome)
+            elif outcome is None or self._plan.last_batch != "keep" or not self._group:
+                return outcome
+            break
+        if self._group:
+            return self._take_group()
+        assert self._end is not None
+        return replace(self._end, samples=self.job.samples)
+
+    def _take_group(self) -> BatchGroup:
+        """Return the group that is cut, and count it as delivered."""
+        batches, self._group, self._group_bytes = self._group, [], 0
+        self.job.count(batches)
+        met = self.dispatcher.losses.met
+        if len(self._early_ends) != len(met):
+            self._early_ends = by_file(met)
+        if self._plan.buckets is not None:
+            longest = [batch.bucket["longest"] for batch in batches]
+            greatest = max(longest) if all(longest) else 0
+            batches = [batch._replace(bucket=batch.bucket | {"group_longest": greatest}) for batch in batches]
+        last = batches[-1].cut
+        behind = last.index + 1
+        after = StreamState(
+            self._plan.pass_id,
+            behind,
+            [],
+            self._early_ends,
+            None if self._plan.relaxed else self._batcher.snapshot,
+            self.dispatcher.logged_checksums(),
+            self.buckets,
+            (behind, last.tail_consumed),
+        )
+        return BatchGroup(batches, after, self.dispatcher.take_checksums_before())
+
+    def _even_last_group(self, over: PassEnded) -> PassEnded:
+        """End the pass where the last batches are not one for each rank."""
+        missing = self._world - len(self._group)
+        if not self._group or self._plan.last_batch == "keep":
+            return over
+        if self._plan.last_batch == "drop":
+            missing = -len(self._group)
+            self._drop_group()
+        else:
+            first, last = self._group[0], self._group[-1].cut
+            rows = first.cut.row_ids
+            self._group += [
+                CutBatch.of(
+                    BatchCut(last.index + 1 + i, rows, 0, 0, len(rows), last.tail_consumed),
+                    first.rows.retain(),
+                    first.bucket,
+                )
+                for i in range(missing)
+            ]
+        return replace(over, batches=over.batches + missing)
+
+    def _pull(self) -> CutBatch | PassEnded | PassBroken | None:
+        outcome = self._next_outcome()
+        while isinstance(outcome, BatchCut) and (
+            outcome.index < self._skip_to or outcome.index in self._acknowledged_ahead
+        ):
+            # Its batch was used before the state was saved.
+            self._store.release_later(outcome.row_ids[: len(outcome.row_ids) - outcome.padding])
+            outcome = self._next_outcome()
+        match outcome:
+            case BlockedOnFile(file, need, missing):
+                self.dispatcher.want(file, need, missing)
+                return None
+            case BatchCut():
+                return self._batch_of(outcome)
+            case PassDone(batches) if batches < self._skip_to and self._plan.last_batch != "pad":
+                return PassBroken(
+                    NotRepeatable(
+                        f"pass {self._plan.pass_id} has {batches} batches, but {self._skip_to} were delivered when the "
+                        "state was saved: the files do not give the same samples any more; bring back the files of "
+                        f"then, or begin with set_epoch({self._plan.pass_id}) in place of the state"
+                    )
+                )
+            case PassDone(batches):
+                return self._end_after(batches)
+            case PassFailed(error):
+                return PassBroken(error)
+
+    def _next_outcome(self) -> BatchCut | BlockedOnFile | PassFailed | PassDone:
+        """Return what comes next in the stream. Before the first batch that is delivered, all files are compared of
+        which the state has a checksum and that the merge has come to."""
+        if self._is_compared:
+            return self._batcher.next()
+        outcome = self._batcher.next() if self._batcher.batch_index < self._skip_to else None
+        if isinstance(outcome, BatchCut | BlockedOnFile):
+            return outcome
+        found = self.dispatcher.next_to_compare()  # its error says more than that of a pass which is another one
+        if isinstance(found, FileFailure):
+            return PassFailed(found.error)
+        if outcome is not None:
+            return outcome
+        if found is not None:
+            return BlockedOnFile(*found)
+        self._is_compared = True
+        return self._batcher.next()
+
+    def _batch_of(self, cut: BatchCut) -> CutBatch:
+        """Return the batch of ``cut``, with where it came from and what the buckets of this pass are."""
+        rows, bucket = BatchRows(self._store, cut.row_ids, cut.padding, cut.nbytes), {}
+        if (plan := self._plan.buckets) is not None:
+            self.job.padding.add(rows.lengths(plan.slot))
+            bounds = list(self._batcher.pool.bounds or ())
+            self.job.known_buckets = {"bounds": bounds}
+            bucket = {"longest": cut.bucket_bound, "bounds": bounds, "group": plan.group_size}
+        return CutBatch.of(cut, rows, bucket)
+
+    def _end_after(self, batches: int) -> PassEnded:
+        """Return the end of the pass after ``batches`` batches."""
+        counts, losses = self.job.context.counts, self.dispatcher.losses
+        uniform = not self.job.schema.weighted or (counts is not None and counts.is_plain)
+        batches = max(batches, self._skip_to)  # a state counts batches that were padding alone, too
+        # A pass that counts reads only some of the files, or none.
+        is_empty = not (self.job.counting or batches or losses.taken or losses.dropped)
+        return PassEnded(batches, self.job.samples, losses.dropped, uniform, is_empty)
+
+    def _drop_group(self) -> None:
+        for batch in self._group:
+            batch.rows.release()
+        self._group, self._group_bytes = [], 0
+
+    def close(self) -> None:
+        """Give back all that the pass has: it is over, or not wanted any more."""
+        self._drop_group()
+        self.job.memory.close_pass(self._store)
+        self.job.dropped = self.dispatcher.losses.dropped
+
+
+def _equal_share(file: int) -> int:
+    """Return what the merge takes of a file, compared with others, where it does not take turns with several."""
+    return 1
+
+
+def _ramp(plan: PassPlan, first: list[int]) -> dict[int, int]:
+    """Return how far each of the ``first`` files of the cycle is read turn by turn: what the first two batches will
+    take of it.
+
+    Without this a worker would finish its first file before it looked at its second, and the merge, which takes
+    turns with all, would wait. Speed only: nothing to win where the pool wants everything first, with one file of the
+    cycle, or where there are no turns.
+    """
+    level = plan.fill_level(0)
+    if level >= UNBOUNDED or len(first) < 2 or plan.relaxed:
+        return {}
+    turns = {file: block_length(plan, file) for file in first}
+    rounds = -(-(level + plan.batch_size) // sum(turns.values()))
+    return {file: rounds * turn for file, turn in turns.items()}
