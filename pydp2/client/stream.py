@@ -260,10 +260,7 @@ class Stream(ABC):
 
     def _deliver(self, loop: LoopHandle, _: None) -> Batch:
         """Return the next batch, for next()."""
-        if loop.is_over:
-            raise StopIteration
-        batch = self._session.guarded(self._next, loop)
-        if batch is not None:
+        if not loop.is_over and (batch := self._session.guarded(self._next, loop)) is not None:
             return batch
         loop.is_over = True
         raise StopIteration

@@ -320,7 +320,10 @@ class Agent:
     def _handle(self, link: ServiceLink, message: m.Message, body: Sequence[Any], now: float) -> None:
         match message:
             case m.Spec(_, digest):
-                self._accepted(link, digest, now)
+                if digest == self._setup.digest:
+                    self._open_data(link, now)
+                else:
+                    self._finish("again", "the service is made from something else now")
             case m.DataOpened():
                 self._data_opened(link, now)
             case m.StartWorker(worker, status_row):
@@ -340,12 +343,6 @@ class Agent:
                     self._lose(reason, now)
                 else:
                     self._finish("left" if self._life.state is AgentState.LEAVING else "closed", reason)
-
-    def _accepted(self, link: ServiceLink, digest: str, now: float) -> None:
-        if digest != self._setup.digest:
-            self._finish("again", "the service is made from something else now")
-            return
-        self._open_data(link, now)
 
     def _open_data(self, link: ServiceLink, now: float) -> None:
         link.open_data()

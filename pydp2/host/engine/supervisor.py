@@ -134,10 +134,10 @@ class Supervisor:
         if words[0] == "start":
             self._waiting.append((worker, number))
         elif (pid := self._pid_of(worker)) is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if number == signal.SIGKILL:
-                    os.killpg(pid, number)
-                else:
+            if number == signal.SIGKILL:
+                _kill_group(pid)
+            else:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         elif number == signal.SIGKILL and worker in self._expected():
             self._to_kill.add(worker)
@@ -311,8 +311,7 @@ class Supervisor:
         if pid in unknown:
             self._worker_ended(worker, unknown[pid])
         elif doomed:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+            _kill_group(pid)
 
     def _worker_ended(self, worker: int, status: int) -> None:
         self._tell(f"exited {worker} {self._pids.pop(worker)} {status}", [])
@@ -340,8 +339,7 @@ class Supervisor:
                 if self._under_way is not None:
                     self._unclaimed_exits[pid] = status
                 continue  # an orphan of the user's code, or the worker under way
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)  # what the user's code started goes with its worker
+            _kill_group(pid)  # what the user's code started goes with its worker
             if worker is not None:
                 self._worker_ended(worker, status)
             elif zygote is not None:
@@ -356,8 +354,13 @@ class Supervisor:
             self._pids[ZYGOTE] = self._zygote.pid
             self._zygote.channel.close()
         for pid in self._pids.values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+            _kill_group(pid)
         for pid in self._pids.values():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
+
+def _kill_group(pid: int) -> None:
+    """Kill the process group that process ``pid`` leads, if there is one."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -184,7 +184,7 @@ class WorkerLoop:
                     self._return_files()
             case m.Grant(items):
                 for item in items:
-                    self._grant(*check_ints("Grant", item, 4))
+                    self._tasks.grant(*check_ints("Grant", item, 4))
             case m.GrantCells():
                 self._cell_writer.add_cells(body)
             case m.Want(attempt, until):
@@ -200,12 +200,6 @@ class WorkerLoop:
                 self._blocked.clear()
                 self._close_tasks(self._tasks.end_all_dispatches())
                 self._is_quitting = True
-
-    def _grant(self, attempt: int, limit: int, pause: int, bound: int) -> None:
-        task = self._tasks.task_of(attempt)
-        if task is not None:
-            task.limit, task.pause, task.bound = limit, pause, bool(bound)
-            task.wait_reported = False
 
     def _merge_waits(self, attempt: int, until: int) -> None:
         """Send what there is of the file that the merge waits for, now or soon."""
@@ -365,20 +359,16 @@ class WorkerLoop:
         parts = [] if packed is None else [part.to_wire() for part in packed.ranges]
         rows = 0 if packed is None else packed.columns.rows
         frames: list[Any] = []
-        naming_frames = 0
+        cells = None
         if packed is not None and rows:
-            places = self._cell_writer.write(packed.columns)
-            naming_frames = int(places is not None)
-            frames = list(packed.columns.frames()) if places is None else [places]
+            cells = self._cell_writer.write(packed.columns)
+            frames = [*packed.columns.frames()] if cells is None else [cells]
             if packed.weights is not None:
                 frames.append(np.array(packed.weights, np.int64))
         busy, idle = microseconds(self._busy), microseconds(self._idle)
-        self.send(m.Chunk(rows, parts, blocked, busy, idle, naming_frames), frames)
+        self.send(m.Chunk(rows, parts, blocked, busy, idle, int(cells is not None)), frames)
         if packed is not None:
-            for part in packed.ranges:
-                task = self._tasks.task_of(part.attempt)
-                if task is not None:
-                    task.merge_waits = False
+            self._tasks.note_sent(part.attempt for part in packed.ranges)
 
 
 def _report_unknown(process_state: ProcessState, files: Sequence[str], row: memoryview, text: str) -> None:

@@ -7,7 +7,7 @@ waits for something here come first, and among equals the one that was served le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pydp2.host.worker.task import FileTask
@@ -65,6 +65,18 @@ class TaskScheduler:
     def task_of(self, attempt: int) -> FileTask | None:
         """Return the task of ``attempt``, or None if it is over."""
         return self._all.get(attempt)
+
+    def grant(self, attempt: int, limit: int, pause: int, bound: int) -> None:
+        """Let the task of ``attempt``, unless it is over, go on up to ``limit`` bytes and to sample index ``pause``."""
+        if (task := self._all.get(attempt)) is not None:
+            task.limit, task.pause, task.bound = limit, pause, bool(bound)
+            task.wait_reported = False
+
+    def note_sent(self, attempts: Iterable[int]) -> None:
+        """Note that samples of ``attempts`` were sent: no merge waits for these files until it says so again."""
+        for attempt in attempts:
+            if (task := self._all.get(attempt)) is not None:
+                task.merge_waits = False
 
     def remove_task(self, task: FileTask) -> None:
         """Remove ``task``, which is over."""

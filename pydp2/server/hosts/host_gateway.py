@@ -432,19 +432,7 @@ class HostGateway:
     def stats(self, now: float) -> list[dict[str, Any]]:
         """Return statistics of the hosts as plain data."""
         return [
-            {
-                **session.figures,
-                "host": session.name,
-                "number": session.host,
-                "places": session.worker_slots,
-                "state": session.link.state.value,
-                "silent_seconds": round(now - session.heard_at, 3),
-                "received_bytes": session.received,
-                "inflated_bytes": session.inflated,
-                "data_connections": len(session.data),
-                "rows_kept": self.row_servers.row_count(session.host),
-            }
-            for session in self.sessions
+            session.stats(now) | {"rows_kept": self.row_servers.row_count(session.host)} for session in self.sessions
         ]
 
     def close(self, reason: str, error: Error | None, *, will_restart: bool) -> None:

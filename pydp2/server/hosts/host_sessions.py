@@ -77,6 +77,20 @@ class HostSession:
         self.heard_at, self.beat_ns = now, sent_ns
         self.running = {worker: (file, attempt, index) for worker, file, attempt, index in rows}
 
+    def stats(self, now: float) -> dict[str, Any]:
+        """Return statistics of the host as plain data."""
+        return {
+            **self.figures,
+            "host": self.name,
+            "number": self.host,
+            "places": self.worker_slots,
+            "state": self.link.state.value,
+            "silent_seconds": round(now - self.heard_at, 3),
+            "received_bytes": self.received,
+            "inflated_bytes": self.inflated,
+            "data_connections": len(self.data),
+        }
+
 
 class HostSessions:
     """Sessions of a service whose pydp2 is of ``release`` and whose wire has ``version``."""
