@@ -1,4 +1,4 @@
-"""``python -m benchmarks COMMAND``, as ``run`` or ``table``: see docs/benchmarks.md, and ``--help`` of each command."""
+"""``python -m benchmarks COMMAND``, such as ``run`` or ``table``: see docs/benchmarks.md, and ``COMMAND --help``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from benchmarks.job import PREPARED, WORKLOADS
 from benchmarks.results import tables
 
 _ALL = rounds.PEERS + rounds.NATIVE_PEERS
-_APART = ("ragged_blocks", "rows_f32_blocks", "words")  # samples that cost nothing, small and large, and some that do
-_PLAIN = ("spdl", "torch")  # peers that take part where the quickest ways to pass batches are compared
+_APART = ("ragged_blocks", "rows_f32_blocks", "words")  # small and large samples that cost nothing, and others
+_PLAIN = ("spdl", "torch")  # peers for the comparison of the fastest ways to pass batches
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
@@ -144,8 +144,8 @@ def _latency(given: argparse.Namespace) -> int:
 
 
 def _measure(command: str, plan: rounds.Plan, given: argparse.Namespace, **more: Any) -> int:
-    """Do a plan, keep and show what came of it; the exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what is running is ended first
+    """Carry out a plan, save and show its results; return the exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C, so that the running processes are ended first
         signal.signal(number, lambda *_: sys.exit(143))
     about = {"command": command, "machine": _machine(), "scale": plan.scale, **more}
     result = about | rounds.rounds(plan, lambda line: print(line, file=sys.stderr))
@@ -207,7 +207,7 @@ def _tensors(given: argparse.Namespace) -> int:
 
 
 def _add_plan(command: argparse.ArgumentParser, base: rounds.Plan) -> None:
-    """The options of all commands that run a plan."""
+    """Add the options of all commands that carry out a plan."""
     command.add_argument("--rounds", type=int, default=base.rounds, help="default: %(default)s")
     workers = ",".join(map(str, base.workers))
     command.add_argument("--workers", type=_numbers, default=base.workers, help=f"as 2, or 1,2,4; default: {workers}")

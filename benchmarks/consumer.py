@@ -1,4 +1,4 @@
-"""The trainer of every run: touches all data, counts, times, and refuses a pass that is not each sample once."""
+"""Consume the batches of every run: touch all data, count, time, and refuse a pass without each sample exactly once."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any
 from benchmarks import latency, processes
 from benchmarks.job import Batch, Job, Total, Workload
 
-_PAGE = 4096  # one element of each is looked at, so that bytes which never arrived cannot count
-_STEADY = (0.25, 0.9)  # the part of a pass that start and end do not touch
+_PAGE = 4096  # bytes of a page; one element of each is read, so that bytes which never arrived cannot count
+_STEADY = (0.25, 0.9)  # the part of a pass without effects of its start and end
 
 
 class WrongPass(AssertionError):
-    """A pass delivered something else than each sample once."""
+    """A pass did not deliver each sample exactly once."""
 
 
 def consume(batches: Callable[[], Iterable[Any]], workload: Workload, expected: Total, convert: Any = None) -> dict:
-    """One pass over ``batches()``: its call and ``iter()`` belong to the time.
+    """Consume one pass over ``batches()``; the time includes this call and ``iter()``.
 
     Args:
-        convert: turns what comes into a dict of arrays with ``label``; None: it is one.
+        convert: function from a batch to a dict of arrays with ``label``; None: a batch is such a dict.
 
     Returns:
-        began: on time.perf_counter; samples; seconds; first: seconds to the first batch; steady: samples/s between
-        25 % and 90 % of the pass; cpu, trainer_cpu, server_cpu, others: see :class:`benchmarks.processes.Meter`.
+        began: start on time.perf_counter; samples; seconds; first: seconds to the first batch; steady: samples/s
+        between 25 % and 90 % of the pass; cpu, trainer_cpu, server_cpu, others: see
+        :class:`benchmarks.processes.Meter`.
 
     Raises:
         WrongPass: samples, sum of labels or number of elements are not those of the data.
@@ -61,9 +62,9 @@ def consume(batches: Callable[[], Iterable[Any]], workload: Workload, expected: 
 
 
 def passes(job: Job, batches: Callable[[], Iterable[Any]], convert: Any = None) -> list[dict]:
-    """As many passes as the job asks for; ``batches()`` is called for each.
+    """Consume as many passes as the job has; ``batches()`` is called for each.
 
-    With the option ``step`` of the job a step follows each batch, and a pass also says ``felt``: see
+    With the option ``step`` of the job, a step follows each batch, and the result of a pass also has ``felt``: see
     :class:`benchmarks.latency.Felt`.
     """
     expected = job.total()

@@ -1,4 +1,4 @@
-"""The data of the workloads: seeded, made once in a folder, with what a whole pass over them amounts to."""
+"""Make the data of the workloads: seeded, once in a folder, with the totals of a whole pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.job import HEADER, PREPARED, SIDE, WORDS
 
 FILES = 16
 SAMPLES = {"mnist_text": 30_000, "words": 400_000, "ctr": 250_000, "rows": 65_536, "jpeg": 4_096}
-SAMPLES |= {  # of what is prepared in memory: a pass takes about a second or two
+SAMPLES |= {  # samples that are prepared in memory: a pass takes about one or two seconds
     "dense_blocks": 2_000_000,
     "ragged_blocks": 1_500_000,
     "sparse_blocks": 1_000_000,
@@ -30,17 +30,17 @@ SAMPLES |= {  # of what is prepared in memory: a pass takes about a second or tw
     "rows_f32_single": 500_000,
     "picture_single": 10_240,
 }
-TIMES = {"rows": 8}  # how often the list names each file, so that a pass is long enough to be timed
-_VERSION = 1  # of what the functions below write
+TIMES = {"rows": 8}  # number of times that the list names each file, so that a pass is long enough to be timed
+_VERSION = 1  # version of the data that the functions below write
 _LETTERS = "etaoinshrdlucmfwypvbgkjq"
 Entry = tuple[str, int, int, int]  # file, samples, sum of labels, elements
 
 
 def make(workload: str, folder: Path, scale: float = 1.0) -> Path:
-    """The folder of a workload's data below ``folder``; made there unless it is there already.
+    """Return the folder with the data of a workload, below ``folder``; make them unless they exist already.
 
     Args:
-        scale: how many samples, against :data:`SAMPLES`.
+        scale: number of samples, as a multiple of :data:`SAMPLES`.
 
     Raises:
         ModuleNotFoundError: ``jpeg`` needs Pillow.
@@ -48,7 +48,7 @@ def make(workload: str, folder: Path, scale: float = 1.0) -> Path:
     samples = max(FILES, int(SAMPLES[workload] * scale) // FILES * FILES)
     done = folder / f"{workload}-{samples}-v{_VERSION}"
     if not (done / "meta.json").exists():
-        shutil.rmtree(done, ignore_errors=True)  # a half of it, from a run that was ended
+        shutil.rmtree(done, ignore_errors=True)  # incomplete data of a run that was interrupted
         done.mkdir(parents=True)
         entries = list(_MAKERS[workload](done, samples // FILES))
         text = json.dumps({"files": entries, "times": TIMES.get(workload, 1)})
@@ -142,8 +142,8 @@ def _jpeg(folder: Path, lines: int) -> Iterator[Entry]:
 
 
 def _nothing(workload: str, folder: Path, lines: int) -> Iterator[Entry]:
-    """No files: names alone, each of which stands for all that is prepared, several times."""
-    kind, _ = prepared.told(workload)
+    """Yield names without files, each of which stands for several repetitions of all prepared samples."""
+    kind, _ = prepared.kind_and_form(workload)
     whole = prepared.arrays(kind)
     times = max(1, lines // prepared.count(kind))
     elements = sum(whole[name].size for name in PREPARED[workload].counted)

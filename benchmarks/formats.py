@@ -1,7 +1,7 @@
-"""``python -m benchmarks.formats [--megabytes 128]``: reading idx and RecordIO beside reading the bytes alone.
+"""``python -m benchmarks.formats [--megabytes 128]``: reading idx and RecordIO beside reading only the bytes.
 
-Files lie in the page cache, so it is the reading that is measured and not the disk. The bytes alone are read into one
-buffer of 1 MiB again and again: nothing is allocated, nothing is looked at. Medians of 5, in MB of the file a second.
+Files are in the page cache, so the reader is measured and not the disk. Only the bytes means: the file is read into one
+buffer of 1 MiB, without allocation or parsing. Medians of 5, in MB of the file per second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROWS = 1000
 
 
 def seconds(*works: Callable[[], object]) -> list[float]:
-    """The median of each, taken in turns, after one round that is not counted."""
+    """Return the median of each work; all are run in turns, after one round that does not count."""
     taken: list[list[float]] = [[] for _ in works]
     for _ in range(ROUNDS + 1):
         for work, times in zip(works, taken, strict=True):
@@ -69,7 +69,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "file")
         for size in (100_000, 10_000, 1_000, 100):
-            count = total // max(size, 400)  # of small ones fewer bytes
+            count = total // max(size, 400)  # fewer bytes for small records
             records = [noise[i * 997 :][:size].tobytes() for i in range(50)]
             dmlc_recordio.write(path, (records[i % 50] for i in range(count)))
             show(f"dmlc RecordIO, records of {size} bytes", path, lambda: drained(dmlc_recordio.read(path)), count)

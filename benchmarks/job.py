@@ -1,7 +1,8 @@
-"""The job that everybody does: readers of one file, what a batch is, and what a whole pass must amount to.
+"""Define the job of all contestants: readers of one file, the form of a batch, and the totals of a whole pass.
 
-A reader is what a user writes: a generator over the samples of one file. Samples are tuples, the label last.
-The same functions are pydp2's providers, the bare generator's loop and the peers' datasets. No pydp2 in here.
+A reader is a generator over the samples of one file, as a user writes it. Samples are tuples, the label last. The
+providers of pydp2, the loop of the bare generator and the datasets of the peers use the same functions. This module
+does not import pydp2.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from benchmarks import prepared
 
 BATCH = 128
 WORDS = 30_000  # entries of the dictionary
-SIDE = prepared.SIDE  # of a picture, in pixels
-HEADER = struct.Struct("<II")  # before each picture of a file: label, bytes
+SIDE = prepared.SIDE  # width and height of a picture in pixels
+HEADER = struct.Struct("<II")  # label and number of bytes, before each picture of a file
 Batch = dict[str, np.ndarray]
 
 
@@ -72,13 +73,13 @@ def jpeg(settings: Any, filename: str) -> Iterator[Any]:
 
 
 def samples_again(settings: Any, filename: str) -> Iterator[Any]:
-    """What is prepared, one sample after another, as often as the data say."""
+    """Yield the prepared samples one by one, as many times as the data say."""
     for _ in range(settings.times):
         yield from settings.samples
 
 
 def batches_again(settings: Any, filename: str) -> Iterator[Batch]:
-    """The same as finished batches, which need no collation."""
+    """Yield the prepared samples as finished batches, which need no collation."""
     for _ in range(settings.times):
         yield from settings.batches
 
@@ -89,10 +90,10 @@ def read_dictionary(path: Path) -> dict[str, int]:
 
 
 def prepare(settings: Any, workload: str, folder: str) -> None:
-    """What a reader needs before its first file: ``words`` its dictionary, a prepared workload its samples."""
+    """Prepare the settings for a reader: the dictionary for ``words``, the samples for a prepared workload."""
     if workload == "words":
         settings.dictionary = read_dictionary(Path(folder) / "dictionary.txt")
-    kind, form = prepared.told(workload)
+    kind, form = prepared.kind_and_form(workload)
     if form:
         settings.arrays = prepared.arrays(kind)
         settings.times = read_meta(folder)["files"][0][1] // prepared.count(kind)
@@ -103,11 +104,11 @@ def prepare(settings: Any, workload: str, folder: str) -> None:
 
 
 def read_meta(folder: str) -> dict[str, Any]:
-    """What the data say about themselves: of each file its name, samples, sum of labels, elements."""
+    """Return the description of the data: name, samples, sum of labels, and elements of each file."""
     return json.loads((Path(folder) / "meta.json").read_text())
 
 
-# -- batches: lists of samples to numpy, in the quickest way that plain numpy has --------------------------------------
+# -- batches: lists of samples to numpy, in the fastest way of plain numpy ---------------------------------------------
 def _labels(column: tuple[int, ...]) -> np.ndarray:
     return np.fromiter(column, np.int64, len(column))
 
@@ -155,10 +156,10 @@ def _arrays(name: str, samples: list[Any]) -> Batch:
 
 @dataclass(frozen=True)
 class Workload:
-    """One kind of data: its reader, how samples become a batch, the arrays of a batch whose elements are counted.
+    """One kind of data: its reader, the collation of a batch, and the arrays of a batch whose elements are counted.
 
     Args:
-        finished: the reader gives batches, which peers hand on as they are.
+        finished: the reader yields batches, which peers pass on unchanged.
     """
 
     name: str
@@ -176,7 +177,7 @@ WORKLOADS = {
         Workload("words", words, _ids, ("ids",)),
         Workload("ctr", ctr, _clicks, ("ids", "indices")),
         Workload("rows", rows, partial(_arrays, "row"), ("row",)),
-        # 4096 decoded pictures are 0.8 GB, and peers keep as many in each worker
+        # A smaller pool: 4096 decoded pictures are 0.8 GB, and peers have a pool in each worker.
         Workload("jpeg", jpeg, partial(_arrays, "picture"), ("picture",), pool=512),
     )
 }
@@ -207,7 +208,7 @@ PREPARED = {of.name: of for of in (_prepared(kind, form) for kind in prepared.KI
 
 
 def shuffled_batches(samples: Iterable[Any], workload: Workload, seed: int) -> Iterator[Batch]:
-    """The usual shuffle buffer of a streaming dataset, then batches: what runs inside the workers of most peers."""
+    """Yield batches behind the usual shuffle buffer of a streaming dataset, as in the workers of most peers."""
     draw = random.Random(seed)
     number = draw.random
     size, collate = workload.pool, workload.collate
@@ -217,9 +218,9 @@ def shuffled_batches(samples: Iterable[Any], workload: Workload, seed: int) -> I
         if len(waiting) < size:
             waiting.append(sample)
             continue
-        place = int(number() * size)
-        batch.append(waiting[place])
-        waiting[place] = sample
+        index = int(number() * size)
+        batch.append(waiting[index])
+        waiting[index] = sample
         if len(batch) == BATCH:
             yield collate(batch)
             batch = []
@@ -240,7 +241,7 @@ def _batches(
 # -- one run -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Total:
-    """What a pass amounts to: each sample once gives exactly this."""
+    """Totals of a pass that has each sample exactly once."""
 
     samples: int
     labels: int
@@ -249,12 +250,12 @@ class Total:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of one contestant: plain data, so that it can be said to another interpreter.
+    """One run of one contestant, as plain data that can be sent to another interpreter.
 
     Args:
-        folder: of the workload's data, with ``meta.json``.
-        options: of the contestant, as ``{"order": "relaxed"}``, and of the run: ``times``, how often a pass reads the
-            list; ``step``, see :mod:`benchmarks.latency`.
+        folder: folder with the data of the workload, and ``meta.json``.
+        options: options of the contestant, such as ``{"order": "relaxed"}``, and of the run: ``times``, number of times
+            that a pass reads the list; ``step``, see :mod:`benchmarks.latency`.
     """
 
     peer: str
@@ -272,7 +273,7 @@ class Job:
         return (WORKLOADS | PREPARED)[self.workload]
 
     def files(self) -> list[str]:
-        """The list, in order; a file may stand in it several times."""
+        """Return the list, in order; it may have a file several times."""
         return [str(Path(self.folder) / name) for name, *_ in self._meta()]
 
     def total(self) -> Total:
@@ -280,13 +281,13 @@ class Job:
         return Total(*(sum(column) for column in list(zip(*meta, strict=True))[1:]))
 
     def reader(self) -> Callable[[str], Iterator[Any]]:
-        """The workload's reader, ready for files."""
+        """Return the reader of the workload, with prepared settings."""
         settings = SimpleNamespace()
         prepare(settings, self.workload, self.folder)
         return partial(self.kind.read, settings)
 
     def batches(self) -> Callable[[Iterable[str], int], Iterator[Batch]]:
-        """What a worker of a peer makes of its files and a seed, ready for files."""
+        """Return the function with which a worker of a peer makes batches of its files and a seed."""
         return partial(_batches, self.reader(), self.kind)
 
     def _meta(self) -> list[tuple[str, int, int, int]]:

@@ -1,6 +1,6 @@
-"""What a trainer feels whose step takes longer than the loader needs: the time of each ``next()``, and a step after it.
+"""Measure the time of each ``next()`` in a trainer whose steps take longer than the loader needs for a batch.
 
-Needs numpy alone: peers' interpreters import it.
+The module needs only numpy, because the interpreters of peers import it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-SKIPPED = 20  # batches at the beginning of a pass, while loaders fill what they have ahead
-LATE = 0.001  # seconds of a next() from which on the loader was not ready
+SKIPPED = 20  # batches at the beginning of a pass that do not count, because loaders fill their buffers
+LATE = 0.001  # seconds of a next() from which the loader counts as not ready
 STEPS = {"mnist_text": 20.0, "words": 3.0, "ctr": 4.0, "rows": 3.0, "jpeg": 150.0}  # milliseconds
-TIMES = {"jpeg": 4}  # how often a pass reads the list, so that there are enough batches
+TIMES = {"jpeg": 4}  # number of times that a pass reads the list, so that there are enough batches
 WORKLOADS = ("words", "rows", "jpeg")
 _NUMBERS = 1 << 16
 _END = object()
@@ -25,18 +25,18 @@ class TooFewBatches(ValueError):
 
 
 def compute(seconds: float, numbers: np.ndarray) -> None:
-    """Keep a core busy for so long; numpy releases the interpreter's lock in it, as libraries that train do."""
+    """Keep a core busy for ``seconds``; numpy releases the interpreter's lock meanwhile, as training libraries do."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         np.add(numbers, 1.0, out=numbers)
 
 
 class Felt:
-    """The times of ``next()`` in one pass.
+    """Times of ``next()`` in one pass.
 
     Args:
-        step: milliseconds that a step of the trainer takes.
-        convert: makes arrays of what comes; what it takes counts as a part of ``next()``.
+        step: milliseconds of a step of the trainer.
+        convert: function from a batch to arrays; its time counts as a part of ``next()``.
     """
 
     def __init__(self, step: float, convert: Callable[[Any], Any] | None = None) -> None:
@@ -44,7 +44,7 @@ class Felt:
         self.times: list[float] = []
 
     def stepping(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches, each with a step after it."""
+        """Yield the batches, with a step after each."""
         numbers = np.zeros(_NUMBERS, np.float32)
         stream = iter(batches)
         while True:
@@ -59,7 +59,7 @@ class Felt:
             compute(self._step, numbers)
 
     def figures(self) -> dict[str, float]:
-        """Say how long ``next()`` took, in milliseconds, and the share of steps at which the loader was not ready.
+        """Return the times of ``next()`` in milliseconds, and the share of steps at which the loader was not ready.
 
         Raises:
             TooFewBatches: a pass was so short that it was skipped.

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.link [--rounds 5]``: what ZeroMQ alone carries between two processes over TCP, with keys and
-without, and what that takes of the processor. No loader over this transport carries more.
+"""``python -m benchmarks.link [--rounds 5]``: the throughput of ZeroMQ alone between two processes over TCP, with keys
+and without, and its processor time. No loader over this transport is faster.
 
-One process pushes rows of 4 KB from memory, many to a message; the other one pulls them and does nothing else.
+One process pushes rows of 4 KB from memory, many in a message; the other one pulls them and does nothing else.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = 4096
-ROWS = (16, 64, 256)  # of a message
+ROWS = (16, 64, 256)  # rows of a message
 TOTAL = 200_000  # rows of a run
 _KEPT = 8  # messages that may wait at either end
 
 
 def _seconds() -> float:
-    """User and system time of this process."""
+    """Return user and system time of this process in seconds."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def pull(messages: int, public: str = "", secret: str = "") -> None:
-    """Take an empty message, then ``messages`` more. Print the port first; then the seconds that they took to come, and
-    those of the processor."""
+    """Receive an empty message, then ``messages`` more. Print the port first; at the end the seconds from the first
+    message to the last, and the seconds of processor time."""
     context = zmq.Context()
     with context.socket(zmq.PULL) as socket:
         socket.rcvhwm = _KEPT
@@ -50,7 +50,7 @@ def pull(messages: int, public: str = "", secret: str = "") -> None:
 
 
 def push(messages: int, size: int, port: int, public: str = "") -> None:
-    """Send an empty message, then ``messages`` of ``size`` bytes; print the seconds of the processor that they took."""
+    """Send an empty message, then ``messages`` of ``size`` bytes; print the seconds of processor time."""
     context = zmq.Context()
     with context.socket(zmq.PUSH) as socket:
         socket.sndhwm = _KEPT
@@ -63,7 +63,7 @@ def push(messages: int, size: int, port: int, public: str = "") -> None:
         used = _seconds()
         for _ in range(messages):
             socket.send(content, copy=False)
-    context.term()  # all has left
+    context.term()  # waits until all messages have left
     print(_seconds() - used)
 
 
@@ -73,8 +73,8 @@ def _start(call: str) -> subprocess.Popen[str]:
 
 
 def carry(rows: int, *, keys: bool, total: int = TOTAL) -> tuple[float, float, float]:
-    """Return rows per second, and the microseconds of the sender and of the receiver for a row. A message has ``rows``
-    of them."""
+    """Return rows per second, and the microseconds of processor time of sender and receiver for a row. A message has
+    ``rows`` rows."""
     public, secret = (key.decode() for key in zmq.curve_keypair()) if keys else ("", "")
     messages = total // rows
     carried = messages * rows
@@ -88,7 +88,7 @@ def carry(rows: int, *, keys: bool, total: int = TOTAL) -> tuple[float, float, f
 
 
 def main() -> None:
-    """Print the medians of some rounds."""
+    """Print medians of several rounds."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.link", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds

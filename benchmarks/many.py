@@ -1,9 +1,8 @@
-"""Simulate services of many workers: how well they are used, and what each sample costs the server.
+"""Simulate services with many workers: the utilization of workers, and the cost of a sample for the server.
 
 The worker pool, the dispatcher of files, ledger, credit, merge and pool are those of pydp2. Workers are simulated, in
 virtual time: each takes the same time for each sample, and a message takes half a round trip. The server takes no
-virtual time, and the trainer takes every batch at once. So the workers are used less than fully only where no file is
-left that they may read on.
+virtual time, and the trainer takes every batch at once. So a worker is idle only if there is no file that it may read.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.workers.worker_pool import WorkerPool
 
 WORKERS = (2, 8, 32, 64, 128, 256)
-"""Numbers of workers whose use is measured."""
+"""Numbers of workers whose utilization is measured."""
 READY = (64, 256, 512, 1000)
 """Numbers of workers whose start is measured."""
 COSTS = ((2, 16), (64, 16), (64, 64), (256, 256), (1000, 1000))
-"""Numbers of workers, and of files that take turns, for which the server's processor time is measured."""
+"""Numbers of workers, and of files of the cycle, for which the server's processor time is measured."""
 _HALF_TRIP = 0.0005  # seconds
 
 
@@ -52,8 +51,8 @@ def process(settings: Any, filename: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What is simulated. ``sizes``: the number of samples of each file; ``cost``: what credit counts for a sample;
-    ``seconds``: how long a worker takes for one; ``budget``: bytes that are read ahead."""
+    """Parameters of a simulation. ``sizes``: number of samples of each file; ``cost``: credit for a sample, in bytes;
+    ``seconds``: time of a worker for a sample; ``budget``: bytes that are read ahead."""
 
     workers: int
     sizes: tuple[int, ...]
@@ -67,7 +66,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message of a worker: ranges as (file, attempt, first sample index, count, whether it ended), and files that
+    """Message of a worker: ranges as (file, attempt, first sample index, count, True if it ended), and files that
     wait."""
 
     worker: int
@@ -77,7 +76,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a pass: the part of the time in which workers were at work, what they sent, and the batches."""
+    """Result of a pass: the share of the time in which workers were busy, their messages, and the batches."""
 
     use: float
     sent: list[Sent]
@@ -85,7 +84,7 @@ class Outcome:
 
 
 class _Rows:
-    """Samples ``lo`` to ``hi`` of a file, of which there is nothing but the names."""
+    """Samples ``lo`` to ``hi`` of a file, without values."""
 
     def __init__(self, file: int, lo: int, hi: int) -> None:
         self.file, self.lo, self.hi, self.rows = file, lo, hi, hi - lo
@@ -98,7 +97,7 @@ class _Rows:
 
 
 class _Chunk:
-    """A message of a worker as the server takes it. The merge shortens the runs in it, so it can be taken once."""
+    """Message of a worker in the form for the server. The merge shortens the runs in it, so it can be used once."""
 
     def __init__(self, sent: Sent, scene: Scene) -> None:
         self.worker, self.blocked = sent.worker, sent.blocked
@@ -112,7 +111,7 @@ class _Chunk:
 
 
 class _Memory(HeapStore):
-    """Memory of rows that keeps the names of samples, never gives an id twice, and forgets nothing."""
+    """Row memory that keeps file and index of each sample, never uses an id twice, and forgets nothing."""
 
     def __init__(self, slots: Slots, samples: int) -> None:
         super().__init__(slots)
@@ -137,7 +136,7 @@ class _Memory(HeapStore):
 
 
 class _Worker:
-    """A worker: its files and messages are those of a real one, its generators take time and do nothing else."""
+    """Simulated worker: its files and messages are those of a real one, its generators only take time."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -145,9 +144,9 @@ class _Worker:
         self.busy = 0.0
         self._tasks = TaskScheduler(max(1, max(world.scene.workers, 4) // world.scene.workers))
         self._task: FileTask | None = None
-        self._count = 0  # samples of the step that is under way,
+        self._count = 0  # number of samples of the step that is under way
         self._step_began = self._task_began = 0.0
-        self._wake = 0  # and the number of the event that ends it
+        self._wake = 0  # number of the event that ends the step
         self._built: list[list[Any]] = []  # [task, first sample index, count, ended]
         self._rows = 0
         self._oldest = float("inf")
@@ -155,7 +154,7 @@ class _Worker:
 
     # -- messages ------------------------------------------------------------------------------------------------------
     def receive(self, message: Any) -> None:
-        """Take a message when the sample under way is done, or at once."""
+        """Handle a message at the end of the sample under way, or at once if there is none."""
         self.inbox.append(message)
         now, seconds = self.world.now, self.world.scene.seconds
         if self._task is None:
@@ -185,13 +184,13 @@ class _Worker:
 
     def _merge_waits(self, task: FileTask | None) -> None:
         if task is not None and task.is_ramping:
-            return  # the step that ends a turn looks for it
+            return  # the end of the step checks this
         if task is None or any(built[0] is task for built in self._built):
             self._flush()
 
     # -- running -------------------------------------------------------------------------------------------------------
     def work(self) -> None:
-        """Choose a file and begin to run it."""
+        """Choose a file and begin a step of it."""
         self._handle()
         while (task := self._tasks.choose(self._report)) is not None and task.unsent is not None:
             self._built.append([task, task.unsent.sample_index, 1, False])
@@ -206,14 +205,14 @@ class _Worker:
         self._step(task, None)
 
     def _step(self, task: FileTask, count: int | None) -> None:
-        """Run ``task`` for ``count`` samples, or (None) as far as it goes before something else is due."""
+        """Run ``task`` for ``count`` samples; None: until its limit, its end, or a full message."""
         world, scene = self.world, self.world.scene
         if count is None:
             self._step_began = world.now
             left = scene.sizes[task.file] - task.next_index
-            limit = max(0, task.limit - task.spent_bytes) // scene.cost + 1  # one more is kept in hand
+            limit = max(0, task.limit - task.spent_bytes) // scene.cost + 1  # plus the unsent sample
             due = min(self._oldest, world.now) + FLUSH - world.now
-            room = min(MAX_ROWS, -(-MAX_BYTES // scene.cost)) - self._rows  # to a full message
+            room = min(MAX_ROWS, -(-MAX_BYTES // scene.cost)) - self._rows  # rows until the message is full
             count = min(left, limit, task.block_end - task.next_index, max(1, min(room, int(due / scene.seconds))))
             if task.merge_waits:
                 count = min(count, max(1, task.merge_waits_until - task.next_index))
@@ -221,7 +220,7 @@ class _Worker:
         self._wake = world.at(self._step_began + count * scene.seconds, self)
 
     def step_done(self, event: int) -> None:
-        """Note that the samples of a step are there, and go on."""
+        """Add the samples of a step that has ended, and continue."""
         task, scene = self._task, self.world.scene
         if event != self._wake or task is None:
             return
@@ -299,7 +298,7 @@ class _Worker:
 
 
 class _Service:
-    """What a server does beside sending and receiving, and a trainer that takes every batch."""
+    """Server without sockets, and a trainer that takes every batch."""
 
     def __init__(self, scene: Scene) -> None:
         plan = JobPlan(
@@ -326,7 +325,7 @@ class _Service:
         self.over = False
 
     def serve(self, chunks: list[_Chunk]) -> list[Any]:
-        """Take ``chunks``, send what batches there are, and return the actions that follow."""
+        """Handle ``chunks``, deliver all batches that can be cut, and return the actions that follow."""
         for chunk in chunks:
             for part, run in chunk.ranges:
                 self._pool.commit(chunk.worker, part, run)
@@ -354,13 +353,13 @@ class World:
         self._sent: list[Sent] = []
 
     def at(self, when: float, what: Any) -> int:
-        """Let ``what`` happen at time ``when``; return the number of this event."""
+        """Schedule ``what`` for time ``when``; return the number of this event."""
         self._numbers += 1
         heapq.heappush(self._events, (when, self._numbers, what))
         return self._numbers
 
     def run(self) -> Outcome:
-        """Play one pass."""
+        """Simulate one pass."""
         service = _Service(self.scene)
         workers = {number: _Worker(self, number) for number in service.workers}
         self._deliver(service.serve([]))
@@ -383,7 +382,7 @@ class World:
 
 
 def server_seconds(scene: Scene) -> float:
-    """Return the processor time that the server takes for a sample, without sockets and without copying rows."""
+    """Return the processor time of the server for a sample, without sockets and without copying rows."""
     chunks = [_Chunk(sent, scene) for sent in World(scene).run().sent]
     service = _Service(scene)
     began = time.process_time()
@@ -395,7 +394,7 @@ def server_seconds(scene: Scene) -> float:
 
 
 def ready_seconds(workers: int) -> float:
-    """Return the processor time in which a server takes in so many workers that get ready, while a pass waits."""
+    """Return the processor time in which a server handles ``workers`` workers that become ready during a pass."""
     schema = process.start().schema
     wire = schema.to_wire()
     context = ReadContext(workers=workers, budget=read_ahead_budget(workers, 1 << 40), label=str)
@@ -408,13 +407,13 @@ def ready_seconds(workers: int) -> float:
     began = time.process_time()
     for number in numbers:
         pool.handle(WorkerReady(number, wire))
-        for _ in range(2):  # as in a round of the loop
+        for _ in range(2):  # as in a turn of the loop
             pool.dispatch()
     return time.process_time() - began
 
 
 def show() -> None:
-    """Print the use of workers, what a sample costs the server, and how long workers take to get ready."""
+    """Print the utilization of workers, the cost of a sample for the server, and the time to handle new workers."""
     print("workers  files that take turns  read-ahead  use")
     for workers in WORKERS:
         scene = Scene(workers=workers, sizes=(100,) * 2000, budget=read_ahead_budget(workers, 1 << 40))

@@ -1,4 +1,4 @@
-"""The picture of a result, with matplotlib, which is imported here and nowhere else."""
+"""Draw the picture of a result with matplotlib, which no other module imports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.results import LIMIT, Table
 
-# One colour for each contestant, whatever else is in the picture; pydp2 stands out, peers are muted.
+# A contestant has the same colour in every picture; pydp2 stands out, peers are muted.
 COLOURS = {
     "pydp2": "#d1495b",
     "torch": "#33658a",
@@ -19,9 +19,10 @@ COLOURS = {
 
 
 def draw(tables: list[Table], file: Path) -> None:
-    """Save samples/s of a first pass against the bare generator: a group of bars for each workload.
+    """Save a picture of the samples/s of a first pass against the bare generator, with a group of bars for each
+    workload.
 
-    Only tables of one number of workers go into a picture, the first one's. No display is needed.
+    It has only the tables with the number of workers of the first one. No display is needed.
     """
     from matplotlib.figure import Figure
     from matplotlib.patheffects import withStroke
@@ -34,14 +35,14 @@ def draw(tables: list[Table], file: Path) -> None:
     axes = figure.subplots()
     axes.axhline(1.0, color="#333333", linewidth=1, linestyle=(0, (4, 3)), zorder=1, label="bare generator")
     for number, name in enumerate(names):
-        places = [group + (number - (len(names) - 1) / 2) * width for group in range(len(tables))]
+        positions = [group + (number - (len(names) - 1) / 2) * width for group in range(len(tables))]
         heights = [of.get(name) or 0.0 for of in shares]
-        axes.bar(places, heights, width * 0.92, color=COLOURS[name], label=name, zorder=2)
-        for place, height in zip(places, heights, strict=True):
+        axes.bar(positions, heights, width * 0.92, color=COLOURS[name], label=name, zorder=2)
+        for position, height in zip(positions, heights, strict=True):
             if height:
                 axes.annotate(
                     f"{height:.2f}".removeprefix("0"),
-                    (place, height),
+                    (position, height),
                     xytext=(0, 2),
                     textcoords="offset points",
                     ha="center",

@@ -1,7 +1,8 @@
-"""Samples that cost nothing to make: seeded arrays, made once in the memory of each process, and parts of them.
+"""Make samples that cost nothing during the run: seeded arrays, made once in the memory of each process, and parts.
 
-They show what a loader itself can carry. A kind is what a sample holds. A form is how it is handed over: ``blocks`` are
-many samples at a time, as arrays; ``single`` is one sample at a time, as a user without arrays would yield it.
+They show the throughput of the loader itself. The kind says which slots a sample has. The form says how the generator
+yields: ``blocks``: many samples at a time, as arrays; ``single``: one sample at a time, as a user without arrays would
+yield it.
 """
 
 from __future__ import annotations
@@ -13,33 +14,33 @@ import numpy as np
 
 KINDS = ("dense", "ragged", "sparse", "rows_u8", "rows_f32", "picture")
 FORMS = ("blocks", "single")
-SIDE = 256  # of a picture, in pixels
+SIDE = 256  # width and height of a picture in pixels
 LABELS = 10
 BLOCK = {"picture": 32}  # samples in one ``rows()``
 _BLOCK = 256
-_SAMPLES = {"picture": 128}  # samples that differ; they are handed over again and again
-_STARTS = {"ids": "starts", "indices": "pair_starts", "values": "pair_starts"}  # which starts an array is cut by
+_SAMPLES = {"picture": 128}  # number of different samples, which are yielded again and again
+_STARTS = {"ids": "starts", "indices": "pair_starts", "values": "pair_starts"}  # array with the offsets of each array
 Arrays = dict[str, np.ndarray]
 
 
 def named(kind: str, form: str) -> str:
-    """The name of the workload."""
+    """Return the name of the workload."""
     return f"{kind}_{form}"
 
 
-def told(workload: str) -> tuple[str, str | None]:
-    """Kind and form of a workload; any other workload is a kind without a form."""
+def kind_and_form(workload: str) -> tuple[str, str | None]:
+    """Return kind and form of a prepared workload; for another workload, its name and None."""
     kind, _, form = workload.rpartition("_")
     return (kind, form) if form in FORMS and kind in KINDS else (workload, None)
 
 
 def block(kind: str) -> int:
-    """How many samples pydp2's generator hands over at a time."""
+    """Return the number of samples that pydp2's generator yields at a time."""
     return BLOCK.get(kind, _BLOCK)
 
 
 def count(kind: str) -> int:
-    """How many samples there are before they come again."""
+    """Return the number of different samples."""
     return _SAMPLES.get(kind, _BLOCK)
 
 
@@ -48,7 +49,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 
 def _distinct(random: np.random.Generator, rows: int, many: int, most: int) -> np.ndarray:
-    """``many`` different numbers in each row, in growing order: one from each of ``many`` equal parts."""
+    """Return ``many`` ascending numbers below ``most`` for each row: one from each of ``many`` equal parts."""
     width = most // many
     return (random.integers(0, width, (rows, many)) + np.arange(many) * width).astype(np.int32).reshape(-1)
 
@@ -95,14 +96,14 @@ _MAKERS: dict[str, Callable[[np.random.Generator, int], Arrays]] = {
 
 
 def arrays(kind: str) -> Arrays:
-    """All samples of a kind, as a batch has them."""
+    """Return all samples of a kind, in the form of a batch."""
     random = np.random.default_rng(KINDS.index(kind))
     rows = count(kind)
     return _MAKERS[kind](random, rows) | {"label": random.integers(0, LABELS, rows, dtype=np.int32)}
 
 
 def parts(whole: Arrays, size: int) -> list[Arrays]:
-    """Batches of ``size`` samples over the memory of ``whole``."""
+    """Return batches of ``size`` samples as views of ``whole``."""
     return [
         _part(whole, first, min(first + size, len(whole["label"]))) for first in range(0, len(whole["label"]), size)
     ]
@@ -122,15 +123,15 @@ def _part(whole: Arrays, first: int, end: int) -> Arrays:
 
 
 def samples(kind: str, whole: Arrays) -> list[tuple[Any, ...]]:
-    """The samples one by one: lists of numbers, but rows and pictures as arrays."""
+    """Return the samples one by one: lists of numbers, but arrays for rows and pictures."""
     label = whole["label"].tolist()
     if kind == "dense":
         return list(zip(whole["row"].tolist(), label, strict=True))
     if kind in ("ragged", "sparse"):
         one_by_one = [_part(whole, row, row + 1) for row in range(len(label))]
-        ids = [one["ids"].tolist() for one in one_by_one]
+        ids = [part["ids"].tolist() for part in one_by_one]
         if kind == "ragged":
             return list(zip(ids, label, strict=True))
-        pairs = [list(zip(one["indices"].tolist(), one["values"].tolist(), strict=True)) for one in one_by_one]
+        pairs = [list(zip(part["indices"].tolist(), part["values"].tolist(), strict=True)) for part in one_by_one]
         return list(zip(ids, pairs, label, strict=True))
     return list(zip(whole["picture" if kind == "picture" else "row"], label, strict=True))

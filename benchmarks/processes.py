@@ -1,7 +1,6 @@
-"""The processes of a run, read from /proc: which there are, what memory and processor time they have, and others took.
+"""Find the processes of a run in /proc, their memory and processor time, and the processor time of other processes.
 
-A run is told by a mark in its environment, which all its processes inherit, also those that nobody's child is any more.
-Linux only.
+A mark in the environment identifies a run: all its processes inherit it, also orphans. Linux only.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 MARK = "PYDP2_BENCHMARK_RUN"
-SERVER, AGENT = "pydp2-server", "pydp2-host"  # what pydp2 names its processes in /proc
+SERVER, AGENT = "pydp2-server", "pydp2-host"  # names of pydp2's processes in /proc
 _TICK = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 
 
 def of(mark: str) -> Iterator[int]:
-    """Processes that live and carry ``mark``, as they are found; zombies are not."""
+    """Yield the pids of running processes that have ``mark`` in their environment; zombies have none."""
     wanted = f"{MARK}={mark}".encode()
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
@@ -28,14 +27,14 @@ def of(mark: str) -> Iterator[int]:
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
                     yield int(entry.name)
             except OSError:
-                continue  # it ended while we looked, or is another user's
+                continue  # it has just ended, or belongs to another user
 
 
 class Spent(NamedTuple):
     """Seconds of user and system time of one process, all its threads together.
 
     Args:
-        children: of its processes that ended and were waited for.
+        children: seconds of its child processes that ended and were waited for.
     """
 
     pid: int
@@ -45,7 +44,7 @@ class Spent(NamedTuple):
 
 
 def spent(mark: str | None = None) -> Iterator[Spent]:
-    """What the processes of a run have taken; None: of the run that this process belongs to, or of this one alone.
+    """Yield the times of the processes of a run. None: the run to which this process belongs, or this process alone.
 
     Differences within a run are exact to about 10 ms for each process.
     """
@@ -60,20 +59,21 @@ def spent(mark: str | None = None) -> Iterator[Spent]:
 
 
 def cpu(mark: str | None = None) -> float:
-    """Seconds of user and system time of a run, with those of its processes that ended and were waited for."""
+    """Return the seconds of user and system time of a run, including processes that ended and were waited for."""
     return _sum(spent(mark))
 
 
 def busy() -> float:
-    """Seconds that the machine's cores were not idle since it started, those included that its host kept from it."""
+    """Return the seconds in which the cores of the machine were not idle since its start, including time that a
+    hypervisor took (steal)."""
     user, nice, system, _, _, *rest = (
         int(text) for text in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]
     )
-    return (user + nice + system + sum(rest)) / _TICK  # idle and waiting for disks are left out
+    return (user + nice + system + sum(rest)) / _TICK  # without idle time and waiting for disks
 
 
 def threads(pid: int) -> dict[int, float]:
-    """Seconds of user and system time of each thread of a process, by its number; none if the process is gone."""
+    """Return the seconds of user and system time of each thread of a process, by its id; {} if there is no process."""
     found = {}
     try:
         for task in (_PROC / str(pid) / "task").iterdir():
@@ -84,41 +84,41 @@ def threads(pid: int) -> dict[int, float]:
 
 
 class Meter:
-    """What a stretch of a run costs, from when this is made."""
+    """Meter of the cost of a part of a run, which begins when the meter is made."""
 
     def __init__(self) -> None:
         self._spent, self._own = list(spent()), time.process_time()
-        self._threads = {one.pid: threads(one.pid) for one in self._spent if one.name == SERVER}
+        self._threads = {process.pid: threads(process.pid) for process in self._spent if process.name == SERVER}
         self._busy, self._began = busy(), time.perf_counter()
 
     def stop(self) -> dict[str, float | None]:
-        """Say what it cost.
+        """Return the cost.
 
         Returns:
-            cpu: seconds of all processes of the run; trainer_cpu: of this process alone; server_cpu: of pydp2's
-            server, None where there is none, server_thread_cpu: of its busiest thread; agent_cpu: of the agents of
-            hosts, None where there is none; others: the share of all cores that anybody else took meanwhile.
+            cpu: seconds of all processes of the run; trainer_cpu: those of this process; server_cpu: those of pydp2's
+            server, None if there is none, server_thread_cpu: those of its busiest thread; agent_cpu: those of the
+            agents of hosts, None if there are none; others: share of all cores that other processes took meanwhile.
         """
         own, now = time.process_time() - self._own, list(spent())
-        mine = _sum(now) - _sum(self._spent)
+        own_seconds = _sum(now) - _sum(self._spent)
         taken, seconds = busy() - self._busy, time.perf_counter() - self._began
         return {
-            "cpu": mine,
+            "cpu": own_seconds,
             "trainer_cpu": own,
             "server_cpu": self._of(SERVER, now),
             "server_thread_cpu": self._of_busiest_thread(),
             "agent_cpu": self._of(AGENT, now),
-            "others": max(0.0, taken - mine) / (seconds * (os.cpu_count() or 1)),
+            "others": max(0.0, taken - own_seconds) / (seconds * (os.cpu_count() or 1)),
         }
 
     def _of(self, name: str, now: list[Spent]) -> float | None:
-        """Seconds of the processes of this name, without those of their children that ended."""
-        before = {one.pid: one.own for one in self._spent}
-        taken = [one.own - before.get(one.pid, 0.0) for one in now if one.name == name]
+        """Return the seconds of the processes of this name, without children that ended."""
+        before = {process.pid: process.own for process in self._spent}
+        taken = [process.own - before.get(process.pid, 0.0) for process in now if process.name == name]
         return sum(taken) if taken else None
 
     def _of_busiest_thread(self) -> float | None:
-        """Seconds of the thread of a server that took most."""
+        """Return the seconds of the busiest thread of a server."""
         taken = [
             seconds - before.get(number, 0.0)
             for pid, before in self._threads.items()
@@ -128,11 +128,11 @@ class Meter:
 
 
 def _sum(times: Iterable[Spent]) -> float:
-    return sum(one.own + one.children for one in times)
+    return sum(process.own + process.children for process in times)
 
 
 def pss(mark: str) -> int:
-    """Bytes that the processes of a run have in memory: shared pages are divided among those who share them."""
+    """Return the bytes of memory of the processes of a run; shared pages are divided among their processes."""
     total = 0
     for pid in of(mark):
         try:
@@ -144,7 +144,7 @@ def pss(mark: str) -> int:
 
 
 def end(mark: str, seconds: float = 5.0) -> int:
-    """Kill what is left of a run and wait until it is gone; how many there were."""
+    """Kill the remaining processes of a run and wait until they have ended; return their number."""
     left = list(of(mark))
     deadline = time.monotonic() + seconds
     pids = left

@@ -1,11 +1,11 @@
-"""Measure what each sample costs the server process, with no other process at work.
+"""Measure the cost of a sample for the server process, without any other process.
 
-The server is that of pydp2, whole: its loop, its messages, the rows in its pool. Workers are those of
-:mod:`benchmarks.many`, in virtual time, in which the server takes as long as it does in truth, and they hardly any
-time; the columns that they send are made once. Rows may stay on a host: then what comes is
-what its agent sends, and trainers get the numbers of the rows. Trainers take every batch as soon as
-it comes, and ask for more as clients do. Frames are handed over in this process: what ZeroMQ costs is not in the
-figures. Processor time counts only while the server's loop runs, so a busy machine changes them little.
+The server is the complete server of pydp2: its loop, its messages, the rows in its pool. Workers are those of
+:mod:`benchmarks.many`, in virtual time, in which the server takes its real time, and workers hardly any; the columns
+that they send are made once. Rows may stay on a host: then the messages are those of its agent, and trainers get the
+numbers of the rows. Trainers take every batch as soon as it comes, and ask for more as clients do. Frames are passed
+inside this process, so the figures do not include ZeroMQ. Processor time counts only while the server's loop runs, so a
+busy machine changes the figures little.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from pydp2.transport.in_process import InProcessHub, InProcessLine
 from pydp2.transport.slabs import put_in_slab
 
 KINDS = ("dense", "ragged")
-"""Samples: 20 floats, 59 ids."""
+"""Lengths of the samples: 20 floats, 59 ids."""
 _ROW_SERVER = f"tcp://replay:7800?key={'0' * 64}"
-_ROWS = 8192  # rows of the columns that workers send parts of
-_SLAB = 8 << 20  # bytes in which batches are written, one after the other
-_WARM = 0.2  # of the samples come before the measurement
-_COLLECT = 10_000  # as in a server
-_SAMPLE_SECONDS = 1e-7  # of virtual time, that a worker takes: the server is to be what keeps others waiting
+_ROWS = 8192  # rows of the columns, of which workers send parts
+_SLAB = 8 << 20  # bytes of memory into which batches are written, one after the other
+_WARM = 0.2  # share of the samples before the measurement
+_COLLECT = 10_000  # threshold of the garbage collector, as in a server
+_SAMPLE_SECONDS = 1e-7  # virtual time of a worker for a sample; so short that the others wait for the server
 
 
 @provider(input_types={"x": dense_vector(20)}, pool_size=4096)
@@ -81,7 +81,7 @@ _COSTS = {"dense": 80, "ragged": 4 * 59 + 8, "rows": 4096}  # bytes of a sample
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is replayed: ``files`` of ``length`` samples each; the pass is left after ``samples`` of them for each
+    """Case to replay: ``files`` files of ``length`` samples each; the pass is left after ``samples`` samples for each
     job. ``rows_stay``: the workers are on another host, where the rows stay."""
 
     kind: str = "ragged"
@@ -97,7 +97,7 @@ class Case:
 
 
 class SimulatedEngine:
-    """Engine whose workers are no processes: :meth:`tell` says what becomes of them."""
+    """Engine whose workers are not processes: their events come from :meth:`tell`."""
 
     out_of_descriptors = False
 
@@ -166,7 +166,7 @@ def simulated_spec(workers: int, folder: Path) -> ServiceSpec:
 
 
 class _Slab:
-    """Memory of a trainer that reads each message before its place is written to again."""
+    """Memory for a trainer that reads each message before the memory is used again."""
 
     def __init__(self) -> None:
         self._memory = np.zeros(_SLAB, np.uint8)
@@ -194,7 +194,7 @@ class _Offer:
 
 
 class _ClientHub(InProcessHub):
-    """Hub that writes batches into a slab; its lines get headers, and how many bytes lie in the slab."""
+    """Hub that writes batches into a slab; its lines get the headers, and the number of bytes in the slab."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ class _LocalWorkers:
         self._lines: dict[int, InProcessLine] = {}
 
     def begin(self) -> None:
-        """Say what workers say first."""
+        """Send the first messages of workers."""
         for number in self._engine.started:
             line = self._lines[number] = InProcessLine(self._hub)
             for message in (m.Hello(m.WIRE_VERSION, number, os.getpid()), *self._declared):
@@ -251,7 +251,7 @@ class _LocalWorkers:
         self._lines[worker].send(frames)
 
     def heard(self) -> Iterator[Send]:
-        """Yield what the server has said."""
+        """Yield the messages of the server."""
         for number, line in self._lines.items():
             while (frames := line.receive()) is not None:
                 yield Send(number, m.decode(frames)[0])
@@ -272,7 +272,7 @@ class _HostWorkers:
         self._join = m.Join(m.WIRE_VERSION, RELEASE, "replay", workers, "replay", "", {}, "", _ROW_SERVER)
 
     def begin(self, sampled: int) -> None:
-        """Have the host join; ``sampled``: how many entries of the list it looked for."""
+        """Let the host join; ``sampled``: number of entries of the list that it has looked up."""
         self._control.send([m.encode(self._join)])
         self._data.send([m.encode(m.OpenData("replay"))])
         self._control.send([m.encode(m.Prepared([1] * sampled))])
@@ -282,14 +282,14 @@ class _HostWorkers:
         self._data.send([m.encode(m.FromWorker(worker, [])), *frames])
 
     def heard(self) -> Iterator[Send]:
-        """Yield what the server has said to workers, and start those that it wants."""
+        """Yield the messages of the server to workers, and start the workers that it requests."""
         while (frames := self._control.receive()) is not None:
             message, body = m.decode(frames)
             match message:
                 case m.StartWorker(worker):
                     self._data.send([m.encode(m.WorkerStarted(worker, os.getpid()))])
-                    for each in (m.Hello(m.WIRE_VERSION, worker, os.getpid()), *self._declared):
-                        self.say(worker, [m.encode(each)])
+                    for message in (m.Hello(m.WIRE_VERSION, worker, os.getpid()), *self._declared):
+                        self.say(worker, [m.encode(message)])
                     self.numbers.append(worker)
                 case m.ToWorker(worker):
                     yield Send(worker, m.decode([*body])[0])
@@ -321,7 +321,7 @@ class _Trainer:
         self.line.send([m.encode(m.Attach(m.WIRE_VERSION, job, rank, case.ranks, f"{job} {rank}", given, os.getpid()))])
 
     def take_batches(self) -> None:
-        """Take what came, and ask for more."""
+        """Take all batches that have come, and ask for more."""
         while (frames := self.line.receive()) is not None:
             message, _ = m.decode(frames)
             match message:
@@ -337,7 +337,7 @@ class _Trainer:
                     raise AssertionError(message)
 
     def ask_if_waiting(self) -> None:
-        """Ask for more because nothing is here."""
+        """Ask for more batches, because none has come."""
         if not self.over and self._done:
             self._ask(now=True)
 
@@ -358,7 +358,7 @@ class _Trainer:
 
 
 class _Service:
-    """A server and its trainers, in the place of those of :mod:`benchmarks.many`."""
+    """Server and its trainers, in place of those of :mod:`benchmarks.many`."""
 
     def __init__(self, case: Case, folder: Path, measure: Callable[[], Any]) -> None:
         start = _PROVIDERS[case.kind].start()
@@ -366,7 +366,7 @@ class _Service:
         self._schema: Schema = start.schema
         self._columns = _columns(self._schema, case.kind)
         self._row_bytes = int(self._columns.sample_bytes().mean())
-        self._handed_out = 0  # numbers of rows that stay on their host
+        self._handed_out = 0  # number of rows that stay on their host and have got numbers
         at_home = 0 if case.rows_stay else case.workers
         engine = SimulatedEngine(case.workers)
         self._hubs: list[Any] = [_WorkerHub(), _ClientHub()]
@@ -398,20 +398,20 @@ class _Service:
             for rank in range(case.ranks)
         ]
         self.workers = self._workers.numbers
-        self.on_batches: Callable[[], None] = lambda: None  # called when trainers may have taken some
+        self.on_batches: Callable[[], None] = lambda: None  # called when trainers may have taken batches
 
     @property
     def samples(self) -> int:
-        """Number of samples that came to trainers."""
+        """Number of samples that trainers have received."""
         return sum(trainer.samples for trainer in self._trainers)
 
     @property
     def over(self) -> bool:
-        """True when enough samples came, or all passes are over."""
+        """True when enough samples came, or all passes have ended."""
         return self.samples >= self._case.samples * self._case.jobs or all(trainer.over for trainer in self._trainers)
 
     def serve(self, chunks: list[_Chunk]) -> list[Any]:
-        """Let the server take ``chunks`` and do all that follows; return what it says to workers."""
+        """Let the server handle ``chunks`` and all their consequences; return its messages to workers."""
         for chunk in chunks:
             self._workers.say(chunk.sent.worker, self._frames_of(chunk))
         self._round()
@@ -421,8 +421,8 @@ class _Service:
         return actions
 
     def _frames_of(self, chunk: _Chunk) -> list[Any]:
-        """Return the frames of a message of a worker; the rows are the first of the columns, or have numbers of a row
-        server that gives none twice."""
+        """Return the frames of a message of a worker. The rows are the first rows of the columns, or new numbers of a
+        row server."""
         count, header = chunk.rows, chunk.header(2 if self._case.rows_stay else 0)
         if not count:
             return [header]
@@ -433,7 +433,7 @@ class _Service:
         return [header, numbers, np.full(count, self._row_bytes)]
 
     def _serve_trainers(self) -> bool:
-        """Let trainers take what came. Return False if they wait, although they have said so."""
+        """Let trainers take their batches. Return False if they wait although they have asked for more."""
         before = self.samples
         for trainer in self._trainers:
             trainer.take_batches()
@@ -466,18 +466,18 @@ class _Service:
 
 
 class _Chunk:
-    """A message of a worker."""
+    """Message of a worker."""
 
     def __init__(self, sent: many.Sent, scene: many.Scene) -> None:
         self.sent = sent
 
     @property
     def rows(self) -> int:
-        """Number of its rows."""
+        """Number of rows in the message."""
         return sum(count for _, _, _, count, _ in self.sent.ranges)
 
     def header(self, naming_frames: int) -> bytes:
-        """Return its first frame."""
+        """Return the first frame of the message."""
         parts = [
             FileRange(
                 file, attempt, first, count, count, FILE_ENDED if ended else FILE_OPEN, [first + count], [], {}
@@ -497,7 +497,7 @@ def _columns(schema: Schema, kind: str) -> Columns:
 
 
 class _World(many.World):
-    """Virtual time around a whole server."""
+    """Virtual time around a complete server."""
 
     def __init__(self, case: Case, folder: Path, measure: Callable[[], Any]) -> None:
         cost = SAMPLE_COST + _COSTS[case.kind]
@@ -508,7 +508,7 @@ class _World(many.World):
         self._make = lambda: _Service(case, folder, measure)
 
     def play(self, warm: int, warmed: Callable[[], None]) -> int:
-        """Run until enough samples came, and return how many came after the first ``warm``."""
+        """Run until enough samples came, and return the number of samples after the first ``warm``."""
         service = self._make()
         began = 0
 
@@ -545,8 +545,8 @@ class _World(many.World):
 
 
 def seconds_per_sample(case: Case, around: Callable[[], Any] | None = None) -> float:
-    """Return the processor time of the server for a sample of ``case``. ``around``: a context that each round of its
-    loop runs in, for a profiler."""
+    """Return the processor time of the server for a sample of ``case``. ``around``: a context around each turn of its
+    loop, for a profiler."""
     spent = 0
 
     @contextmanager
@@ -584,11 +584,11 @@ CASES = {
     "files": [Case(files=files, length=500) for files in (1_000, 100_000, 1_000_000)],
     "rows_stay": [Case(rows_stay=True)],
 }
-"""What is varied, and the cases."""
+"""Cases by the name of the parameter that varies."""
 
 
 def show(rounds: int) -> None:
-    """Print what a sample costs the server; medians of ``rounds`` rounds."""
+    """Print the cost of a sample for the server; medians of ``rounds`` rounds."""
     print("varied   value     kind    microseconds of the server for a sample")
     for name, cases in CASES.items():
         for kind in ("rows",) if name == "rows_stay" else KINDS:

@@ -1,4 +1,4 @@
-"""What the runs come to: medians and ratios. Plain functions over plain data, without clock, processes or printing."""
+"""Compute medians and ratios of runs: plain functions over plain data, without clock, processes or printing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Figure = Callable[[Run], float | None]
 
 
 def rate(run: Run, number: int = 0) -> float:
-    """Samples/s of a whole pass, from ``iter()`` to its end."""
+    """Return the samples/s of a whole pass, from ``iter()`` to its end."""
     of = run["passes"][number]
     return of["samples"] / of["seconds"]
 
@@ -26,16 +26,16 @@ def second(run: Run) -> float | None:
     return rate(run, 1) if len(run["passes"]) > 1 else None
 
 
-def ratio(runs: Iterable[Run], one: str, other: str, figure: Figure = rate) -> float | None:
-    """The median over rounds of what ``one`` has against what ``other`` has in the same round; None without any.
+def ratio(runs: Iterable[Run], first: str, second: str, figure: Figure = rate) -> float | None:
+    """Return the median over rounds of the figure of ``first`` divided by that of ``second``; None without rounds.
 
-    The machine may be twice as slow in one round as in another, so only what ran side by side is divided.
+    The machine may be twice as slow in one round as in another, so only figures of the same round are divided.
     """
-    of: dict[str, dict[int, float]] = {one: {}, other: {}}
+    of: dict[str, dict[int, float]] = {first: {}, second: {}}
     for run in runs:
         if run["contestant"] in of and (value := figure(run)):
             of[run["contestant"]][run["round"]] = value
-    pairs = [value / of[other][number] for number, value in of[one].items() if number in of[other]]
+    pairs = [value / of[second][number] for number, value in of[first].items() if number in of[second]]
     return median(pairs) if pairs else None
 
 
@@ -44,17 +44,18 @@ class Row:
     """One contestant in one table. Rates in samples/s; None: not measured.
 
     Args:
-        rate, low, high: median, least and most of the pass that is reported.
-        of_bare: its rate against the bare generator's, ``ahead``: pydp2's against it; medians of rounds.
-        cpu: seconds of processor time of all processes for a million samples, or microseconds for one, in that pass;
-            server, trainer: those of pydp2's server, and of the process that receives the batches; agent: those of
-            the agents of hosts; server_thread: those of the server's busiest thread.
-        server_more: the time of its server against that of pydp2's, median of rounds.
-        others: the share of the machine that processes outside of the run took meanwhile; medians.
-        peak: bytes of all processes together, at most.
-        felt: what ``next()`` took, where that was measured: see :meth:`benchmarks.latency.Felt.figures`; medians of
+        rate, low, high: median, minimum and maximum for the reported pass.
+        of_bare: its rate divided by that of the bare generator, ``ahead``: the rate of pydp2 divided by its rate;
+            medians of rounds.
+        cpu: microseconds of processor time of all processes for a sample, in that pass; server, trainer: those of
+            pydp2's server, and of the process that receives the batches; agent: those of the agents of hosts;
+            server_thread: those of the server's busiest thread.
+        server_more: the time of its server divided by that of pydp2's server, median of rounds.
+        others: share of the machine that processes outside the run took; medians.
+        peak: peak of the bytes of all processes together.
+        felt: times of ``next()``, if they were measured: see :meth:`benchmarks.latency.Felt.figures`; medians of
             rounds, but ``max`` is the longest of all.
-        failed: how often it did not get through, of ``tries``.
+        failed: number of failed runs among ``tries``.
     """
 
     contestant: str
@@ -81,7 +82,7 @@ class Row:
 
     @property
     def carries(self) -> float | None:
-        """Samples/s that the busier of server and trainer would let through if it had a core of its own."""
+        """Samples/s at which the busier of server and trainer would fill one core."""
         busier = max(self.server or 0.0, self.trainer or 0.0)
         return 1e6 / busier if busier else None
 
@@ -93,13 +94,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One workload at one number of workers; rows from the fastest to the slowest, bare first.
+    """One workload with one number of workers; rows from the fastest to the slowest, bare first.
 
     Args:
-        best: the fastest peer in the first pass, ``ahead``: pydp2's rate against it.
-        cached_ahead: pydp2's cached pass against the best other one.
-        first_behind: pydp2's first batch, as a multiple of the quickest peer's.
-        strict_of_relaxed: pydp2's rate in strict order against that in relaxed order.
+        best: the fastest peer in the first pass, ``ahead``: the rate of pydp2 divided by its rate.
+        cached_ahead: the rate of pydp2's cached pass divided by that of the fastest cached peer.
+        first_behind: pydp2's time to the first batch divided by that of the fastest peer.
+        strict_of_relaxed: pydp2's rate in strict order divided by that in relaxed order.
     """
 
     workload: str
@@ -122,26 +123,26 @@ def _felt(passes: list[dict[str, Any]]) -> dict[str, float] | None:
     felt = [p["felt"] for p in passes if "felt" in p]
     if not felt:
         return None
-    return {name: (max if name == "max" else median)(one[name] for one in felt) for name in felt[0]}
+    return {name: (max if name == "max" else median)(figures[name] for figures in felt) for name in felt[0]}
 
 
 def _each(passes: list[dict[str, Any]], name: str) -> float | None:
-    """The median of the microseconds that a sample took somewhere."""
+    """Return the median of the microseconds per sample of ``name``."""
     return _median(p[name] / p["samples"] * 1e6 for p in passes if p.get(name) is not None)
 
 
 def _row(name: str, timed: list[Run], watched: list[Run], number: int) -> Row:
     figure = partial(rate, number=number)
-    mine = [run for run in timed if run["contestant"] == name]
-    through = [run for run in mine if "passes" in run]
+    own = [run for run in timed if run["contestant"] == name]
+    through = [run for run in own if "passes" in run]
     finished = [run for run in timed if "passes" in run]
     rates = [figure(run) for run in through]
     passes = [run["passes"][number] for run in through]
     peaks = [run["peak"] for run in watched if run["contestant"] == name and "peak" in run]
     return Row(
         contestant=name,
-        tries=len(mine),
-        failed=len(mine) - len(through),
+        tries=len(own),
+        failed=len(own) - len(through),
         rate=_median(rates),
         low=min(rates, default=None),
         high=max(rates, default=None),
@@ -164,7 +165,7 @@ def _row(name: str, timed: list[Run], watched: list[Run], number: int) -> Row:
 
 
 def _most(rows: Sequence[Row], figure: Callable[[Row], float | None]) -> str | None:
-    """Whose figure is the greatest."""
+    """Return the contestant with the largest figure."""
     known = [(value, row.contestant) for row in rows if (value := figure(row)) is not None]
     return max(known)[1] if known else None
 
@@ -197,10 +198,10 @@ def _table(workload: str, workers: int, runs: list[Run], number: int) -> Table:
 
 
 def tables(runs: Iterable[Run], number: int = 0) -> list[Table]:
-    """One for each workload and number of workers, in the order in which they were run.
+    """Return one table for each workload and number of workers, in the order of the runs.
 
     Args:
-        number: of the pass that is reported, from 0.
+        number: number of the reported pass, from 0.
     """
     apart: dict[tuple[str, int], list[Run]] = {}
     for run in runs:

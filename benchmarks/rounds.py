@@ -1,4 +1,4 @@
-"""Runs in alternation: every contestant once in each round, each run in a fresh process, and what came of it."""
+"""Run contestants in alternation: each one once in each round, each run in a fresh process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import data, one, processes
+from benchmarks import data, processes, single_run
 from benchmarks.job import WORKLOADS, Job
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way to do the job: a peer (a key of ``one.PEERS``) and how it is set up."""
+    """Way to do the job: a peer (a key of ``single_run.PEERS``) and its options."""
 
     name: str
     peer: str
@@ -68,7 +68,7 @@ NATIVE = {
         Contestant("mosaicml MDS", "mosaicml"),
     ),
 }
-"""Of a workload, the peers that read their own formats or work in their own way."""
+"""Peers that read their own formats or work in their own way, by workload."""
 HOSTS = (
     Contestant("pydp2", "pydp2"),
     Contestant("pydp2 keys", "pydp2", (("network", "keys"),)),
@@ -77,8 +77,8 @@ HOSTS = (
     Contestant("pydp2 row server", "pydp2", (("network", "row server"),)),
     Contestant("pydp2 2 row servers", "pydp2", (("network", "row server"), ("hosts", 2))),
 )
-"""Workers and trainer on the host of the service; a trainer that comes over TCP, with keys; workers that do, as those
-of another host; both; both, with rows that stay on the host of the workers; and the same with two such hosts."""
+"""Contestants with hosts: workers and trainer on the host of the service; a trainer over TCP, with keys; workers over
+TCP, as on another host; both; both, with rows that stay on the host of the workers; the same with two such hosts."""
 ALWAYS = ("bare", "pydp2")
 PEERS = tuple(dict.fromkeys(c.peer for c in CONTESTANTS if c.peer not in ALWAYS))
 NATIVE_PEERS = tuple(dict.fromkeys(c.peer for of in NATIVE.values() for c in of if c.peer != "pydp2"))
@@ -86,19 +86,19 @@ NATIVE_PEERS = tuple(dict.fromkeys(c.peer for of in NATIVE.values() for c in of 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run.
+    """Plan of rounds.
 
     Args:
-        peers: keys of ``one.PEERS``; bare and pydp2 take part always.
-        workers: numbers of workers, each a table of its own.
-        pythons: interpreters of peers that need an environment of their own.
-        memory: whether one more round looks at memory; it is not timed, because looking takes time too.
-        passes: of each run.
+        peers: keys of ``single_run.PEERS``; bare and pydp2 always take part.
+        workers: numbers of workers; there is a table for each.
+        pythons: interpreters of peers that need a separate environment.
+        memory: True for one more round, which measures memory and is not timed, because measuring takes time.
+        passes: number of passes of each run.
         deadline: seconds that one run may take.
-        others: a run of which others took a greater share of the cores is tried again, twice at most.
-        plain: only pydp2 and the peers take part, each in one way: no bare generator, nothing relaxed or cached.
-        native: those of :data:`NATIVE` take part instead; hosts: those of :data:`HOSTS`.
-        options: of the jobs of a workload.
+        others: largest share of the cores for processes outside a run; above that the run is repeated, at most twice.
+        plain: only pydp2 and the peers take part, each in one way, without bare generator, relaxed order and cache.
+        native: the contestants of :data:`NATIVE` take part instead; hosts: those of :data:`HOSTS`.
+        options: options of the jobs of a workload.
     """
 
     workloads: tuple[str, ...] = tuple(WORKLOADS)
@@ -118,7 +118,7 @@ class Plan:
     options: Mapping[str, tuple[tuple[str, Any], ...]] | None = None
 
     def contestants(self, workload: str) -> list[Contestant]:
-        if self.hosts:  # with as many workers on each
+        if self.hosts:  # the workers must be divisible among them
             return [c for c in HOSTS if all(number % dict(c.options).get("hosts", 1) == 0 for number in self.workers)]
         if self.native:
             return [c for c in NATIVE[workload] if c.peer in ("pydp2", *self.peers)]
@@ -127,7 +127,7 @@ class Plan:
         return [c for c in CONTESTANTS if c.peer in (*ALWAYS, *self.peers)]
 
     def job(self, contestant: Contestant, workload: str, folder: Path, workers: int) -> Job:
-        """One run."""
+        """Return the job of one run."""
         options = contestant.options + (self.options or {}).get(workload, ())
         return Job(contestant.peer, workload, str(folder), workers, self.passes, options)
 
@@ -136,23 +136,23 @@ class Plan:
 
 
 def alternating(contestants: Sequence[Contestant], number: int) -> list[Contestant]:
-    """The order of one round: who began the last one comes last in this, so that no place is anybody's."""
+    """Return the order of round ``number``. Each round rotates it by one, so that each contestant has every place."""
     turn = number % len(contestants) if contestants else 0
     return [*contestants[turn:], *contestants[:turn]]
 
 
 def run(job: Job, python: str, deadline: float = 300.0, watch: bool = False) -> dict[str, Any]:
-    """One run in a process of its own, of which nothing is left afterwards.
+    """Carry out one run in a separate process, and end all its processes afterwards.
 
     Returns:
-        what :mod:`benchmarks.one` says; ``{"failed": "…"}`` if it ended otherwise or took longer than ``deadline``;
-        with ``watch`` also ``peak``, the most bytes that all of its processes had together.
+        the result of :mod:`benchmarks.single_run`; ``{"failed": "…"}`` if it ended otherwise or took longer than
+        ``deadline``; with ``watch`` also ``peak``, the most bytes that all of its processes had together.
     """
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="pb-", ignore_cleanup_errors=True) as folder:
         given = {processes.MARK: mark, "PYTHONPATH": str(ROOT), "TMPDIR": folder, "PYTHONUNBUFFERED": "1"}
         out, err = Path(folder) / "said", Path(folder) / "complained"
-        command = [python, "-m", "benchmarks.one", one.said(job)]
+        command = [python, "-m", "benchmarks.single_run", single_run.to_argument(job)]
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
                 command,
@@ -173,12 +173,12 @@ def run(job: Job, python: str, deadline: float = 300.0, watch: bool = False) -> 
 
 
 def disturbed(result: dict[str, Any]) -> float:
-    """The greatest share of the cores that others took in a pass of a run."""
+    """Return the largest share of the cores that processes outside the run took in one of its passes."""
     return max((p["others"] for p in result.get("passes", ())), default=0.0)
 
 
 def least_disturbed(once: Callable[[], dict[str, Any]], others: float) -> dict[str, Any]:
-    """``once()``, again while it was disturbed more than ``others``; of all tries the one that was disturbed least."""
+    """Call ``once()``, and again while it was disturbed more than ``others``; return the least disturbed result."""
     results = [once()]
     while disturbed(results[-1]) > others and len(results) < _TRIES:
         results.append(once())
@@ -186,7 +186,7 @@ def least_disturbed(once: Callable[[], dict[str, Any]], others: float) -> dict[s
 
 
 def _wait(process: subprocess.Popen[bytes], mark: str, deadline: float, watch: bool) -> int:
-    """Until the process ended or the deadline is over; the peak of memory, if it is watched."""
+    """Wait until the process has ended or the deadline has passed; return the peak of memory, 0 without ``watch``."""
     peak = 0
     until = time.monotonic() + deadline
     while (left := until - time.monotonic()) > 0:
@@ -199,8 +199,8 @@ def _wait(process: subprocess.Popen[bytes], mark: str, deadline: float, watch: b
     return peak
 
 
-def _result(code: int, said: str, complained: str, deadline: float) -> dict[str, Any]:
-    lines = said.splitlines()
+def _result(code: int, printed: str, complained: str, deadline: float) -> dict[str, Any]:
+    lines = printed.splitlines()
     if code == 0 and lines and lines[-1].startswith("{"):
         return json.loads(lines[-1])
     if code < 0:
@@ -209,11 +209,12 @@ def _result(code: int, said: str, complained: str, deadline: float) -> dict[str,
 
 
 def rounds(plan: Plan, say: Say = print) -> dict[str, Any]:
-    """All rounds of a plan.
+    """Carry out all rounds of a plan.
 
     Returns:
-        plain data: ``runs`` (round, workload, workers, contestant, and what :func:`run` gave), ``absent`` (contestant
-        and workload to the reason), ``versions`` (contestant to its libraries). Round 0 is the one that is watched.
+        plain data: ``runs`` (round, workload, workers, contestant, and the result of :func:`run`), ``absent``
+        (contestant and workload to the reason), ``versions`` (contestant to its libraries). Round 0 is the one in which
+        memory is measured.
     """
     runs: list[dict[str, Any]] = []
     absent: dict[str, str] = {}
@@ -221,7 +222,7 @@ def rounds(plan: Plan, say: Say = print) -> dict[str, Any]:
 
     @cache
     def probe(peer: str, pictures: bool) -> dict[str, Any]:
-        """What there is of a peer; a job without passes only imports it."""
+        """Return the result of a job without passes, which only imports the peer."""
         job = Job(peer, "jpeg" if pictures else "words", str(plan.folder), passes=0)
         return run(job, plan.python(peer), plan.deadline)
 

@@ -1,4 +1,4 @@
-"""Tables of results for a terminal and, as markdown, for a page."""
+"""Show tables of results on a terminal or, as markdown, on a page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from benchmarks.results import OURS, Row, Table
 
 _NONE = "-"
-_WIDE = 132  # columns, where it goes to a file
+_WIDE = 132  # columns if the output is a file
 _WAYS = (" cached", " relaxed", " keys", " workers", " hosts", " 2 row servers", " row server")  # of the same libraries
-_OFTEN = 0.5  # the share of steps from which on a loader that was not ready is named
+_OFTEN = 0.5  # share of steps at which a loader must not be ready to be named
 
 
 def _number(value: float | None, form: str = ",.0f") -> str:
@@ -27,7 +27,7 @@ def _times(value: float | None) -> str:
 
 
 def _spread(row: Row) -> float | None:
-    """From the least to the most, as a share of the median."""
+    """Return the difference of maximum and minimum as a share of the median."""
     if row.rate is None or row.low is None or row.high is None:
         return None
     return (row.high - row.low) / row.rate
@@ -90,7 +90,7 @@ def title(table: Table) -> str:
 
 
 def sentences(table: Table) -> Iterator[str]:
-    """What is asked first of a table."""
+    """Yield the main results of a table as sentences."""
     yield from _lead(table)
     if table.cached_ahead is not None:
         yield f"cached pass: pydp2 has {_significant(table.cached_ahead)}x the best other one"
@@ -121,7 +121,7 @@ def sentences_of_ceiling(table: Table) -> Iterator[str]:
 
 
 def sentences_of_latency(table: Table) -> Iterator[str]:
-    """Who was waited for so often that the step may have been too short."""
+    """Yield a sentence about loaders for which the trainer waited so often that the step may have been too short."""
     for row in table.rows:
         if row.felt and row.felt["late"] > _OFTEN:
             share = f"{row.contestant} took more than 1 ms at {row.felt['late']:.0%} of the steps"
@@ -131,10 +131,10 @@ def sentences_of_latency(table: Table) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class View:
-    """How the result of a command is shown.
+    """View of the result of a command.
 
     Args:
-        passes: the number of the pass that is reported, from 0.
+        passes: number of the reported pass, from 0.
     """
 
     columns: dict[str, Callable[[Row], str]]
@@ -173,7 +173,7 @@ def on_terminal(tables: list[Table], view: View = VIEWS["run"]) -> None:
 
 
 def markdown(tables: list[Table], view: View = VIEWS["run"]) -> str:
-    """The tables for a page."""
+    """Return the tables as markdown."""
     lines: list[str] = []
     for table in tables:
         lines += [f"**{title(table)}**", "", f"| {' | '.join(view.columns)} |", "|---" * len(view.columns) + "|"]
@@ -183,7 +183,7 @@ def markdown(tables: list[Table], view: View = VIEWS["run"]) -> str:
 
 
 def versions(result: dict[str, Any]) -> list[str]:
-    """One line for each contestant whose libraries nobody before it has named."""
+    """Return one line for each contestant whose libraries no earlier line has."""
     lines: dict[str, None] = {}
     for name, libraries in result["versions"].items():
         for way in _WAYS:

@@ -1,6 +1,7 @@
-"""``python -m benchmarks.startup [--rounds 3] [--megabytes 500]``: what workers share, and how soon one is replaced.
+"""``python -m benchmarks.startup [--rounds 3] [--megabytes 500]``: memory of workers, and the time to replace one.
 
-Memory is PSS, where a page that n processes share counts 1/n in each: of all workers and what they are forked from.
+Memory is PSS, in which a page that n processes share counts 1/n in each. It is the sum over all workers and the process
+from which they are forked.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pydp2 import integer_value, provider
 
 FILES = [str(n) for n in range(100_000)]
 KINDS = ("array", "dict")
-_WORD = 130  # bytes that a word and its number take in a dict, about
+_WORD = 130  # approximate bytes of a word and its number in a dict
 
 
 def hook(settings: Any, kind: str, megabytes: int, seconds: float, **kwargs: object) -> None:
-    """A large dictionary: an array of vectors, or a dict of words."""
+    """Make a large dictionary: an array of vectors, or a dict of words."""
     import numpy as np
 
     until = time.monotonic() + seconds
@@ -39,16 +40,16 @@ def hook(settings: Any, kind: str, megabytes: int, seconds: float, **kwargs: obj
 
 @provider(input_types=[integer_value(1 << 30)], init_hook=hook, should_shuffle=False)
 def process(settings: Any, filename: str) -> Any:
-    """Each file looks at a thousand places in the dictionary."""
+    """Yield a thousand values from the dictionary."""
     size = len(settings.table)
     for i in range(1000):
-        place = (int(filename) * 1000 + i) * 7919 % size
-        value = settings.table[f"word number {place}" if settings.kind == "dict" else place]
-        yield i if value is None else place
+        index = (int(filename) * 1000 + i) * 7919 % size
+        value = settings.table[f"word number {index}" if settings.kind == "dict" else index]
+        yield i if value is None else index
 
 
 def _family(service: pydp2.Service) -> list[int]:
-    """Workers, and the process that they are forked from."""
+    """Return the pids of all workers, and of the process from which they are forked."""
     own = {service.pid}
     parents = {}
     for entry in Path("/proc").iterdir():
@@ -64,14 +65,14 @@ def _family(service: pydp2.Service) -> list[int]:
 
 
 def _ready(service: pydp2.Service, workers: int, without: set[int], seconds: float = 60.0) -> None:
-    """Wait until ``workers`` read and one stands by, none of ``without`` among them."""
+    """Wait until ``workers`` workers read and a spare one is there, none of them in ``without``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        told = service.stats()["workers"]
+        workers_now = service.stats()["workers"]
         if (
-            sum(w["active"] for w in told) == workers
-            and len(told) == workers + 1
-            and not without & {w["pid"] for w in told}
+            sum(w["active"] for w in workers_now) == workers
+            and len(workers_now) == workers + 1
+            and not without & {w["pid"] for w in workers_now}
         ):
             return
         time.sleep(0.002)
@@ -79,7 +80,7 @@ def _ready(service: pydp2.Service, workers: int, without: set[int], seconds: flo
 
 
 def memory(kind: str, workers: int, start: str, megabytes: int, batches: int = 500) -> dict[str, float]:
-    """MB of all workers together: when they are ready, and after they looked at ``batches`` times 1000 places."""
+    """Return the MB of all workers together: when they are ready, and after ``batches`` batches of 1000 values."""
     args = {"kind": kind, "megabytes": megabytes, "seconds": 0.0}
     with pydp2.launch(FILES, f"{__file__}:process", workers=workers, start=start, args=args) as service:
         _ready(service, workers, set())
@@ -94,7 +95,7 @@ def memory(kind: str, workers: int, start: str, megabytes: int, batches: int = 5
 
 
 def replacement(start: str, megabytes: int, seconds: float = 2.0, workers: int = 2) -> dict[str, float]:
-    """Seconds from SIGKILL of all workers, the one in reserve too, to the first chunk of a new one."""
+    """Return the seconds from SIGKILL of all workers, also the spare one, to the first chunk of a new worker."""
     args = {"kind": "array", "megabytes": megabytes, "seconds": seconds}
     with pydp2.launch(FILES, f"{__file__}:process", workers=workers, start=start, args=args) as service:
         _ready(service, workers, set())
@@ -105,9 +106,9 @@ def replacement(start: str, megabytes: int, seconds: float = 2.0, workers: int =
             began = time.perf_counter()
             for pid in old:
                 os.kill(pid, signal.SIGKILL)
-            while True:  # one that is ready was given files, and begins with one at once
-                told = service.stats()["workers"]
-                if any(w["active"] and w["pid"] not in old and w["busy_seconds"] > 0 for w in told):
+            while True:  # a new worker gets files as soon as it is ready
+                workers_now = service.stats()["workers"]
+                if any(w["active"] and w["pid"] not in old and w["busy_seconds"] > 0 for w in workers_now):
                     return {"first_chunk": time.perf_counter() - began}
                 if time.perf_counter() - began > 60:
                     raise SystemExit("no worker came")

@@ -1,9 +1,9 @@
-"""Measure what tensors cost over arrays: the steps of a framework's loader beside those of a client.
+"""Measure the cost of tensors over arrays: the steps of a framework's loader beside those of a client.
 
-Both read the same samples in alternating passes, from the cache in memory, or from the provider. The loop does nothing
-else, and the figures are those from step to step; or it computes after each ``next()``, and they are those of that
-call, which is what a user feels whose steps are slower than the loader. Processor time is that of the trainer's
-process; on a busy machine it changes less than the time from step to step.
+Both read the same samples in alternating passes, from the cache in memory, or from the provider. Either the loop does
+nothing else, and the figures are the times from step to step. Or it computes after each ``next()``, and the figures are
+the times of these calls, which matter to a user whose steps are slower than the loader. Processor time is that of the
+trainer's process; on a busy machine it varies less than the time from step to step.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pydp2 import CacheType, dense_vector, integer_value, integer_value_sequence
 
 STEPS = ("images", "dense", "words", "ctr")
 FRAMEWORKS = ("torch", "jax", "paddle", "tf")
-_FILES = [str(number) for number in range(8)]  # each is the seed of its samples
-_SAMPLES = 2560  # of a file
+_FILES = [str(number) for number in range(8)]  # the name of a file is the seed of its samples
+_SAMPLES = 2560  # samples of a file
 _BATCH = 128
 _WIDTH = 1_000_000
 
@@ -61,14 +61,14 @@ _TYPES = {
     "words": {"word": integer_value_sequence(50_000), "label": integer_value(2)},
     "ctr": {"ids": sparse_binary_vector(_WIDTH), "numbers": dense_vector(13), "label": integer_value(2)},
 }
-images, images_read = (each(input_types=_TYPES["images"])(_images) for each in (_in_memory, provider))
-dense, dense_read = (each(input_types=_TYPES["dense"])(_dense) for each in (_in_memory, provider))
-words, words_read = (each(input_types=_TYPES["words"])(_words) for each in (_in_memory, provider))
-ctr, ctr_read = (each(input_types=_TYPES["ctr"])(_ctr) for each in (_in_memory, provider))
+images, images_read = (declare(input_types=_TYPES["images"])(_images) for declare in (_in_memory, provider))
+dense, dense_read = (declare(input_types=_TYPES["dense"])(_dense) for declare in (_in_memory, provider))
+words, words_read = (declare(input_types=_TYPES["words"])(_words) for declare in (_in_memory, provider))
+ctr, ctr_read = (declare(input_types=_TYPES["ctr"])(_ctr) for declare in (_in_memory, provider))
 
 
 def _pass(steps: Iterable[Any], use: Callable[[Any], object]) -> tuple[float, float]:
-    """Microseconds from step to step in one pass, and of processor time in each."""
+    """Return the microseconds from step to step in one pass, and of processor time for a step."""
     steps = iter(steps)
     use(next(steps))
     count, began, worked = 0, time.perf_counter(), time.process_time()
@@ -79,7 +79,7 @@ def _pass(steps: Iterable[Any], use: Callable[[Any], object]) -> tuple[float, fl
 
 
 def _felt(steps: Iterable[Any], use: Callable[[Any], object], milliseconds: float) -> tuple[float, float]:
-    """Microseconds that a ``next()`` took in one pass, half of them at most and on average."""
+    """Return the microseconds of a ``next()`` in one pass: median and mean."""
     felt = Felt(milliseconds, use)
     for _ in felt.stepping(steps):
         pass
@@ -90,9 +90,9 @@ def _felt(steps: Iterable[Any], use: Callable[[Any], object], milliseconds: floa
 def measure(
     name: str, rounds: int, *, framework: str = "torch", cached: bool = True, milliseconds: float = 0.0
 ) -> dict[str, float]:
-    """Medians over alternating passes, in microseconds, and the ratios of loader and arrays. Without ``cached`` each
-    pass runs the provider. ``milliseconds``: that the loop computes after each ``next()``, which is measured alone; 0:
-    it does nothing else, and what is measured is the time from step to step."""
+    """Return medians over alternating passes, in microseconds, and the ratios of loader and arrays. Without ``cached``
+    each pass runs the provider. ``milliseconds``: time that the loop computes after each ``next()``, and only these
+    calls are measured; 0: it does nothing else, and the time from step to step is measured."""
     one_pass = partial(_felt, milliseconds=milliseconds) if milliseconds else _pass
     second = "mean" if milliseconds else "processor"
     loader = importlib.import_module(f"pydp2.{framework}").loader
@@ -105,9 +105,9 @@ def measure(
             (client, lambda batch: batch.values()),
             (tensors, lambda step: step),
         ]
-        for each in kinds:
-            one_pass(*each)  # fills the cache
-        runs = [[one_pass(*each) for each in kinds] for _ in range(rounds)]
+        for kind in kinds:
+            one_pass(*kind)  # fills the cache
+        runs = [[one_pass(*kind) for kind in kinds] for _ in range(rounds)]
     result: dict[str, float] = {}
     for i, kind in enumerate(("arrays", "tensors")):
         result[kind], result[f"{kind} ({second})"] = (statistics.median(run[i][j] for run in runs) for j in range(2))

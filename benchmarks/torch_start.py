@@ -1,7 +1,7 @@
-"""``python -m benchmarks.torch_start [--rounds 5]``: seconds from a loader's call to its first batch, where the code of
-the workers imports torch: of the first and of the second loader of a program, and beside torch's own DataLoader.
+"""``python -m benchmarks.torch_start [--rounds 5]``: seconds from a loader's call to its first batch, if the code of
+the workers imports torch, for the first and the second loader of a program, and beside torch's own DataLoader.
 
-Each round is a program of its own, which has imported torch before, as one that trains has.
+Each round is a separate program, which has imported torch before, as a training program has.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def samples(filename: str) -> Iterator[torch.Tensor]:
 
 @provider(input_types=[dense_vector(WIDTH)], should_shuffle=False)
 def process(settings: Any, filename: str) -> Iterator[Any]:
-    """The samples, for pydp2."""
+    """Yield the samples, for pydp2."""
     for sample in samples(filename):
         yield sample.numpy()
 
 
 class Samples(torch.utils.data.IterableDataset[torch.Tensor]):
-    """The samples, for torch's DataLoader: each worker reads every n-th file."""
+    """Dataset of the samples for torch's DataLoader; each of n workers reads every n-th file."""
 
     def __init__(self, files: list[str]) -> None:
         self._files = files
@@ -65,8 +65,8 @@ def _open(kind: str, files: list[str]) -> Any:
     )
 
 
-def one(kind: str, files: list[str]) -> dict[str, float]:
-    """Seconds to the first batch of two loaders, of which the first stays open."""
+def measure_start(kind: str, files: list[str]) -> dict[str, float]:
+    """Return the seconds to the first batch of two loaders, the first of which stays open."""
     found: dict[str, float] = {}
     opened: list[Any] = []
     for name in ("first", "second"):
@@ -75,8 +75,8 @@ def one(kind: str, files: list[str]) -> dict[str, float]:
         opened.append(iter(opened[-1]))
         next(opened[-1])
         found[name] = time.perf_counter() - began
-    for each in opened:
-        close: Callable[[], object] = getattr(each, "close", lambda: None)
+    for resource in opened:
+        close: Callable[[], object] = getattr(resource, "close", lambda: None)
         close()
     return found
 
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        sys.stdout.write(json.dumps(one(given.one, given.files)) + "\n")
+        sys.stdout.write(json.dumps(measure_start(given.one, given.files)) + "\n")
         return
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder) / f"{number}.txt") for number in range(FILES)]
@@ -96,13 +96,13 @@ def main() -> None:
             Path(file).write_text((" ".join(f"{i / WIDTH:.4f}" for i in range(WIDTH)) + "\n") * LINES)
         rows: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
         for _ in range(given.rounds):
-            for kind in KINDS:  # in turn, so that other programs of the machine disturb all alike
+            for kind in KINDS:  # in turn, so that other programs of the machine disturb all kinds equally
                 words = [sys.executable, "-m", "benchmarks.torch_start", "--one", kind, *files]
                 done = subprocess.run(words, capture_output=True, text=True, check=True)
                 rows[kind].append(json.loads(done.stdout))
-        for kind, each in rows.items():
-            figures = {name: round(statistics.median(row[name] for row in each), 2) for name in each[0]}
-            sys.stdout.write(json.dumps({"loader": kind, **figures, "n": len(each)}) + "\n")
+        for kind, samples in rows.items():
+            figures = {name: round(statistics.median(row[name] for row in samples), 2) for name in samples[0]}
+            sys.stdout.write(json.dumps({"loader": kind, **figures, "n": len(samples)}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Figures about pydp2 alone, ``python -m benchmarks figures [NAME ...]``: medians of alternating rounds."""
+"""Measure pydp2 alone, ``python -m benchmarks figures [NAME ...]``: medians of alternating rounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _words_reader(dictionary: str) -> Callable[[str], Any]:
 
 
 def throughput(folder: Path, rounds: int, workload: str) -> Figures:
-    """Strict and relaxed order against the bare generator in two processes; samples/s of a whole first pass."""
+    """Measure strict and relaxed order against the bare generator in two processes: samples/s of a whole first pass."""
     if workload == "words":
         files = data.words(folder)
         dictionary = str(folder / "dict.txt")
@@ -50,7 +50,7 @@ def throughput(folder: Path, rounds: int, workload: str) -> Figures:
 
 
 def first_batch(folder: Path, rounds: int) -> Figures:
-    """Seconds to the first batch: from load(), and from iter() on a running service."""
+    """Measure the seconds to the first batch: from load(), and from iter() on a running service."""
     files = data.words(folder)
     args = {"dictionary": str(folder / "dict.txt")}
     rows = []
@@ -66,7 +66,7 @@ def first_batch(folder: Path, rounds: int) -> Figures:
 
 
 def tiny_files(folder: Path, rounds: int, count: int = 10_000) -> Figures:
-    """``count`` files of one sample: seconds of a pass, peak memory of server and worker in MB."""
+    """Measure ``count`` files of one sample: seconds of a pass, peak memory of server and worker in MB."""
     files = data.tiny(folder, count)
     rows = []
     for _ in range(rounds):
@@ -83,7 +83,7 @@ def tiny_files(folder: Path, rounds: int, count: int = 10_000) -> Figures:
 
 
 def long_list(folder: Path, rounds: int, count: int = 1_000_000) -> Figures:
-    """A list of ``count`` entries: first batch from load(), memory of the server in MB after it."""
+    """Measure a list of ``count`` entries: seconds from load() to the first batch, memory of the server in MB then."""
     path = folder / "long.list"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def long_list(folder: Path, rounds: int, count: int = 1_000_000) -> Figures:
 
 
 def kills(folder: Path, rounds: int, every: float = 0.2) -> Figures:
-    """200,000 samples in 200 files with a random worker killed about every ``every`` seconds."""
+    """Measure 200,000 samples in 200 files while a random worker is killed about every ``every`` seconds."""
     files = data.words(folder, files=200)
     args = {"dictionary": str(folder / "dict.txt")}
     rows = []
@@ -148,7 +148,7 @@ FIGURES: dict[str, Callable[[Path, int], Figures]] = {
 
 
 def show(names: list[str], folder: Path, rounds: int, as_json: bool) -> None:
-    """Measure and print ``names``, all of them where there is none."""
+    """Measure and print the figures in ``names``, all figures if it is empty."""
     for name in names or FIGURES:
         figures = FIGURES[name](folder, rounds)
         if as_json:

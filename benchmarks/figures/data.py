@@ -1,4 +1,4 @@
-"""Seeded data for the figures, made once in a folder of the caller's."""
+"""Make seeded data for the figures, once, in a folder of the caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ WORDS = 30_000
 
 
 def words(folder: Path, files: int = 16, lines: int = 200_000) -> list[str]:
-    """``files`` files with ``lines`` lines ``label<TAB>word word …`` in all, and their dictionary ``dict.txt``."""
+    """Return ``files`` files with ``lines`` lines ``label<TAB>word word …`` in all, and make their dictionary
+    ``dict.txt``."""
     paths = [folder / f"words-{files}-{lines}-{i:03d}.txt" for i in range(files)]
     if not all(path.exists() for path in paths):
         folder.mkdir(parents=True, exist_ok=True)
@@ -28,12 +29,12 @@ def words(folder: Path, files: int = 16, lines: int = 200_000) -> list[str]:
 
 
 def digits(times: int = 50) -> list[str]:
-    """The training files of the digits, each listed ``times`` times."""
+    """Return the training files of the digits, each ``times`` times."""
     return [path for path in pydp2_samples.files("digits") for _ in range(times)]
 
 
 def tiny(folder: Path, count: int) -> list[str]:
-    """``count`` files of one sample each."""
+    """Return ``count`` files of one sample each."""
     folder = folder / "tiny"
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{i:06d}" for i in range(count)]

@@ -1,4 +1,4 @@
-"""The measurements: each function runs one thing once and gives plain numbers."""
+"""Measure: each function carries out one run and returns plain numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _bare_main(start: Any, done: Any, make: Callable[[], Callable[[str], Iterabl
 
 
 def bare(make: Callable[[], Callable[[str], Iterable[object]]], files: list[str], processes: int = 2) -> float:
-    """Seconds that the generators alone take, looped in ``processes`` processes that do nothing else."""
+    """Return the seconds of the generators alone, in a loop in ``processes`` processes."""
     forked = get_context("fork")
     start, done = forked.Event(), forked.Semaphore(0)
     children = [
@@ -40,7 +40,7 @@ def bare(make: Callable[[], Callable[[str], Iterable[object]]], files: list[str]
     ]
     for child in children:
         child.start()
-    time.sleep(0.3)  # both have their dictionary by then; what is late only makes this limit lower
+    time.sleep(0.3)  # the processes have their dictionary then; a late one only makes the limit lower
     began = time.perf_counter()
     start.set()
     for _ in children:
@@ -52,7 +52,7 @@ def bare(make: Callable[[], Callable[[str], Iterable[object]]], files: list[str]
 
 
 def drain(client: pydp2.Client) -> dict[str, Any]:
-    """One pass: seconds, samples, seconds to the first batch, a checksum of all values in order."""
+    """Read one pass; return its seconds, samples, seconds to the first batch, and a checksum of all values in order."""
     began = time.perf_counter()
     first = 0.0
     samples = crc = 0
@@ -66,7 +66,7 @@ def drain(client: pydp2.Client) -> dict[str, Any]:
 
 
 def served(files: list[str], name: str, passes: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """Passes over ``files`` with 2 workers on a running service."""
+    """Return the figures of passes over ``files`` with 2 workers on a running service."""
     service_options = {k: options.pop(k) for k in ("args", "memory_limit") if k in options}
     with (
         pydp2.launch(files, ADDRESS + name, workers=2, **service_options) as service,
@@ -76,7 +76,7 @@ def served(files: list[str], name: str, passes: int = 1, **options: Any) -> list
 
 
 def memory(pid: int) -> dict[str, float]:
-    """Memory of a process in MB: resident now, its peak, and its proportional share now."""
+    """Return the memory of a process in MB: resident now, its peak, and its proportional share now."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().split()
     return {
@@ -87,7 +87,7 @@ def memory(pid: int) -> dict[str, float]:
 
 
 def under_fire(files: list[str], name: str, every: float, **options: Any) -> dict[str, Any]:
-    """One pass with a random worker killed about every ``every`` seconds (exponential)."""
+    """Read one pass while a random worker is killed about every ``every`` seconds (exponential); return its figures."""
     dice = random.Random(3)
     args = options.pop("args", None)
     with (

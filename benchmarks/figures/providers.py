@@ -1,4 +1,4 @@
-"""What a user would write for the data of the figures."""
+"""Define providers for the data of the figures, as a user would write them."""
 
 from __future__ import annotations
 

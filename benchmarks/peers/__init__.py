@@ -1,5 +1,5 @@
-"""One module for each contestant: ``measure(job)`` gives its passes, ``versions()`` what is installed.
+"""Measure each contestant, with one module for each: ``measure(job)`` returns its passes, ``versions()`` its libraries.
 
-Each peer is set up as its documentation says for a stream of files, and then as was found to be quickest for this job
+Each peer is set up as in its documentation for a stream of files, with the options that were the fastest for this job
 on two cores. Only ``with_pydp2`` and ``provided`` import pydp2.
 """

@@ -1,4 +1,4 @@
-"""The limit: the generators alone, looped in as many processes as there are workers, which do nothing else."""
+"""The upper limit: the generators alone, in a loop in as many processes as there are workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _loop(read: Any, files: list[str], together: Any, counted: Any) -> None:
 
 
 def measure(job: Job) -> list[dict]:
-    """Passes from when all processes are ready until the last one is through; their forking does not count."""
+    """Return passes, each from the time when all processes are ready, without their forks, to the end of the last."""
     forked = get_context("fork")
     read, files = job.reader(), job.files()
     expected = job.total().samples

@@ -1,6 +1,6 @@
-"""What peers that have formats of their own are given: the samples of a workload, as bytes and labels.
+"""Provide the samples of a workload, as bytes and labels, to peers with their own file formats.
 
-Each of them writes its format once, beside the workload's data, before its first pass.
+Each of them writes its format once, beside the data of the workload, before its first pass.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _READ = {"rows": _rows, "jpeg": _pictures}
 
 
 def stored(job: Job) -> Iterator[Sample]:
-    """The samples of all files of the list, as they are stored: a row, or the bytes of a picture; and the label."""
+    """Yield the stored samples of all files of the list: a row, or the bytes of a picture, and the label."""
     for path in job.files():
         yield from _READ[job.workload](path)
 
 
 def decoded(value: np.ndarray | bytes) -> np.ndarray:
-    """The array of a stored sample."""
+    """Return the array of a stored sample."""
     if isinstance(value, bytes):
         from PIL import Image
 
@@ -49,12 +49,12 @@ def decoded(value: np.ndarray | bytes) -> np.ndarray:
 
 
 def collated(job: Job, samples: list[tuple[np.ndarray, int]]) -> Batch:
-    """Samples as a batch."""
+    """Return ``samples`` as a batch."""
     return job.kind.collate(samples)
 
 
 def converted(job: Job, name: str, write: Callable[[Path], Any]) -> Path:
-    """The folder ``name`` beside the data of the workload, which ``write`` has filled if it was not there."""
+    """Return the folder ``name`` beside the data of the workload; if it does not exist, ``write`` fills it."""
     folder = Path(job.folder) / f"{name}-of-{len(job.files())}"
     if not folder.exists():
         half = folder.with_suffix(".tmp")

@@ -1,4 +1,4 @@
-"""The readers as pydp2's providers; of each there is one with a cache. Of prepared arrays they yield ``rows()``."""
+"""Define the readers as providers of pydp2, each also with a cache. For prepared arrays they yield ``rows()``."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ PREPARED_TYPES: dict[str, dict[str, Any]] = {
 
 def hook(settings: Any, workload: str, folder: str, **kwargs: Any) -> None:
     job.prepare(settings, workload, folder)
-    kind, form = prepared.told(workload)
+    kind, form = prepared.kind_and_form(workload)
     if form == "blocks":
         settings.parts = [_as_slots(kind, part) for part in prepared.parts(settings.arrays, prepared.block(kind))]
 
 
 def _as_slots(kind: str, part: job.Batch) -> dict[str, Any]:
-    """The values that ``rows()`` takes."""
+    """Return the values for ``rows()``."""
     if kind == "ragged":
         return {"ids": Ragged(part["ids"], part["starts"]), "label": part["label"]}
     if kind == "sparse":
@@ -70,7 +70,7 @@ def _blocks(settings: Any, filename: str) -> Iterator[Any]:
 
 @provider(input_types=TYPES["rows"], init_hook=hook, pool_size=job.WORKLOADS["rows"].pool)
 def rows_in_blocks(settings: Any, filename: str) -> Iterator[Any]:
-    """The files of the workload ``rows`` as whoever has arrays would hand them over."""
+    """Yield the files of the workload ``rows`` as a user with arrays would yield them."""
     array = np.load(filename, mmap_mode="r")
     block = prepared.block("rows")
     for first in range(0, len(array), block):
@@ -80,7 +80,7 @@ def rows_in_blocks(settings: Any, filename: str) -> Iterator[Any]:
 
 def _provider(name: str, cache: int) -> Any:
     workload = (job.WORKLOADS | job.PREPARED)[name]
-    types = TYPES[name] if name in TYPES else PREPARED_TYPES[prepared.told(name)[0]]
+    types = TYPES[name] if name in TYPES else PREPARED_TYPES[prepared.kind_and_form(name)[0]]
     read = _blocks if workload.finished else workload.read
     return provider(input_types=types, init_hook=hook, pool_size=workload.pool, cache=cache)(read)
 

@@ -1,7 +1,7 @@
 """Grain over ArrayRecord files: random access, a global shuffle of all samples, ``mp_prefetch``.
 
-A record is the label and the row. A group holds one record, as Grain's documentation asks for random access. The
-workers read without threads of their own, which was two to seven times as fast here as with 1 to 16 of them.
+A record consists of the label and the row. A group has one record, which Grain's documentation recommends for random
+access. The workers read without threads, which was two to seven times as fast here as with 1 to 16 threads.
 """
 
 from __future__ import annotations

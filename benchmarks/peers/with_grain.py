@@ -1,7 +1,8 @@
 """Grain: an IterDataset over files that can be sliced among processes, window shuffle, batches, mp_prefetch.
 
-A generator is no random-access source, so the dataset is one of its own with ``set_slice`` and a state. One dataset
-for each file under InterleaveIterDataset, the documented other way, was half as fast: a thread and a queue a file.
+A generator is not a random-access source, so there is a special dataset with ``set_slice`` and a state. The other
+documented way, one dataset for each file under InterleaveIterDataset, was half as fast: it has a thread and a queue for
+each file.
 """
 
 from __future__ import annotations

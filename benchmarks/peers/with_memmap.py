@@ -1,7 +1,7 @@
 """Rows of a fixed size in one file, as FFCV stores them: the trainer's own threads gather the rows of a batch.
 
-There is no process but the trainer, and nothing is decoded. The file is mapped, a pass has a permutation of all rows,
-and each thread fills a batch with :func:`numpy.take`, which releases the interpreter's lock while it copies.
+There is only the process of the trainer, and nothing is decoded. The file is mapped, a pass has a permutation of all
+rows, and each thread fills a batch with :func:`numpy.take`, which releases the interpreter's lock while it copies.
 """
 
 from __future__ import annotations

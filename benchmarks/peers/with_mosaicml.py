@@ -1,7 +1,6 @@
 """MosaicML Streaming over MDS shards on the local disk: its shuffle, its state, torch's workers.
 
-``shuffle_block_size`` is its default. A picture is stored as its JPEG bytes, and decoded as the reader of the workload
-does it.
+``shuffle_block_size`` has its default. A picture is stored as JPEG bytes, and decoded as in the reader of the workload.
 """
 
 from __future__ import annotations

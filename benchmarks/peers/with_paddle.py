@@ -1,7 +1,7 @@
-"""paddle.io.DataLoader over an IterableDataset: the living heir of PyDataProvider2.
+"""paddle.io.DataLoader over an IterableDataset: the successor of PyDataProvider2.
 
 Files by worker, shuffle buffer and batches in the workers, arrays through its shared memory, 8 batches ahead for each
-worker. Its workers are forked for each pass: with ``persistent_workers`` this dataset stood still (3.3.1).
+worker. Its workers are forked for each pass: with ``persistent_workers`` this dataset hung (3.3.1).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class _Files(IterableDataset):
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
-        mine = self.files[worker.id :: worker.num_workers]
+        own = self.files[worker.id :: worker.num_workers]
         self.seed += 1
-        return shuffled_batches((sample for file in mine for sample in self.read(file)), self.kind, self.seed)
+        return shuffled_batches((sample for file in own for sample in self.read(file)), self.kind, self.seed)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 import pydp2
 from benchmarks import consumer
 from benchmarks.job import BATCH, Batch, Job
-from benchmarks.prepared import told
+from benchmarks.prepared import kind_and_form
 from pydp2.transport.key_files import ConnectionFile
 
 _PROVIDED = Path(__file__).with_name("provided.py")
@@ -79,10 +79,10 @@ def _until_all_workers_are_there(service: pydp2.Service, workers: int) -> None:
 def _service(
     job: Job, address: str, args: dict[str, str]
 ) -> Iterator[tuple[pydp2.Service, Callable[..., pydp2.Client]]]:
-    """A service with its workers, and what connects a trainer to it. Option ``network``: with "keys" the trainer comes
-    over TCP; with "workers" the workers do, which an agent runs as if it were on another host; with "hosts" both; with
-    "row server" both, and the trainer fetches the rows from that host. Option ``hosts``: the workers are on
-    so many hosts, as many on each."""
+    """Return a context with a service, its workers, and a function that connects a trainer. Option ``network``: with
+    "keys" the trainer connects over TCP; with "workers" the workers do, which an agent runs as if it were on another
+    host; with "hosts" both; with "row server" both, and the trainer fetches the rows from that host. Option ``hosts``:
+    number of hosts among which the workers are divided."""
     network = job.option("network")
     if network is None:
         with pydp2.launch(job.files(), address, args=args, workers=job.workers) as service:
@@ -106,13 +106,13 @@ def _service(
                         row_server=rows,
                     )
                     threading.Thread(target=host.run, name="host").start()  # it ends with the service
-            if network != "workers":  # else they would share memory
+            if network != "workers":  # otherwise they would share memory
                 replace(ConnectionFile.read(connection), local_address="").write(connection)
             yield service, partial(pydp2.connect, connection)
 
 
 def measure(job: Job) -> list[dict]:
-    """Passes of a client, from ``iter()`` on the running service: nothing is read before that."""
+    """Return passes of a client, from ``iter()`` on a running service, which has read nothing before."""
     form = "_cached" if job.option("cache") else "_in_blocks" if job.option("blocks") else ""
     address = f"{_PROVIDED}:{job.workload}{form}"
     args = {"workload": job.workload, "folder": job.folder}
@@ -121,4 +121,4 @@ def measure(job: Job) -> list[dict]:
         connect(batch_size=BATCH, seed=1, order=job.option("order", "strict")) as client,
     ):
         _until_all_workers_are_there(service, job.workers)
-        return consumer.passes(job, lambda: client, _ARRAYS[told(job.workload)[0]])
+        return consumer.passes(job, lambda: client, _ARRAYS[kind_and_form(job.workload)[0]])

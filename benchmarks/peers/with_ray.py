@@ -1,7 +1,7 @@
 """Ray Data: a task for each file that yields blocks of columns, ``iter_batches`` with a local shuffle buffer.
 
-``map_batches`` with blocks of 1024 samples is a little quicker than ``flat_map`` of rows. Blocks are Arrow tables, so
-ragged columns come back as arrays of arrays, which are joined here; that is part of the price of a batch.
+``map_batches`` with blocks of 1024 samples is a little faster than ``flat_map`` of rows. Blocks are Arrow tables, so
+ragged columns come back as arrays of arrays, which are concatenated here; that is part of the cost of a batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.job import BATCH, Batch, Job
 
 _BLOCK = 1024
 _BLOCK_OF_PICTURES = 64
-_STORE = 2 << 30  # bytes of its shared-memory store
+_STORE = 2 << 30  # bytes of Ray's shared-memory store
 
 
 def versions() -> dict[str, str]:
@@ -75,7 +75,7 @@ _ARRAYS: dict[str, Callable[[Any], Batch]] = {"words": _words, "ctr": _ctr}
 
 
 class _Blocks:
-    """What a task runs: blocks of one file."""
+    """Function of a task, which yields blocks of one file."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -93,7 +93,7 @@ _readers: dict[Job, Any] = {}
 
 
 def _reader(job: Job) -> Any:
-    """Made once in a process of Ray's, which runs many tasks."""
+    """Return the reader, made once in a process of Ray, which runs many tasks."""
     if job not in _readers:
         _readers[job] = job.reader()
     return _readers[job]

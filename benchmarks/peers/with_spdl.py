@@ -1,7 +1,7 @@
-"""SPDL: a subprocess for each worker that shuffles and batches, their batches merged by one thread each.
+"""SPDL: a subprocess for each worker, which shuffles and batches; one thread for each receives its batches.
 
-Large rows go through its shared-memory ring, which is quicker there; the others through its queue, which is quicker
-for them. The subprocesses run before the first pass begins.
+Large rows go through its shared-memory ring, other rows through its queue, because these were the faster ways. The
+subprocesses run before the first pass begins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spdl.pipeline import SharedMemoryRingBuffer, iterate_in_subprocess
 
 from benchmarks import consumer
 from benchmarks.job import Batch, Job
-from benchmarks.prepared import told
+from benchmarks.prepared import kind_and_form
 
 _RING = {"rows": 64 << 20, "jpeg": 256 << 20, "rows_u8": 64 << 20, "rows_f32": 64 << 20, "picture": 256 << 20}
 _END = object()
@@ -38,7 +38,7 @@ class _Files:
 
 
 def _merged(sources: list[Iterable[Any]]) -> Iterator[Any]:
-    """What comes from any of the sources, as it comes."""
+    """Yield the items of all sources, in order of arrival."""
     ready: queue.Queue[Any] = queue.Queue(8)
 
     def pump(source: Iterable[Any]) -> None:
@@ -65,7 +65,7 @@ def _merged(sources: list[Iterable[Any]]) -> Iterator[Any]:
 def measure(job: Job) -> list[dict]:
     sources = []
     for number in range(job.workers):
-        size = job.option("ring", _RING.get(told(job.workload)[0]))
+        size = job.option("ring", _RING.get(kind_and_form(job.workload)[0]))
         ring = {"arena": SharedMemoryRingBuffer(size)} if size else {}
         make = partial(_Files, job, number)
         sources.append(iterate_in_subprocess(make, buffer_size=8, mp_context="fork", timeout=120, **ring))

@@ -1,4 +1,4 @@
-"""SPDL in threads alone, as it is meant to be used where the work releases the interpreter's lock: pictures.
+"""SPDL with threads only, as recommended for work that releases the interpreter's lock: pictures.
 
 One thread reads the files through the shuffle buffer, ``workers`` threads decode, one collates.
 """
@@ -29,9 +29,9 @@ def _shuffled(job: Job, seed: int) -> Iterator[native.Sample]:
         if len(waiting) < job.kind.pool:
             waiting.append(sample)
             continue
-        place = int(draw.random() * len(waiting))
-        yield waiting[place]
-        waiting[place] = sample
+        index = int(draw.random() * len(waiting))
+        yield waiting[index]
+        waiting[index] = sample
     draw.shuffle(waiting)
     yield from waiting
 

@@ -1,8 +1,8 @@
 """tf.data: generators of packed blocks, interleaved over files, unbatched, shuffled, batched; one process.
 
-``from_generator`` a sample at a time is five to ten times slower, so the generator packs blocks of samples with the
-same numpy code as the other peers' workers. The generators share one interpreter's lock whatever the parallelism.
-With the option ``cache``, ``.cache()`` in memory stands before the shuffling: the second pass reads from it.
+``from_generator`` with single samples is five to ten times slower, so the generator packs blocks of samples with the
+same numpy code as the workers of the other peers. The generators always share the lock of one interpreter. With the
+option ``cache``, ``.cache()`` in memory comes before the shuffling, and the second pass reads from it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
 
 
 def _signature(workload: str) -> tuple[tf.TensorSpec, ...]:
-    """Of a block, in the order of the arrays of a batch."""
+    """Return the signature of a block, in the order of the arrays of a batch."""
     whole, floats = tf.TensorSpec((None,), tf.int64), tf.TensorSpec((None,), tf.float32)
     return {
         "mnist_text": (tf.TensorSpec((None, 784), tf.float32), whole),

@@ -2,7 +2,7 @@
 
 Persistent workers; numpy arrays through the workers' pipes, which was up to three times as fast as tensors in shared
 memory with either sharing strategy; 8 batches ahead for each worker instead of 2. The options ``tensors``, ``sharing``
-and ``prefetch`` try the others.
+and ``prefetch`` select other ways.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class _Files(IterableDataset):
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
-        mine = self.files[worker.id :: worker.num_workers]
+        own = self.files[worker.id :: worker.num_workers]
         self.seed += 1
-        batches = self.batches(mine, self.seed)
+        batches = self.batches(own, self.seed)
         return map(_tensors, batches) if self.tensors else batches
 
 

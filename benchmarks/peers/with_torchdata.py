@@ -1,7 +1,7 @@
 """torchdata's StatefulDataLoader, set up as ``with_torch`` sets up the DataLoader, with a state of each batch.
 
-Its state is that of the worker's dataset, taken after each batch, as the default ``snapshot_every_n_steps=1`` has it.
-The dataset says how many batches it has given; a resume reads them again.
+Its state is that of the worker's dataset, taken after each batch, which is the default ``snapshot_every_n_steps=1``.
+The state of the dataset is the number of its batches so far; a resume reads them again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.same_job``: how many lines each loader takes for the job, and what it does then."""
+"""``python -m benchmarks.same_job``: the number of lines of the job for each loader, and whether it resumes exactly."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 _DIGITS = _ROOT / "sample_data" / "digits"
 LOADERS = ("pydp2", "torchdata", "mosaicml", "grain", "spdl")
-_STOP = 60  # in the second epoch
+_STOP = 60  # step at which the job is stopped, in the second epoch
 _DEADLINE = 120.0  # seconds for one process
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
 
 
 def code_lines(source: str) -> int:
-    """Count the lines of ``source`` that have code: no blank line, no comment, no docstring."""
+    """Return the number of lines of ``source`` with code, without blank lines, comments and docstrings."""
     lines: set[int] = set()
     begins_statement = True
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -38,30 +38,30 @@ def code_lines(source: str) -> int:
 
 
 def lines_of(loader: str) -> int:
-    """Count the lines of a job, with the provider if it has one."""
+    """Return the number of lines of a job, with its provider if it has one."""
     files = [_HERE / f"with_{loader}.py"] + [_DIGITS / "digits_provider.py"] * (loader == "pydp2")
     return sum(code_lines(file.read_text()) for file in files)
 
 
 def steps_of(loader: str, python: str, folder: Path, checkpoint: str, stop: int | None = None) -> list[str]:
-    """Run the job in a process of its own, and return what it prints of each step."""
+    """Run the job in a separate process, and return the line that it prints for each step."""
     command = [python, "-m", "benchmarks.same_job.run", loader, "--checkpoint", checkpoint]
     command += [] if stop is None else ["--stop", str(stop)]
     paths = os.pathsep.join([str(_ROOT), str(folder)])
     out, errors = folder / "steps.txt", folder / "errors.txt"
-    with out.open("w") as steps, errors.open("w") as said:  # files: workers that a stop leaves would keep a pipe open
+    with out.open("w") as steps, errors.open("w") as stderr:  # files: workers that a stop leaves would keep a pipe open
         process = subprocess.Popen(
             command,
             cwd=folder,
             env=os.environ | {"PYTHONPATH": paths},
             stdout=steps,
-            stderr=said,
+            stderr=stderr,
             start_new_session=True,
         )
         try:
             status = process.wait(_DEADLINE)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # nothing is left of it
+            with contextlib.suppress(ProcessLookupError):  # all processes have ended
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if status:

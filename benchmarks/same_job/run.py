@@ -1,7 +1,7 @@
 """Run the job with one loader in a folder with the data: ``python -m benchmarks.same_job.run LOADER``.
 
-Prints a digest and the size of each step. ``--stop N`` ends the process, without any goodbye, after N steps, and leaves
-the checkpoint in ``--checkpoint``; if that file is there, the job goes on from it.
+Prints a digest and the size of each step. ``--stop N`` ends the process abruptly after N steps, and leaves the
+checkpoint in ``--checkpoint``; if that file exists, the job continues from it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import hashlib
 import importlib
 import os
-import pickle  # noqa: TID251 - the checkpoints of this run alone, as most loaders expect it
+import pickle  # noqa: TID251 - only for checkpoints of this run, in the form that most loaders expect
 from pathlib import Path
 
 import numpy as np

@@ -94,9 +94,9 @@ def test_parts_of_what_is_prepared_hold_its_samples(kind: str, size: int) -> Non
 
 
 def test_the_name_of_a_workload_tells_its_kind_and_form() -> None:
-    assert prepared.told("rows_u8_single") == ("rows_u8", "single")
-    assert [prepared.told(name) for name in WORKLOADS] == [(name, None) for name in WORKLOADS]
-    assert [prepared.named(*prepared.told(name)) for name in PREPARED] == list(PREPARED)
+    assert prepared.kind_and_form("rows_u8_single") == ("rows_u8", "single")
+    assert [prepared.kind_and_form(name) for name in WORKLOADS] == [(name, None) for name in WORKLOADS]
+    assert [prepared.named(*prepared.kind_and_form(name)) for name in PREPARED] == list(PREPARED)
 
 
 def test_data_that_are_there_are_not_made_again_and_halves_of_them_are(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import data, latency, one, prepared, rounds
+from benchmarks import data, latency, prepared, rounds, single_run
 from benchmarks.__main__ import parser
 from benchmarks.job import BATCH, PREPARED, WORKLOADS, Job
 
@@ -27,13 +27,13 @@ ABSENT = [peer for peer, library in LIBRARIES.items() if importlib.util.find_spe
 
 @given(
     st.builds(
-        Job, st.sampled_from(sorted(one.PEERS)), st.sampled_from(sorted(WORKLOADS)), st.text(), st.integers(1, 64),
-        st.integers(0, 9), st.lists(st.tuples(st.text(), st.one_of(st.booleans(), st.text())), unique_by=lambda o: o[0])
-        .map(tuple),
+        Job, st.sampled_from(sorted(single_run.PEERS)), st.sampled_from(sorted(WORKLOADS)), st.text(),
+        st.integers(1, 64), st.integers(0, 9),
+        st.lists(st.tuples(st.text(), st.one_of(st.booleans(), st.text())), unique_by=lambda o: o[0]).map(tuple),
     )
 )  # fmt: skip
-def test_a_job_is_understood_as_it_was_said(job: Job) -> None:
-    assert one.understood(one.said(job)) == job
+def test_a_job_is_read_from_its_argument(job: Job) -> None:
+    assert single_run.from_argument(single_run.to_argument(job)) == job
 
 
 @given(st.integers(1, 12))
@@ -60,8 +60,8 @@ def test_a_run_that_failed_is_not_tried_again() -> None:
 
 
 def test_every_peer_has_a_module_that_measures_and_names_its_versions() -> None:
-    assert {c.peer for of in (rounds.CONTESTANTS, *rounds.NATIVE.values()) for c in of} == set(one.PEERS)
-    for module in one.PEERS.values():
+    assert {c.peer for of in (rounds.CONTESTANTS, *rounds.NATIVE.values()) for c in of} == set(single_run.PEERS)
+    for module in single_run.PEERS.values():
         text = (ROOT / f"benchmarks/peers/{module}.py").read_text("utf-8")
         assert "def measure(job: Job) -> list[dict]:" in text
         assert "def versions() -> dict[str, str]:" in text
@@ -69,9 +69,10 @@ def test_every_peer_has_a_module_that_measures_and_names_its_versions() -> None:
 
 def test_what_other_interpreters_import_does_not_import_pydp2(data_folder: Path) -> None:
     job = Job("bare", "words", str(data.make("words", data_folder, SCALE)), passes=1)
-    code = "import sys, json; from benchmarks import one; one.do(one.understood(sys.argv[1])); print(*sys.modules)"
+    run = "single_run.do(single_run.from_argument(sys.argv[1]))"
+    code = f"import sys, json; from benchmarks import single_run; {run}; print(*sys.modules)"
     said = subprocess.run(
-        [sys.executable, "-c", code, one.said(job)], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, single_run.to_argument(job)], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     assert "benchmarks.peers.bare" in said
     assert [name for name in said if name.partition(".")[0] in ("pydp2", "zmq", "msgpack", "rich")] == []

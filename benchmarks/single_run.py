@@ -1,8 +1,8 @@
-"""One run in a process of its own: ``python -m benchmarks.one JOB`` does JOB, said as JSON, and prints a line of JSON.
+"""Carry out one run in a process of its own: ``python -m benchmarks.single_run JOB``, where JOB is JSON, prints JSON.
 
-The line is ``{"passes": […], "start": seconds, "versions": {…}}``, or ``{"absent": "…"}`` where the peer, or a library
-that the workload needs, is not installed here. Anything else is a failure: a traceback on stderr and an exit code.
-Other libraries may print what they like before it: the last line counts. Needs numpy and the peer alone.
+The last line of the output is ``{"passes": […], "start": seconds, "versions": {…}}``, or ``{"absent": "…"}`` if the
+peer, or a library that the workload needs, is not installed here. Anything else is a failure: a traceback on stderr and
+an exit code. Other libraries may print lines before it. The module needs only numpy and the peer.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PEERS = {
 }
 
 
-def said(job: Job) -> str:
-    """The job as an argument."""
+def to_argument(job: Job) -> str:
+    """Return the job as an argument of the command line."""
     return json.dumps({**vars(job), "options": dict(job.options)})
 
 
-def understood(text: str) -> Job:
-    told = json.loads(text)
-    return Job(**{**told, "options": tuple(told["options"].items())})
+def from_argument(text: str) -> Job:
+    fields = json.loads(text)
+    return Job(**{**fields, "options": tuple(fields["options"].items())})
 
 
 def do(job: Job) -> dict[str, Any]:
@@ -61,11 +61,11 @@ def do(job: Job) -> dict[str, Any]:
 
 
 def main() -> None:
-    result = do(understood(sys.argv[1]))
+    result = do(from_argument(sys.argv[1]))
     sys.stdout.write(f"\n{json.dumps(result)}\n")
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # some peers' threads outlive their loaders, and would be waited for
+    os._exit(0)  # does not wait for threads of peers, some of which outlive their loaders
 
 
 if __name__ == "__main__":
