@@ -18,7 +18,7 @@ if _sys.platform == "win32":  # before anything is imported that Windows does no
         "Windows does not offer; use WSL"
     )
 
-if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it equal to what can be had
+if _typing.TYPE_CHECKING:  # for type checkers and editors; a test compares it with the names that can be imported
     from pydp2 import errors as errors
     from pydp2.api.cache_admin import CacheEntry as CacheEntry
     from pydp2.api.cache_admin import CacheFolder as CacheFolder
@@ -179,7 +179,7 @@ if not _typing.TYPE_CHECKING:  # for a type checker, a module with this function
 
 
 def _to_tensors(*arguments: _typing.Any, **options: _typing.Any) -> _typing.Any:
-    """Return the values of a batch as tensors of torch, which is imported when they are asked for."""
+    """Return the values of a batch as tensors of torch. The first call imports torch."""
     return _importlib.import_module("pydp2.torch").to_tensors(*arguments, **options)
 
 

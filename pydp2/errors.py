@@ -14,7 +14,7 @@
     │   ├── ProviderError             the user's code raised (also the builtin of the same name)
     │   ├── BadSample                 (AssertionError, ValueError) a yielded value does not fit its slot
     │   ├── FileCondemned             a file killed its worker three times at the same sample
-    │   ├── NotRepeatable             a generator yielded something else when it was run again
+    │   ├── NotRepeatable             a generator yielded other samples when it was run again
     │   ├── BudgetExceeded            more bad samples and files than error_budget allows
     │   ├── SampleTooLarge            (ValueError) a sample cannot fit the pool or the batch
     │   ├── FormatError               (ValueError) a file is not what its format says
@@ -24,7 +24,7 @@
     │   ├── ServiceUnreachable        (ConnectionError) no service answers, or the address cannot be bound
     │   ├── ServiceLost               (ConnectionError) the service ended
     │   ├── OutOfMemory               (MemoryError) server, worker or trainer has no memory for what comes next
-    │   ├── JobTaken                  another trainer has this place in the job
+    │   ├── JobTaken                  another trainer has this rank of the job
     │   ├── HostRefused               a host may not run workers of the service
     │   └── Rewound                   this rank is no longer where its job is
     └── ProtocolError
@@ -46,8 +46,8 @@ _SECRET = re.compile(r"(token=)[0-9a-f]{8,}", re.IGNORECASE)
 
 
 def without_secrets(text: str) -> str:
-    """Return ``text`` without the token of an address (docs/security.md), wherever it stands: what a user has mistyped
-    is shown in messages too."""
+    """Return ``text`` without the tokens of the addresses in it (docs/security.md): messages quote mistyped addresses
+    too."""
     return _SECRET.sub(r"\1…", text)
 
 
@@ -86,15 +86,15 @@ class StateMismatch(LocalError, ValueError):
 
 
 class GuardError(LocalError, RuntimeError):
-    """A service was started or read where that cannot be.
+    """A service was started or read in a process that must not do so.
 
-    That is inside a worker process, usually for lack of an ``if __name__ == "__main__"`` guard, or in an interpreter
-    without its global lock.
+    This is a worker process, usually for lack of an ``if __name__ == "__main__"`` guard, or an interpreter without its
+    global lock.
     """
 
 
 class ClientUseError(LocalError, RuntimeError):
-    """A client was used in a way that cannot give a pass: nested, from two threads, after a fork, after close."""
+    """A client cannot give a pass when it is used like this: nested, from two threads, after a fork, after close."""
 
 
 class EOFException(LocalError, EOFError):
@@ -102,17 +102,17 @@ class EOFException(LocalError, EOFError):
 
 
 class RemoteError(Error):
-    """The worker, the data or the service did something that cannot be."""
+    """The worker, the data or the service failed."""
 
 
 class ProviderError(RemoteError):
     """The user's code raised, in the hook, at import or in the generator.
 
-    When the exception was a builtin one (or derives from one), what is raised is also an instance of that builtin,
-    so that ``except FileNotFoundError`` works across the process boundary. The text ends with the worker's traceback;
-    other attributes, as ``errno``, do not travel. ``StopIteration`` and ``StopAsyncIteration`` become RuntimeError, as
-    in a generator, because they would end the trainer's loop; what is no ``Exception`` (``SystemExit``) becomes a
-    ProviderError alone, and the exceptions in an ``ExceptionGroup`` are told by its text.
+    If the user's exception was a builtin one (or derives from one), the error is also an instance of that builtin, so
+    that ``except FileNotFoundError`` works across the process boundary. The text ends with the worker's traceback;
+    other attributes, such as ``errno``, do not travel. ``StopIteration`` and ``StopAsyncIteration`` become
+    RuntimeError, as in a generator, because they would end the trainer's loop. An exception that is no ``Exception``
+    (``SystemExit``) becomes a plain ProviderError. The text of an ``ExceptionGroup`` names the exceptions in it.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:  # pools and test runners pickle errors; a mixed class has no name there
@@ -131,7 +131,7 @@ class FileCondemned(RemoteError):
     """A file killed its worker, or exceeded ``sample_timeout``, three times at the same sample.
 
     Attributes:
-        sample_timeout: seconds that the sample might take, where it exceeded them; None where its worker died.
+        sample_timeout: the limit in seconds, if the sample exceeded it; None if its worker died.
     """
 
     def __init__(self, message: str, *, sample_timeout: float | None = None) -> None:
@@ -140,7 +140,7 @@ class FileCondemned(RemoteError):
 
 
 class NotRepeatable(RemoteError):
-    """A generator yielded something else when its file was run again after a death."""
+    """A generator yielded other samples when its file was run again, because the worker had died."""
 
 
 class BudgetExceeded(RemoteError):
@@ -155,8 +155,8 @@ class FormatError(RemoteError, ValueError):
     """A file is not what its format says: damaged, cut off, or of another kind.
 
     Attributes:
-        file: what the file is called; "" where it was not told.
-        offset: the byte, of the decompressed file, at which it shows; None where it was not told.
+        file: name of the file; "" if it is not known.
+        offset: offset of the defect in the decompressed file, in bytes; None if it is not known.
     """
 
     def __init__(self, message: str, *, file: str = "", offset: int | None = None) -> None:
@@ -165,11 +165,11 @@ class FormatError(RemoteError, ValueError):
 
 
 class ComposeNotAligned(RemoteError, ValueError):
-    """One of the readers that are read together has ended, and another one has not."""
+    """Readers that are read together differ in length: one has ended, and another one has not."""
 
 
 class ReaderError(RemoteError, ValueError):
-    """A process, a reader in another process or a command, from which a reader reads, has failed or was killed."""
+    """The process behind a reader, another reader or a command, has failed or was killed."""
 
 
 class ServiceError(Error):
@@ -185,8 +185,8 @@ class ServiceLost(ServiceError, ConnectionError):
 
 
 class OutOfMemory(ServiceError, MemoryError):
-    """A process of the service, or the trainer's own, has no memory for what comes next: of the machine, of its control
-    group, or of its address space."""
+    """A process of the service, or the trainer itself, has no memory left: on the machine, in its control group, or in
+    its address space."""
 
 
 class JobTaken(ServiceError):
@@ -198,14 +198,14 @@ class HostRefused(ServiceError):
 
 
 class Rewound(ServiceError):
-    """This rank's stream is no longer the one of its job: another rank loaded a state, or its place was taken.
+    """This rank's stream is no longer the one of its job: another rank loaded a state, or another trainer has its rank.
 
     Load the same state here too, or connect anew.
     """
 
 
 class ProtocolError(Error):
-    """A message that the protocol does not allow here, or that is malformed."""
+    """A message is malformed, or the protocol does not allow it here."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -246,7 +246,7 @@ _BYTES_LIMIT = 24_000
 def builtin_name(exc: BaseException) -> str:
     """Return the name of the nearest builtin exception class of ``exc`` by which it can be caught, or ''.
 
-    For what would end an iteration this is RuntimeError, as it is when it leaves a generator.
+    For ``StopIteration`` and ``StopAsyncIteration`` this is RuntimeError, as when they leave a generator.
     """
     for cls in type(exc).__mro__:
         if getattr(builtins, cls.__name__, None) is cls:
@@ -288,7 +288,8 @@ def user_traceback(exc: BaseException, skip: int = 0) -> str:
 
 
 def from_user(what: str, exc: BaseException, skip: int = 0) -> ProviderError:
-    """Wrap an exception of the user's code: ``what`` happened, then the worker's traceback."""
+    """Return a :class:`ProviderError` for an exception of the user's code. Its text is ``what``, which says what
+    happened, and the worker's traceback."""
     return provider_error(f"{what}\n\n{shorten(user_traceback(exc, skip))}", builtin_name(exc))
 
 
@@ -310,12 +311,12 @@ def at_sample(filename: str, sample_index: int, slot: str, what: str) -> str:
     return f"file {filename}, sample {sample_index}{', ' if slot else ''}{'slot ' if named else ''}{slot}: {what}"
 
 
-def count_text(number: int, one: str, many: str = "", form: str = "") -> str:
+def count_text(number: int, singular: str, plural: str = "", form: str = "") -> str:
     """Return ``number`` and its noun for a message: "1 file", "2 files".
 
-    ``many``: the plural, if it is not ``one`` and an s. ``form``: how the number is written, as "," in ``format``.
+    ``plural``: default: ``singular`` and an s. ``form``: format of the number, such as ",".
     """
-    return f"{number:{form}} {one if number == 1 else many or one + 's'}"
+    return f"{number:{form}} {singular if number == 1 else plural or singular + 's'}"
 
 
 def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
@@ -349,13 +350,13 @@ def to_wire(error: Error) -> dict[str, Any]:
 
 
 def sendable(text: str) -> str:
-    """Return ``text`` with what UTF-8 cannot hold written as escapes, such as bytes in a file's
-    name that are no text."""
+    """Return ``text`` with escapes for characters that UTF-8 cannot encode, such as undecodable bytes of a file
+    name."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def builtin_name_of_mixed(error: ProviderError) -> str:
-    """Return the name of the builtin class that :func:`provider_error` mixed in, or ''."""
+    """Return the name of the builtin class that :func:`provider_error` added as a base class, or ''."""
     name = type(error).__name__
     return "" if type(error) is ProviderError else name
 

@@ -1,7 +1,7 @@
 """Name parts of one large file in a file list, and compute which bytes or rows belong to each.
 
 An entry that ends in ``?part=3/12`` means part 3 of 12 of the file named before it; parts count from 0. Any other entry
-is a whole file. A file whose own name ends like that is named with ``?part=0/1`` behind it: only the last one counts.
+is a whole file. If the name of a file itself ends like that, append ``?part=0/1``: only the last ending counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FilePart:
 
     Raises:
         OptionError: there is no such part.
-        OptionTypeError: one of them is not a whole number.
+        OptionTypeError: ``index`` or ``count`` is not an integer.
     """
 
     index: int
@@ -79,7 +79,8 @@ def part_entries(path: str, count: int) -> Iterator[str]:
     """Yield the entries that name all ``count`` parts of the file ``path``; for one part its name, if that is enough.
 
     Raises:
-        OptionError: no part, more than :data:`MAX_FILE_PARTS`, or a line feed in ``path``, which would cut a list.
+        OptionError: ``count`` is 0 or above :data:`MAX_FILE_PARTS`, or ``path`` has a line feed, which would end the
+            entry.
     """
     FilePart(0, count)
     if count > MAX_FILE_PARTS:

@@ -20,20 +20,20 @@ from pydp2.transport.service_address import split_key, split_token, with_key, wi
 
 _LAST_PORT = 65_535
 _KEY_DIGITS_OF_PATH = 16
-_KEPT = "connection.json"  # in a state directory: the keys of a service that can be started again
+_SAVED_KEYS = "connection.json"  # in a state directory: the keys of a service that can be started again
 
 
 @dataclass(frozen=True)
 class ServiceKeys:
-    """Keys of a service that is about to start: its own ``pair``, one pair of this run for each role, and the folder
-    with those that last."""
+    """Keys of a service that is about to start: its own ``pair``, one pair for each role that is valid for this run,
+    and the folder with the permanent keys."""
 
     pair: KeyPair
     of_run: Mapping[str, KeyPair] = field(repr=False)
     folder: str | None
 
     def connection(self, address: str, host_address: str, local_address: str) -> ConnectionFile:
-        """Return what the connection file of the service at these addresses holds."""
+        """Return the content of the connection file of the service at these addresses."""
         return ConnectionFile(address, self.of_run, host_address, local_address)
 
     def spec_fields(self, rundir: RunDir) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class ServiceKeys:
 
 
 def is_loopback(address: str) -> bool:
-    """Return True if only this machine can reach a service that is bound to ``address``, one that was checked."""
+    """Return True if only this machine can reach a service that is bound to ``address``, which must be valid."""
     if not address.startswith("tcp://"):
         return True
     host = split_token(address)[0].removeprefix("tcp://").rpartition(":")[0].strip("[]")
@@ -70,8 +70,8 @@ def worker_address(bind: str, chosen: str | None) -> str:
 
 
 def service_keys(chosen: ServiceOptions, state_dir: Path | None) -> ServiceKeys | None:
-    """Return the keys of a service with the options ``chosen``; None: it has none. Raises OptionError where it needs
-    some, or where they cannot be used."""
+    """Return the keys of a service with the options ``chosen``, None if it has none. Raises OptionError if the service
+    needs keys and has none, or if it cannot use them."""
     bind = chosen.bind or ""
     if chosen.connection is None and chosen.keys is None:
         if not is_loopback(bind):
@@ -102,38 +102,38 @@ def service_keys(chosen: ServiceOptions, state_dir: Path | None) -> ServiceKeys 
     if bind and split_token(bind)[1]:
         raise OptionError("bind has a token, and the service has keys; leave ?token=… out of bind")
     folder = None if chosen.keys is None else Path(chosen.keys).absolute()
-    kept = None if state_dir is None else state_dir / _KEPT
-    if kept is not None and kept.exists():  # trainers that wait for the service have these
-        return _kept_keys(kept, folder)
+    saved = None if state_dir is None else state_dir / _SAVED_KEYS
+    if saved is not None and saved.exists():  # trainers that wait for the service have these
+        return _saved_keys(saved, folder)
     keys = ServiceKeys(
         new_key_pair() if folder is None else own_pair(folder),
         {role: new_key_pair() for role in ROLES},
         None if folder is None else str(folder),
     )
-    if kept is not None:
+    if saved is not None:
         secret = {"service": keys.pair, **keys.of_run}
-        ConnectionFile(with_key("tcp://127.0.0.1:0", keys.pair.public), secret).write(kept)
+        ConnectionFile(with_key("tcp://127.0.0.1:0", keys.pair.public), secret).write(saved)
     return keys
 
 
-def _kept_keys(kept: Path, folder: Path | None) -> ServiceKeys:
-    pairs = dict(ConnectionFile.read(kept).keys)
+def _saved_keys(path: Path, folder: Path | None) -> ServiceKeys:
+    pairs = dict(ConnectionFile.read(path).keys)
     if "service" not in pairs or not {*ROLES} <= {*pairs}:
         raise OptionError(
-            f"{kept} must hold the keys of a service; remove it, and give trainers the new connection file"
+            f"{path} must hold the keys of a service; remove it, and give trainers the new connection file"
         )
     pair = pairs.pop("service")
     if folder is not None and own_pair(folder) != pair:
         raise OptionError(
-            f"{kept} has other keys than keys={str(folder)!r}; remove the former, or give the folder that the service "
+            f"{path} has other keys than keys={str(folder)!r}; remove the former, or give the folder that the service "
             "had before"
         )
     return ServiceKeys(pair, pairs, None if folder is None else str(folder))
 
 
 def find_service(address: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None) -> Target:
-    """Return where a host with workers connects, and its keys, from what :func:`find_target` takes. Raises
-    OptionError."""
+    """Return the address to which a host with workers connects, with its keys. The arguments are those of
+    :func:`find_target`. Raises OptionError."""
     target = find_target(address, key, "worker", for_hosts=True)
     if not target.is_secured:
         raise OptionError(
@@ -151,9 +151,12 @@ def find_service(address: str | os.PathLike[str] | None, key: str | os.PathLike[
 def find_target(
     address: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None, *roles: str, for_hosts: bool = False
 ) -> Target:
-    """Return where a peer connects, and its keys: ``address`` is an address, or the path of a connection file, by
-    default the one that PYDP2_CONNECTION names; ``key`` is a folder with keys; of a connection file the keys of the
-    first of ``roles`` are taken. ``for_hosts``: of a file, the address for hosts. Raises OptionError."""
+    """Return the address to which a peer connects, with its keys. Raises OptionError.
+
+    ``address`` is an address, or the path of a connection file, by default the one that PYDP2_CONNECTION names. ``key``
+    is a folder with keys. From a connection file, take the keys of the first of ``roles`` that it has, and with
+    ``for_hosts`` the address for hosts.
+    """
     if address is None:
         named = os.environ.get(CONNECTION_VARIABLE)
         if not named:
@@ -167,7 +170,7 @@ def find_target(
     if isinstance(where, str) and where.startswith(("ipc://", "tcp://")):
         if pair is not None and not split_key(where)[1]:
             raise OptionError(f"key is for an address with ?key=…, which a service with keys prints, got {where!r:.80}")
-        split_token(where, of_service=True)  # before one waits for an answer
+        split_token(where, of_service=True)  # a wrong token is an error before the wait for an answer
         return Target(where, pair)
     if not isinstance(where, str) or not where or "://" in where:
         raise OptionError(

@@ -41,8 +41,8 @@ class CacheEntry:
 
 
 class CacheFolder:
-    """Cache in the directory ``path``; None: the default directory, which need not exist yet. Raises OptionError for an
-    empty name, and if there is no directory of that name."""
+    """Cache in the directory ``path``. None stands for the default directory, which need not exist yet. Raises
+    OptionError for an empty name, and if there is no directory of that name."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         if path is not None and not os.fspath(path):
@@ -56,30 +56,31 @@ class CacheFolder:
             )
 
     def entries(self, *, verify: bool = False) -> list[CacheEntry]:
-        """Return the entries with samples by provider, the least recently used first. ``verify``: compare the checksums
-        of all bytes, which reads them; otherwise only of the part that identifies the entry."""
-        found = [_described(each, partial(_entry_of, verify=verify)) for each in sorted(entry_files(self.path))]
-        return sorted((one for one in found if one is not None), key=lambda entry: entry.path.parent)
+        """Return the entries with samples, grouped by provider, the least recently used first. ``verify``: compare the
+        checksums of all bytes, which reads them; otherwise only that of the part that identifies the entry."""
+        found = [_described(file, partial(_entry_of, verify=verify)) for file in sorted(entry_files(self.path))]
+        return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.path.parent)
 
     def counts(self) -> list[CacheEntry]:
         """Return the remembered numbers of samples, one entry for each provider; see docs/caching.md,
         "Counts"."""
-        found = [_described(each, _counts_of) for each in sorted(count_files(self.path))]
-        return [one for one in found if one is not None]
+        found = [_described(file, _counts_of) for file in sorted(count_files(self.path))]
+        return [entry for entry in found if entry is not None]
 
     def remove(self, entry: CacheEntry) -> bool:
         """Remove ``entry``; return False if that is not possible. A service that reads it keeps its samples."""
         return remove_entry(EntryFile(int(entry.used * 1e9), entry.size, entry.path))
 
     def remove_leftovers(self) -> tuple[int, int]:
-        """Remove the unfinished files of services that were killed. Return their number, and their bytes. What a
-        running service writes stays."""
+        """Remove the unfinished files of services that were killed. Return their number, and their bytes. Files that a
+        running service is writing stay."""
         found = remove_leftovers(self.path)
         return found.removed, found.removed_bytes
 
 
 def _described(found: EntryFile, describe: Callable[[EntryFile], CacheEntry]) -> CacheEntry | None:
-    """Return ``describe(found)``, or why it is damaged; None: a service removed it just now."""
+    """Return ``describe(found)``, or an entry with the reason why it is damaged; None if a service removed it just
+    now."""
     try:
         return describe(found)
     except FileNotFoundError:

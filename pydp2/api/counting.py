@@ -34,12 +34,12 @@ from pydp2.server.cache.disk_messages import CacheOrigin
 from pydp2.server.cache.folder import default_folder
 from pydp2.system.stdlib import time
 
-_FILES_PER_WORKER = 4  # of the list that are read in turns
+_FILES_PER_WORKER = 4  # files that are read in turns
 _JOB = "count"
 _CONNECT_SECONDS = 10.0
-_PROGRESS_SECONDS = 0.2  # seconds between two looks at how far it has come
-_LOOK_SECONDS = 0.01  # between two looks whether the service knows what is remembered
-_PATIENCE = 600.0  # seconds that the service may look for what is remembered
+_PROGRESS_SECONDS = 0.2  # seconds between two calls of ``progress``
+_LOOK_SECONDS = 0.01  # seconds between two checks whether the service has loaded the remembered counts
+_PATIENCE = 600.0  # seconds that the service may take to load the remembered counts
 
 
 @dataclass(frozen=True)
@@ -71,28 +71,28 @@ class ListCount:
     @property
     def samples(self) -> int:
         """Number of samples of all files."""
-        return sum(each.samples or 0 for each in self.files)
+        return sum(file.samples or 0 for file in self.files)
 
     @property
     def missing(self) -> list[str]:
         """Files that are not counted."""
-        return [each.file for each in self.files if each.samples is None]
+        return [file.file for file in self.files if file.samples is None]
 
     @takes(JOB_OPTIONS)
     def batches(self, *, rank: int = 0, world_size: int = 1, **options: Unpack[JobKeywords]) -> int:
-        """Return the number of batches that ``rank`` has in a pass of a job with ``options``, as ``len(client)`` does.
+        """Return the number of batches that ``rank`` gets in a pass of a job with ``options``, as ``len(client)`` does.
 
         Args:
-            rank, world_size, options: what :func:`pydp2.connect` takes; ``batch_size`` is needed.
+            rank, world_size, options: as for :func:`pydp2.connect`; ``batch_size`` is needed.
 
         Raises:
             TypeError: the number does not follow from the counts; the message says why.
-            OptionError, OptionTypeError: what was given cannot be.
+            OptionError, OptionTypeError: an argument is not valid.
         """
         check_keywords(self.batches, options)
         _, rank, world_size = place_options("count", rank, world_size)
         length = PassLength(asdict(job_options(**options)), rank, world_size)
-        weight = sum(each.weight for each in self.files)
+        weight = sum(file.weight for file in self.files)
         length.learn(
             {
                 "files": len(self.files),
@@ -110,14 +110,14 @@ class ListCount:
 
     def plain_data(self) -> dict[str, Any]:
         """Return the counts as plain data."""
-        sums = {name: sum(getattr(each, name) for each in self.files) for name in ("dropped", "weight")}
+        sums = {name: sum(getattr(file, name) for file in self.files) for name in ("dropped", "weight")}
         return {
             "samples": self.samples,
             **sums,
             "plain": self.plain,
             "read": self.read,
             "missing": len(self.missing),
-            "files": [asdict(each) for each in self.files],
+            "files": [asdict(file) for file in self.files],
         }
 
 
@@ -139,22 +139,22 @@ def count(
     Files that are counted already are not read.
 
     Args:
-        files, provider, args, is_train, root: what :func:`pydp2.launch` takes.
-        again: read the files that are counted already, too.
-        progress: called now and then with the number of files that are counted, of all files, and of the samples that
-            are counted.
-        options: those of :func:`pydp2.launch`; ``workers`` is how many processes read, and 0 is as the default.
+        files, provider, args, is_train, root: as for :func:`pydp2.launch`.
+        again: also read the files that are counted already.
+        progress: called about five times a second with the number of counted files, of all files, and of counted
+            samples.
+        options: those of :func:`pydp2.launch`; ``workers`` is the number of processes that read, 0 means the default.
 
     Raises:
         OptionError: the provider is not in a file, so pydp2 could not notice when it changes, or ``remember_counts`` is
-            False. Also what :func:`pydp2.launch` and a pass raise; what was counted before is remembered.
+            False. Also the errors of :func:`pydp2.launch` and of a pass; the counts up to then are remembered.
     """
     check_keywords(count, options)
     served = resolve_source(files, provider, args, is_train, root)
     if not service_options(**options).remember_counts:
         raise OptionError("count remembers what it counts, got remember_counts=False; leave it out, or make it True")
     folder = Path(options.get("cache_dir") or default_folder()).absolute()
-    if options.get("workers") == 0:  # of a service whose workers are on other hosts
+    if options.get("workers") == 0:  # the option of a service whose workers are on other hosts
         del options["workers"]
     with launch(files, provider, args=args, is_train=is_train, root=root, **options) as service:
 
@@ -191,14 +191,14 @@ def _listed(origin: CacheOrigin, found: CountsLoaded, read: int) -> ListCount:
 def _count_samples(
     target: Target, options: Mapping[str, Any], *, again: bool, progress: Callable[[dict[str, Any]], object]
 ) -> Schema:
-    """Read the files of the service ``target`` that are not counted to their ends (``again``: all files), in a job with
-    ``options``. Return what its provider declares.
+    """Read the files of the service ``target`` that are not counted yet (``again``: all files) to their ends, in a job
+    with ``options``. Return the schema of its provider.
 
     ``progress`` is called about five times a second with the statistics of the service.
 
     Raises:
         ServiceUnreachable: the service does not answer. ServiceLost: it ended.
-        Error: why a file cannot be read, as in a pass.
+        Error: a file cannot be read, as in a pass.
     """
     _await_counts(target)
     attach = m.Attach(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-# Pairs that a launcher sets in each of its processes, and no other program does: torchrun and what follows its names,
-# Open MPI, other MPIs. What Slurm sets stands in the shell of a batch script too, and LOCAL_RANK has no size beside it.
+# Pairs of variables that only a launcher sets, in each of its processes: torchrun and others with its names, Open MPI,
+# other MPIs. Slurm's variables are also set in the shell of a batch script, and LOCAL_RANK comes without a size.
 _RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 
 
 class DistributedEnvironment(NamedTuple):
-    """Place of this process, ``rank`` of ``world_size``; ``named``: the environment variables that say so."""
+    """Rank of this process, ``rank`` of ``world_size``; ``named``: the environment variables that give it."""
 
     rank: int
     world_size: int
@@ -19,7 +19,7 @@ class DistributedEnvironment(NamedTuple):
 
     @property
     def right_call(self) -> str:
-        """Calls by which such processes share one service, as text."""
+        """Text with the calls by which such processes share one service."""
         return (
             "start one service for all (`pydp2 serve LIST --provider ADDRESS`, or launch() in one process) and read "
             f"from it in each with pydp2.connect(address, rank={self.rank}, world_size={self.world_size}, …); in the "
@@ -31,8 +31,8 @@ class DistributedEnvironment(NamedTuple):
 
 
 def distributed_environment() -> DistributedEnvironment | None:
-    """Return the place that the environment gives; None: this process is the only one, or the environment is
-    unclear."""
+    """Return the rank that the environment gives; None if this process is the only one, or the environment is
+    ambiguous."""
     for rank_name, size_name in _RANK_VARIABLES:
         try:
             rank, size = int(os.environ[rank_name]), int(os.environ[size_name])

@@ -1,4 +1,4 @@
-"""Start a fresh interpreter that runs one function of pydp2, connected by a socket pair, and wait for what it says."""
+"""Start a fresh interpreter that runs one function of pydp2, connected by a socket pair, and wait for its answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FLAGS = {
     "ignore_environment": "E",
     "no_user_site": "s",
 }
-"""Flags of an interpreter that decide what code does, or where it is found; with their letters."""
+"""Flags of an interpreter that change what code does or where it is found, with their letters."""
 _X_OPTIONS = ("dev", "frozen_modules", "no_debug_ranges", "pycache_prefix", "utf8", "warn_default_encoding")
 
 
@@ -72,8 +72,8 @@ def start_interpreter(
 
 
 def await_readable(channel: socket.socket, doing: str) -> None:
-    """Wait until ``channel`` can be read. If that takes long, write one line that says what the start of the service is
-    ``doing``."""
+    """Wait until ``channel`` can be read. If that takes long, write one line with ``doing``, the present step of the
+    start."""
     poll = select.poll()  # select() knows no descriptor above 1023
     poll.register(channel, select.POLLIN)
     patience = notice_seconds()
@@ -83,8 +83,8 @@ def await_readable(channel: socket.socket, doing: str) -> None:
 
 
 def _flags() -> list[str]:
-    """Return the options of the command line with which this program runs, as far as another process needs them too.
-    Options for warnings are not among them: they go to workers (:mod:`pydp2.providers.program_state`)."""
+    """Return the options of this interpreter's command line that another process needs too. Options for warnings are
+    not among them, because workers get these by :mod:`pydp2.providers.program_state`."""
     letters = ["-" + letter * count for name, letter in _FLAGS.items() if (count := int(getattr(sys.flags, name)))]
     given = {name: value for name, value in sys._xoptions.items() if name in _X_OPTIONS}
     return letters + [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in given.items()]

@@ -9,9 +9,9 @@ from pydp2.errors import OptionError
 from pydp2.server.available_memory import AvailableMemory, available_memory
 from pydp2.system import cgroups
 
-_BASE_OPEN_FILES = 60  # descriptors of a server: some 36, those of clients, what a death takes for a moment, a reserve
-_PROCESS_BYTES = 56 << 20  # bytes of memory that server, supervisor and zygote have before anything is read
-_WORKER_BYTES = 8 << 20  # and each worker
+_BASE_OPEN_FILES = 60  # descriptors: some 36 of the server, those of clients, some for the death of a worker, a reserve
+_PROCESS_BYTES = 56 << 20  # bytes of memory of server, supervisor and zygote before anything is read
+_WORKER_BYTES = 8 << 20  # bytes of memory of each worker
 
 
 def cores() -> int:
@@ -22,10 +22,10 @@ def cores() -> int:
 
 
 def memory() -> AvailableMemory:
-    """Return what a service that this process starts may use.
+    """Return the memory that a service of this process may use.
 
-    That is the least of the machine's memory, what the limits of its control groups leave, and what the limit on
-    address space would leave its server.
+    This is the least of three numbers: the machine's memory, the rest that the limits of its control groups leave, and
+    the rest that the limit on address space would leave to its server.
     """
     return available_memory()
 
@@ -45,7 +45,7 @@ def check_memory(workers: int, limit: int, have: AvailableMemory) -> None:
 def check_open_files(workers: int) -> None:
     """Raise OptionError if the server of so many workers may run out of descriptors: ZeroMQ then aborts the process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    need = _BASE_OPEN_FILES + 2 * workers  # of each worker its connection and its output
+    need = _BASE_OPEN_FILES + 2 * workers  # two for each worker: its connection and its output
     if limit != resource.RLIM_INFINITY and limit < need:
         raise OptionError(
             f"a service with workers={workers} needs up to {need} open files, this process may have {limit} "

@@ -1,4 +1,4 @@
-"""Know the processes that have imported a provider for this program, so that later services need not import it again.
+"""Keep the processes that have imported a provider for this program, so that later services need not import it again.
 
 A service whose provider takes long to import leaves such a process behind (:mod:`pydp2.host.engine.prepared`). It
 serves the services of this program that name the same provider and would import it in the same surroundings. A program
@@ -25,20 +25,20 @@ from pydp2.api.rundir import move_above_standard_streams
 from pydp2.options.service_spec import ServiceSpec, packed, send_blocks
 from pydp2.providers.program_state import ProgramState
 
-_MOST = 4  # processes that a program has at a time
+_MOST = 4  # processes that a program keeps at a time
 _ANSWER_SECONDS = 5.0  # for a process that only has to fork
 _PACKET = 16
 _TEXT = 4096
 _INHERITED = ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "NoNewPrivs", "Seccomp", "Cpus_allowed")
 Key = tuple[Any, ...]
-"""Everything that the import of a provider may depend on, beside the files that it reads."""
+"""Everything that the import of a provider may depend on, except the files that it reads."""
 
 
 _channels: dict[Key, socket.socket] = {}
-"""Sockets to processes that have imported a provider. The one that was asked last comes last."""
+"""Sockets to processes that have imported a provider, the most recently used one last."""
 _imports: dict[Key, tuple[int, socket.socket]] = {}
-"""Processes that import a provider before its first service: their numbers, and sockets over which they say what they
-do. Both sockets of such a process have the same key."""
+"""Processes that import a provider before its first service: process id, and the socket for progress messages. Both
+sockets of such a process have the same key."""
 _one_at_a_time = threading.RLock()  # a signal handler may start a service, too
 
 
@@ -56,10 +56,11 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Preparation:
-    """Descriptors for a new server, which lead to a process that has imported the provider of ``spec``, or to one that
-    its own zygote may leave behind.
+    """Descriptor that a new server inherits. It leads to a process that has imported the provider of ``spec``, or it is
+    for the process that the server's own zygote may leave behind.
 
-    ``spec``: with their numbers. ``passed``: the descriptors, which are closed in this process by :meth:`hand_over`.
+    ``spec``: the spec with the number of the descriptor. ``passed``: a list with the descriptor, which
+    :meth:`hand_over` closes in this process.
     """
 
     def __init__(self, spec: ServiceSpec) -> None:
@@ -84,14 +85,14 @@ class Preparation:
         self.spec = replace(spec, prepared=self.passed[0])
 
     def hand_over(self) -> None:
-        """Close what the server has by now."""
+        """Close the descriptor in this process, because the server has inherited it."""
         passed, self.passed = self.passed, []
-        for each in passed:
-            os.close(each)
+        for descriptor in passed:
+            os.close(descriptor)
 
     def keep(self, *, once: bool) -> None:
-        """Keep what the service has left behind, now that its first worker is ready. ``once``: its workers come from
-        one process; else they import the provider for themselves in each service."""
+        """Keep the process that the service has left behind, now that its first worker is ready. ``once``: the provider
+        was imported once for all workers; otherwise each worker imports it, and there is nothing to keep."""
         channel, self._channel = self._channel, None
         if not once:
             _drop([self._key])
@@ -102,7 +103,7 @@ class Preparation:
             channel.close()
 
     def close(self) -> None:
-        """Close what is left."""
+        """Close all descriptors."""
         self.hand_over()
         if self._channel is not None:
             self._channel.close()
@@ -145,16 +146,16 @@ def begin_import(provider: str, root: str, path: tuple[str, ...], program: bytes
 
 
 def _is_open(key: Key) -> bool:
-    """Return True if there is a process for ``key``, which may still import."""
+    """Return True if there is a process for ``key``; its import may not have ended yet."""
     if (channel := _channels.get(key)) is None:
         return False
     poll = select.poll()
-    poll.register(channel, 0)  # nothing but its end
+    poll.register(channel, 0)  # reports only that the connection has ended
     return not poll.poll(0)
 
 
 def _is_imported(channel: socket.socket) -> bool:
-    """Return True if the process at the other end, which says so once, has imported the provider."""
+    """Return True if the process at the other end has imported the provider. It sends that once."""
     channel.settimeout(0.0)
     try:
         return channel.recv(_PACKET) != b""
@@ -240,8 +241,8 @@ def _fork_supervisor(key: Key) -> socket.socket | None:
 
 
 def _key_of(provider: str, root: str, path: tuple[str, ...], program: bytes) -> Key:
-    """Return the key of a provider for this program, as it is now. The globals that a program describes are no part of
-    it: each service compares them."""
+    """Return the key of a provider for the present state of this program. The globals that a program describes are not
+    part of it, because each service compares them."""
     import resource
 
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]

@@ -2,8 +2,8 @@
 
 libzmq takes over a bound ipc path silently, so a lock of our own shows which service owns it. A service holds the lock
 of its directory as long as it lives, however it ends; the next start removes directories whose lock is free. The lock
-is on the directory itself: programs that clean up old files may remove each file in it, but not what a process has
-open.
+is on the directory itself: programs that clean up old files may remove the files in it, but not a directory that a
+process has open.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.transport.service_address import new_token, split_token
 
 _LOCK = "lock"
-"""Name of the file that is the lock of a state directory; in a run directory it only keeps a rename from taking the
-place of an empty one."""
+"""Name of the lock file of a state directory. In a run directory it only makes the directory not empty, so that no
+rename replaces it."""
 _TOKEN = "token"
-_MAX_TOKEN_BYTES = 1024  # bytes
-_STALE_SECONDS = 60.0  # seconds
-RELEASE_SECONDS = 3.0  # seconds in which a service that is ending lets go of its directory
-_ORPHAN_SECONDS = 0.5  # seconds in which what a server that was killed has left behind does so too
+_MAX_TOKEN_BYTES = 1024
+_STALE_SECONDS = 60.0
+RELEASE_SECONDS = 3.0  # seconds within which a service that is ending releases its directory
+_ORPHAN_SECONDS = 0.5  # seconds within which the processes that a killed server has left behind release it
 RETRY_SECONDS = 0.02
 
 
@@ -59,7 +59,7 @@ def run_directories() -> Path:
 class RunDir:
     """Directory for one service. ``lock``: a descriptor; the lock is free when the last process that has it ends.
 
-    ``of``: the state directory of a service that can be started again, always with the same address.
+    ``of``: the state directory of a service that can be started again; its address is always the same.
     """
 
     def __init__(self, of: Path | None = None) -> None:
@@ -72,7 +72,7 @@ class RunDir:
         self.lock = _lock_new(temporary)
         path = run_directories() / name
         deadline = time.monotonic() + RELEASE_SECONDS
-        while True:  # what a service that was killed left there, or one that is just ending, or another sweep's
+        while True:  # a directory of that name may be left from a killed service, an ending one, or another sweep
             with contextlib.suppress(OSError):
                 if _remove_if_free(path):
                     self.path = temporary.rename(path)
@@ -94,7 +94,7 @@ class RunDir:
 
     def remove(self) -> None:
         """Remove the directory after the end of the service. A service started in its place keeps its own files."""
-        if not self._named:  # it is this service's own, and what the server left may hold its lock a moment longer
+        if not self._named:  # only this service uses it, and orphans of the server may hold its lock a moment longer
             shutil.rmtree(self.path, ignore_errors=True)
             return
         deadline = time.monotonic() + _ORPHAN_SECONDS
@@ -131,8 +131,8 @@ def take_state(path: Path) -> list[int]:
 
 
 def _wait_for_locks(directory: int, file: int) -> bool:
-    """Lock the state directory and its lock file; workers of a service that was killed have them for a moment longer.
-    Return False if they stay taken. Raises OSError if not even the file can be locked."""
+    """Lock the state directory and its lock file. Wait a moment, because workers of a killed service release them
+    late. Return False if they stay locked. Raises OSError if not even the file can be locked."""
     deadline = time.monotonic() + RELEASE_SECONDS
     while True:
         try:
@@ -154,8 +154,8 @@ def _wait_for_locks(directory: int, file: int) -> bool:
 
 
 def _close_all(descriptors: list[int]) -> None:
-    for each in descriptors:
-        os.close(each)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _require_own(path: Path) -> None:
@@ -170,8 +170,9 @@ def _require_own(path: Path) -> None:
 
 
 def keep_token(state_dir: Path) -> str:
-    """Return the token of the service with this state directory, whose lock is held; trainers that wait for the service
-    have it. Make a token if there is none. Raise OptionError for a file that is not a token."""
+    """Return the token of the service with this state directory, which must be locked. A token that exists is kept,
+    because trainers that wait for the service have it; otherwise make one. Raise OptionError for a file that is not a
+    token."""
     path = state_dir / _TOKEN
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -223,7 +224,7 @@ def take_path(path: str) -> int:
             ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_at(lock, lock_path):  # a service that ended took it away between our opening and locking it
+            if not is_at(lock, lock_path):  # a service that ended removed it between our opening and locking it
                 os.close(lock)
                 continue
             with contextlib.suppress(FileNotFoundError):
@@ -256,7 +257,7 @@ def _is_served(path: str) -> bool:
             connection.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
             return False
-        except OSError:  # it is busy, or speaks in another way
+        except OSError:  # it is busy, or does not speak this protocol
             return True
     return True
 
@@ -273,7 +274,7 @@ def remove_stale() -> None:
     """Remove run directories whose service is gone."""
     for path in run_directories().iterdir():
         with contextlib.suppress(OSError):
-            # of a start that is under way, unless it has been so for long
+            # a directory without a name belongs to a start that is under way, unless it is old
             if not path.name.startswith(".") or path.stat().st_mtime < time.time() - _STALE_SECONDS:
                 _remove_if_free(path)
 
@@ -325,7 +326,7 @@ def _lock_new(path: Path) -> int:
 
 
 def move_above_standard_streams(descriptor: int) -> int:
-    """Return ``descriptor``, moved above 2: a child would put its own stdin, stdout or stderr over it."""
+    """Return ``descriptor``, moved above 2, because a child would replace it by its own stdin, stdout or stderr."""
     if descriptor > 2:
         return descriptor
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)

@@ -1,4 +1,4 @@
-"""Start a service: resolve what the user gave, start the server process, and own it until it ends."""
+"""Start a service: resolve the user's arguments, start the server process, and own it until it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any, Never, Unpack
 
 from pydp2.api import machine
 from pydp2.api.access import ServiceKeys, find_target, service_keys, worker_address
-from pydp2.api.connection_place import ConnectionPlace
+from pydp2.api.connection_claim import ConnectionClaim
 from pydp2.api.distributed import DistributedEnvironment, distributed_environment
 from pydp2.api.interpreter import await_readable, start_interpreter
 from pydp2.api.preparation import Preparation, begin_import
@@ -55,7 +55,7 @@ from pydp2.transport import address_space
 from pydp2.transport.service_address import ipc_path, split_token, with_token, without_token
 
 _END_SECONDS = 4.0  # seconds that a service has to end in order
-_END_POLL_SECONDS = 0.01  # seconds between two looks whether it has
+_END_POLL_SECONDS = 0.01  # seconds between two checks whether it has ended
 _CONNECT_TIMEOUT = 10.0  # seconds to wait for an answer
 _LOOK_SECONDS = 0.5  # seconds that a notebook waits for the statistics that it shows
 _LEAST_MEMORY = 1 << 20
@@ -94,14 +94,14 @@ class Service:
         timeout: float = _CONNECT_TIMEOUT,
         **options: Unpack[JobKeywords],
     ) -> Client:
-        """Return a client of this service. Take what :func:`pydp2.connect` takes but the address, and raise what it
-        raises."""
+        """Return a client of this service. The arguments, but for the address, and the errors are those of
+        :func:`pydp2.connect`."""
         check_keywords(self.connect, options)
         require_allowed_process()
         says_who = rank is not None or world_size is not None
         of_several = None if says_who or options.get("share") == "dynamic" else distributed_environment()
-        place = _trainer_place(job, rank, world_size)
-        client = self._client(job_options(**options), place, timeout, None)
+        rank_options = _rank_options(job, rank, world_size)
+        client = self._client(job_options(**options), rank_options, timeout, None)
         if of_several is not None:
             warnings.warn(
                 f"{of_several}, and reads all samples of its service alone: if others do the same, each sees all; "
@@ -113,30 +113,30 @@ class Service:
         return client
 
     def _client(
-        self, options: JobOptions, place: dict[str, Any], timeout: float, on_close: Callable[[], None] | None
+        self, options: JobOptions, rank_options: dict[str, Any], timeout: float, on_close: Callable[[], None] | None
     ) -> Client:
-        def gone() -> bool:
+        def has_ended() -> bool:
             return self.poll() is not None
 
         try:
             return Client(
                 self._target,
                 asdict(options),
-                **place,
+                **rank_options,
                 timeout=seconds("timeout", timeout),
                 on_close=on_close,
-                gone=gone,
+                gone=has_ended,
             )
         except (ServiceLost, ServiceUnreachable):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
             failure = self.failure()
-            if failure is not None:  # of a worker that came later than the first, say
+            if failure is not None:  # for example that of a worker that was started after the first one
                 raise failure from None
             raise
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
-        """Return figures as plain data: workers (pid, rate, waits), pool, memory, who waits for whom."""
+        """Return statistics as plain data: workers (pid, rate, waits), pool, memory, and the bottleneck of each job."""
         return ask_stats(self._target, seconds("timeout", timeout))
 
     def poll(self) -> int | None:
@@ -144,7 +144,8 @@ class Service:
         return self._process.poll()
 
     def failure(self) -> Error | None:
-        """Return why the server process ended by itself, once :meth:`poll` gives a number; None if it did not say."""
+        """Return the error with which the server process ended by itself, once :meth:`poll` returns a number; None if
+        it left none."""
         if self.poll() is None or self._control.fileno() < 0:
             return None
         self._control.settimeout(1.0)
@@ -164,7 +165,7 @@ class Service:
             return table([("state", f"ended, exit status {status}")])
         try:
             return table(_stats_rows(self.stats(_LOOK_SECONDS)))
-        except Error:  # a notebook must not wait for it
+        except Error:  # a notebook must not wait for the server
             return table([("state", f"it does not answer within {_LOOK_SECONDS:g} s; it is busy, stopped, or ending")])
 
     def __enter__(self) -> Service:
@@ -189,7 +190,7 @@ def prepare(provider: str | Provider, *, root: str | os.PathLike[str] | None = N
         root: working directory of the workers, where the provider is looked up first; default: the present one.
 
     Raises:
-        OptionError, OptionTypeError: ``provider`` or ``root`` cannot be.
+        OptionError, OptionTypeError: ``provider`` or ``root`` is not valid.
         GuardError: called inside a worker, as :func:`launch` raises it.
     """
     require_allowed_process()
@@ -215,15 +216,15 @@ def launch(
         provider: the decorated function, or its address: ``"module.process"``, ``"module:process"``,
             ``"file.py:process"``.
         args: keywords for the ``init_hook``, plain data.
-        is_train: what the hook is told; decides whether samples are shuffled where the provider does not say;
-            default True.
+        is_train: passed to the hook; decides whether samples are shuffled if the provider does not say so; default
+            True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
             on_changed, state_dir, cache_dir, cache_size, remember_counts, bind, connection, keys, worker_bind,
             advertise, metrics, input_order``. See docs/options.md.
 
     Raises:
-        OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
+        OptionError, OptionTypeError, ListError, AddressError: an argument is not valid.
         ProviderError: the provider's module or its ``init_hook`` raised.
         ServiceUnreachable: the address is taken.
         GuardError: called inside a worker, usually for lack of an ``if __name__ == "__main__"`` guard, or in an
@@ -247,10 +248,10 @@ def launch(
         if state_dir is not None:
             locks.descriptors += take_state(state_dir)
         keys = service_keys(chosen, state_dir)
-        place = None
+        claim = None
         if chosen.connection is not None:
-            place = ConnectionPlace(Path(chosen.connection).absolute())
-            locks.hold(place.lock, place.discard)
+            claim = ConnectionClaim(Path(chosen.connection).absolute())
+            locks.hold(claim.lock, claim.discard)
         rundir = RunDir(of=state_dir)
         locks.hold(rundir.lock, rundir.remove)
         bind = _bound_address(chosen, state_dir, keys, rundir, locks)
@@ -262,12 +263,12 @@ def launch(
             worker_address=rundir.address("workers"),
             host_address=None if keys is None else worker_address(bind, chosen.worker_bind),
             run_dir=str(rundir.path),
-            connection=None if place is None else str(place.path),
+            connection=None if claim is None else str(claim.path),
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=_cache_dir(chosen.cache_dir),
             timing=timing.DEFAULT_TIMING,
         )
-        return _start(spec, served.files, rundir, locks.descriptors, keys, place)
+        return _start(spec, served.files, rundir, locks.descriptors, keys, claim)
 
 
 @takes(JOB_OPTIONS)
@@ -284,32 +285,33 @@ def connect(
     """Attach to the service at ``address`` as a trainer.
 
     Args:
-        address: what the service printed, ``ipc://…`` or ``tcp://…``, or the path of its connection file; default: the
-            file that the environment variable ``PYDP2_CONNECTION`` names.
+        address: the address that the service printed, ``ipc://…`` or ``tcp://…``, or the path of its connection file;
+            default: the file that the environment variable ``PYDP2_CONNECTION`` names.
         key: folder with the keys of this trainer, for an address with ``?key=…``; see docs/security.md.
-        job: name of the stream that this trainer shares with the others of the same name.
-        rank: which of its ``world_size`` trainers this is; batch n of a pass goes to rank n mod ``world_size``;
-            default 0.
-        world_size: how many trainers share the job; all must say the same, with the same options; default 1.
+        job: name of the job; trainers that name the same job share its stream.
+        rank: number of this trainer among the ``world_size`` trainers of the job; batch n of a pass goes to rank n mod
+            ``world_size``; default 0.
+        world_size: number of trainers that share the job; all must pass the same number and the same options;
+            default 1.
         timeout: seconds to wait for an answer.
         options: ``batch_size`` (needed), ``seed=0, shuffle, order="strict", interleave=16, pool_bytes``,
             ``last_batch="keep", prefetch=2, prefetch_bytes="64MiB", bucket_by, bucket_bounds, num_buckets``,
             ``share="ranks", lease=30.0``. See docs/options.md.
 
     Raises:
-        OptionError, OptionTypeError: an option that cannot be, that belongs to the service, or that is another one in
-            the trainers that share the job.
+        OptionError, OptionTypeError: an option is not valid, belongs to the service, or differs from that of another
+            trainer of the job.
         ServiceUnreachable: no service answers.
-        JobTaken: another trainer has this place.
+        JobTaken: another trainer has this rank.
     """
     check_keywords(connect, options)
     require_allowed_process()
-    place = _trainer_place(job, rank, world_size)
+    rank_options = _rank_options(job, rank, world_size)
     of_several = distributed_environment() if rank is None and world_size is None else None
     chosen = job_options(**options)
     try:
         target = find_target(address, key, "trainer")
-        return Client(target, asdict(chosen), **place, timeout=seconds("timeout", timeout))
+        return Client(target, asdict(chosen), **rank_options, timeout=seconds("timeout", timeout))
     except JobTaken as taken:
         if of_several is None:
             raise
@@ -331,13 +333,13 @@ def stats(
     :meth:`Service.stats`.
 
     Args:
-        address: what the service printed, or the path of its connection file; default: the file that the environment
-            variable ``PYDP2_CONNECTION`` names.
+        address: the address that the service printed, or the path of its connection file; default: the file that the
+            environment variable ``PYDP2_CONNECTION`` names.
         key: folder with the keys of this process, for an address with ``?key=…``. The role ``observer`` is enough.
         timeout: seconds to wait for an answer.
 
     Raises:
-        OptionError: the address or the keys cannot be.
+        OptionError: the address or the keys are not valid.
         ServiceUnreachable: no service answers.
     """
     check_keywords(stats, others)
@@ -370,13 +372,15 @@ def load(
     """
     check_keywords(load, options)
     explicit = rank is not None or world_size is not None
-    place = _trainer_place(job, rank, world_size)
-    _check_single_process(place["rank"], place["world_size"], None if explicit else distributed_environment())
+    rank_options = _rank_options(job, rank, world_size)
+    _check_single_process(
+        rank_options["rank"], rank_options["world_size"], None if explicit else distributed_environment()
+    )
     of_job, rest = split_options(options)
     chosen = job_options(**of_job)
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
     try:
-        return service._client(chosen, place, _CONNECT_TIMEOUT, service.close)
+        return service._client(chosen, rank_options, _CONNECT_TIMEOUT, service.close)
     except BaseException:
         service.close()
         raise
@@ -384,8 +388,8 @@ def load(
 
 # -- inside ------------------------------------------------------------------------------------------------------------
 def _stats_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what a notebook shows of the statistics of a service: its workers, and a row for each job."""
-    rates = [each["samples_per_second"] for each in found["workers"] if each["active"]]
+    """Return the rows of the table that a notebook shows of a service: one for its workers, and one for each job."""
+    rates = [worker["samples_per_second"] for worker in found["workers"] if worker["active"]]
     rows = [("workers", f"{len(rates)}, {sum(rates):,.0f} samples/s together")]
     for name, job in found["jobs"].items():
         texts = [
@@ -413,7 +417,7 @@ def _check_single_process(rank: int, world_size: int, of_several: DistributedEnv
         )
 
 
-def _trainer_place(job: str, rank: int | None, world_size: int | None) -> dict[str, Any]:
+def _rank_options(job: str, rank: int | None, world_size: int | None) -> dict[str, Any]:
     """Return job, rank and world size as :class:`Client` takes them. Raise what :func:`place_options` raises."""
     rank, world_size = 0 if rank is None else rank, 1 if world_size is None else world_size
     job, rank, world_size = place_options(job, rank, world_size)
@@ -432,7 +436,7 @@ def require_allowed_process() -> None:
 
 
 def search_path() -> list[str]:
-    """Return where this program finds its modules; its working directory replaces ''."""
+    """Return ``sys.path`` with absolute entries; the working directory replaces ''."""
     return [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
 
 
@@ -462,15 +466,15 @@ def _state_dir(chosen: ServiceOptions) -> Path | None:
 
 
 class _Locks:
-    """Locks of what a service has for itself, held within a context until its server has inherited them. If an
-    exception leaves the context, what was made under them is removed."""
+    """Locks of the files that belong to one service, held within a context until its server has inherited them. If an
+    exception leaves the context, the files that were made under them are removed."""
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
         self._removals: list[Callable[[], None]] = []
 
     def hold(self, lock: int, remove: Callable[[], None]) -> None:
-        """Hold ``lock``, under which ``remove`` removes something."""
+        """Hold ``lock``. ``remove`` removes the files that were made under it."""
         self.descriptors.append(lock)
         self._removals.append(remove)
 
@@ -488,20 +492,20 @@ class _Locks:
 def _bound_address(
     chosen: ServiceOptions, state_dir: Path | None, keys: ServiceKeys | None, rundir: RunDir, locks: _Locks
 ) -> str:
-    """Return the address that the server binds for trainers, after the lock of a path in it was taken."""
+    """Return the address that the server binds for trainers. If it has a path, lock that first."""
     bind = chosen.bind or (rundir.address("clients") if keys is None else "tcp://127.0.0.1:*")
     if keys is None and state_dir is not None and bind.startswith("tcp://") and not split_token(bind)[1]:
         bind = with_token(bind, keep_token(state_dir))
     if chosen.bind is not None and (given := ipc_path(bind)) is not None:
-        path = str(Path(given).absolute())  # what the address says holds in every folder
+        path = str(Path(given).absolute())  # the address must be valid in every working directory
         bind = bind_address("bind", f"ipc://{path}")
         locks.descriptors.append(take_path(path))
     return bind
 
 
 def _cache_dir(given: str | None) -> str:
-    """Return the directory of the cache on disk; "" if none is given and this user has no home folder, which matters
-    only where something is to be kept."""
+    """Return the directory of the cache on disk; "" if none is given and this user has no home folder, which is an
+    error only once something is to be cached."""
     with contextlib.suppress(OptionError):
         return str(Path(given or default_folder()).absolute())
     return ""
@@ -513,7 +517,7 @@ def _start(
     rundir: RunDir,
     locks: list[int],
     keys: ServiceKeys | None,
-    place: ConnectionPlace | None,
+    claim: ConnectionClaim | None,
 ) -> Service:
     preparation = Preparation(spec)
     try:
@@ -545,8 +549,8 @@ def _start(
         raise from_wire(answer["error"])
     address = str(answer["address"])
     try:
-        if keys is not None and place is not None:
-            place.write(keys.connection(address, str(answer["host_address"]), spec.local_address))
+        if keys is not None and claim is not None:
+            claim.write(keys.connection(address, str(answer["host_address"]), spec.local_address))
     except BaseException:
         _end(process, channel, rundir, os.getpid())
         raise
@@ -555,8 +559,8 @@ def _start(
 
 
 def _await_answer(channel: socket.socket) -> dict[str, Any]:
-    """Return what the server answers when its first worker is ready, or why there is none. While the same part of the
-    start lasts long, write a line that names it."""
+    """Return the answer of the server, which comes when its first worker is ready or has failed. If one step of the
+    start takes long, write a line that names it."""
     doing = "waiting for its server process"
     while True:
         await_readable(channel, doing)
@@ -570,7 +574,7 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDi
     """Ask the server to end, and wait; kill it if that takes too long, or if the user interrupts."""
     if os.getpid() != owner:
         return  # a fork of the program that started it
-    with contextlib.suppress(OSError):  # it is gone
+    with contextlib.suppress(OSError):  # the server has ended
         control.send(b"end")
     control.close()
     deadline = time.monotonic() + _END_SECONDS
@@ -580,7 +584,7 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDi
                 process.kill()
             time.sleep(_END_POLL_SECONDS)
     finally:
-        process.kill()  # nothing, where it has ended
+        process.kill()  # does nothing if it has ended
         _has_ended(process, 0)
         if process.poll() is None:
             with contextlib.suppress(ChildProcessError):
@@ -589,10 +593,10 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDi
 
 
 def _has_ended(process: subprocess.Popen[bytes], options: int) -> bool:
-    """Return True if ``process`` has ended; wait for that unless ``options`` says WNOHANG. It can be polled afterwards.
+    """Return True if ``process`` has ended; wait for that unless ``options`` is WNOHANG. It can be polled afterwards.
 
-    Popen.wait() could wait for ever, and poll() never see the end: if an exception of a signal handler comes right
-    behind the point where Popen takes its lock, the lock stays taken.
+    Popen.wait() could wait for ever, and poll() might never see the end: if a signal handler raises just after Popen
+    has taken its lock, the lock stays taken.
     """
     with contextlib.suppress(ChildProcessError, AttributeError):  # of another process; macOS has no waitid
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | options) is not None

@@ -21,7 +21,7 @@ Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class Source:
-    """One side of a training configuration; accepted wherever a list is. It includes its provider.
+    """Train or test side of a configuration: a list with its provider. It is accepted wherever a list is.
 
     ``files``: path of a list, or the entries themselves; ``provider``: its address; ``args``: keywords for the hook.
     """
@@ -50,7 +50,7 @@ def resolve_source(
     is_train: bool | None,
     root: str | os.PathLike[str] | None,
 ) -> ResolvedSource:
-    """Read the list, and fill in what a :class:`Source` includes and what was left out.
+    """Read the list, and fill in the values of a :class:`Source` and the defaults.
 
     With ``root``, the path of the list is relative to it. Raises OptionTypeError, OptionError, ListError.
     """
@@ -79,7 +79,7 @@ def resolve_root(root: str | os.PathLike[str] | None) -> Path:
 
 
 def _service_of(files: str, has_provider: bool) -> str:
-    """Return the remedy where ``files`` names a service that runs and no list; else ''."""
+    """Return a remedy if ``files`` names a running service in place of a list, otherwise ''."""
     shown = without_token(files) if "://" in files else files
     call = f"a list of files is needed; pydp2.connect({shown!r}, …) gives its stream, for a loop and for mix()"
     if "://" in files and not has_provider:
@@ -92,14 +92,14 @@ def _service_of(files: str, has_provider: bool) -> str:
 
 
 def _read_or_match(files: str | os.PathLike[str], root: str | os.PathLike[str] | None, home: Path) -> FileList:
-    """Return the list that ``files`` is the path of, or the files that match it where it is a pattern."""
+    """Return the list at the path ``files``, or the files that match it if it is a pattern."""
     path = Path(files)
     if "://" in (text := os.fspath(files)) and not path.exists():
         raise ListError(f"a file list must be a file, and {text} is a URL; its own list is [{text!r}] in Python")
-    place = home / path if root is not None and not path.is_absolute() else path
-    if is_pattern(os.fspath(files)) and not os.path.lexists(place):
+    path = home / path if root is not None and not path.is_absolute() else path
+    if is_pattern(os.fspath(files)) and not os.path.lexists(path):
         return FileList.matching(os.fspath(files), home)
-    return FileList.read(place, home)
+    return FileList.read(path, home)
 
 
 def _keywords(args: Mapping[str, Any] | None) -> dict[str, Any]:

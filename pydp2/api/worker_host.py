@@ -40,17 +40,17 @@ from pydp2.providers.program_state import ProgramState
 from pydp2.system.release import RELEASE
 from pydp2.transport.compression import CODEC, FrameCompressor
 
-_ANSWER_SECONDS = 10.0  # for the service to send what it is made from
+_ANSWER_SECONDS = 10.0  # for the service to send its spec
 _REST_SECONDS = 0.5  # between two attempts to reach the service
 _END_SECONDS = 10.0  # for the agent to end once it is asked to
 _MAX_DATA_CONNECTIONS = 4
 _CORES_PER_CONNECTION = 4
-"""Number of cores of a host for each connection for what workers send: it has a thread that encrypts."""
+"""Number of cores of a host for each data connection, which has a thread that encrypts."""
 _LEFT = "it has left"
 
 
 class _Spec(NamedTuple):
-    """What the service sent: of what workers are made, and its checksum."""
+    """Spec of the service as it was received: all that workers are made from, and its digest."""
 
     terms: Mapping[str, Any]
     digest: str
@@ -60,7 +60,7 @@ class _Spec(NamedTuple):
 
 
 class HostTraffic(TypedDict, total=False):
-    """How what workers yield leaves their host."""
+    """Options for the samples that leave the host; see :class:`WorkerHost`, ``traffic``."""
 
     compress: str | None
     row_server: str | None
@@ -76,18 +76,18 @@ class WorkerHost:
         address: path of a connection file, or the address for hosts that the service prints; default: the file that the
             environment variable ``PYDP2_CONNECTION`` names.
         key: folder with the keys of this host, for an address.
-        workers: how many; default: one for each core.
+        workers: number of workers; default: one for each core.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
-        name: what the service calls this host; default: its host name.
-        maps: beginnings of entries of the list, and what they are here: ``{"/data": "/mnt/data"}``.
+        name: name of this host at the service; default: its host name.
+        maps: folders in the entries of the list, and where these are mounted on this host: ``{"/data": "/mnt/data"}``.
         patience: seconds without a service after which :meth:`run` ends.
-        traffic: ``compress="zstd"`` compresses what workers send, for a slow network; the service and this host need
-            ``pip install 'zstandard>=0.23'``. Default: none.
+        traffic: ``compress="zstd"`` compresses the samples that workers send, for a slow network; the service and this
+            host need ``pip install 'zstandard>=0.23'``. Default: no compression.
             ``row_server``: an address of this host, ``"tcp://10.0.0.7:*"``: rows stay here, and trainers fetch them
             at this address. Default: rows go through the service. See docs/hosts.md.
 
     Raises:
-        OptionError: what was asked for cannot be.
+        OptionError: an argument is not valid.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class WorkerHost:
         compress = traffic.get("compress")
         check_codec(compress)
         if compress is not None:
-            FrameCompressor()  # a library that is not installed shows at once
+            FrameCompressor()  # raises now if the library is not installed
         self._address, self._key = address, key
         self._worker_slots = machine.cores() if workers is None else integer_from(1)("workers", workers)
         self._root = Path.cwd() if root is None else Path(folder_path("root", root)).resolve()
@@ -118,12 +118,12 @@ class WorkerHost:
         self._compress = compress or ""
         self._row_server = _row_server(traffic.get("row_server"))
         machine.check_open_files(self._worker_slots)
-        find_service(address, key)  # what is wrong with it shows at once
+        find_service(address, key)  # raises now if address or key are wrong
         self._agent: subprocess.Popen[bytes] | None = None
         self._leaving = False
 
     def run(self) -> str:
-        """Run workers until the service ends or this host was told to leave; return why, in words.
+        """Run workers until the service ends or :meth:`leave` is called; return the reason as text.
 
         Raises:
             HostRefused: code, files or release of this host are not those of the service.
@@ -146,15 +146,15 @@ class WorkerHost:
         return _LEFT
 
     def leave(self) -> None:
-        """Let the workers end the files that they read, then end :meth:`run`; a second call ends them at once. May be
-        called from a signal handler."""
+        """Let the workers finish the files that they are reading, then end :meth:`run`; a second call ends them at
+        once. A signal handler may call it."""
         self._leaving = True
         if self._agent is not None:
             with contextlib.suppress(OSError):
                 self._agent.send_signal(signal.SIGTERM)
 
     def _fetch(self, target: Target) -> _Spec | None:
-        """Return what the service is made from, as soon as it answers; None: this host was told to leave."""
+        """Return the spec of the service as soon as it answers; None if :meth:`leave` was called before."""
         give_up = time.monotonic() + self._patience
         while not self._leaving:
             try:
@@ -194,7 +194,7 @@ class WorkerHost:
             raise RemoteProtocolError(f"expected Spec, got {type(message).__name__}")
         args, program, blob, offsets, source = (bytes(frame) for frame in body)
         files = FileList.from_buffers(blob, offsets, source.decode(errors="replace") or None)
-        WorkerTerms.from_wire(message.terms, args, program)  # here an error has a place where it is shown
+        WorkerTerms.from_wire(message.terms, args, program)  # an error here reaches the user; in the agent it would not
         if program:
             ProgramState.from_bytes(program)
         if not isinstance(decode_plain(args), dict):
@@ -202,7 +202,7 @@ class WorkerHost:
         return _Spec(message.terms, message.digest, args, program, files)
 
     def _run_agent(self, target: Target, spec: _Spec) -> dict[str, Any]:
-        """Run the process of the agent; return its last words."""
+        """Run the process of the agent; return its last message, which says how it ended."""
         assert target.key_pair is not None
         rundir = RunDir()
         connections = min(_MAX_DATA_CONNECTIONS, self._worker_slots, max(1, machine.cores() // _CORES_PER_CONNECTION))
@@ -224,7 +224,7 @@ class WorkerHost:
             )
             process, channel = start_interpreter("pydp2.host.agent.main", "main", passed=[rundir.lock])
             self._agent = process
-            if self._leaving:  # just now, when there was no agent to be told
+            if self._leaving:  # leave() was called just before the agent was there
                 process.send_signal(signal.SIGTERM)
             try:
                 files = map_entries(spec.files, self._maps)
@@ -232,7 +232,7 @@ class WorkerHost:
                 return receive_plain(channel)
             except (EOFError, ConnectionError):
                 status = process.wait(_END_SECONDS)
-                if self._leaving and status == -signal.SIGTERM:  # it had not begun
+                if self._leaving and status == -signal.SIGTERM:  # the agent had no handler for the signal yet
                     return {"end": "left", "text": _LEFT}
                 raise ServiceLost(
                     f"the agent of this host ended (exit status {status}); look at what it wrote"
@@ -248,13 +248,13 @@ class WorkerHost:
 
 
 def check_codec(compress: str | None) -> None:
-    """Raise OptionError unless ``compress`` names how what workers send is compressed, or is None."""
+    """Raise OptionError unless ``compress`` is the name of a codec or None."""
     if compress not in (None, CODEC):
         raise OptionError(f"compress must be {CODEC!r} or None, got {compress!r:.40}")
 
 
 def _checked_maps(maps: Mapping[str, str] | None) -> dict[str, str]:
-    """Return ``maps``. Raises OptionTypeError, OptionError."""
+    """Return ``maps``, {} for None. Raises OptionTypeError or OptionError if they are not folders."""
     if maps is None:
         return {}
     if not isinstance(maps, Mapping):
@@ -263,7 +263,7 @@ def _checked_maps(maps: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _row_server(address: str | None) -> str:
-    """Return where the row server is to be; "": there is none. Raises OptionError."""
+    """Return the address to which the row server binds, "" for no row server. Raises OptionError."""
     if address is None:
         return ""
     host, _, port = address.removeprefix("tcp://").rpartition(":") if isinstance(address, str) else ("", "", "")

@@ -1,4 +1,4 @@
-"""Describe a stream, for a notebook or as text, from what this process knows: nothing is asked of a service."""
+"""Describe a stream, for a notebook or as text, without a request to its service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydp2.protocol.messages import Attach
 from pydp2.transport.service_address import without_token
 
 Fact = tuple[object, object]
-"""Name and value, for a line of the table."""
+"""Name and value of one line of the table."""
 _NEXT = {
     LoopState.BETWEEN: "a loop begins pass {}",
     LoopState.RUNNING: "a loop is in pass {}",
@@ -24,13 +24,13 @@ _NEXT = {
 
 
 def client_facts(address: str, attach: Attach, batch_size: int) -> list[Fact]:
-    """Return where a client is attached."""
+    """Return the facts about a client: its address, its job and its rank."""
     rank = f"rank {attach.rank} of {attach.world_size}, " if attach.world_size > 1 else ""
     return [("service", without_token(address)), ("job", f"{attach.job}: {rank}batches of {batch_size}")]
 
 
 def stream_html(kind: str, facts: Sequence[Fact], slots: Slots, session: ClientGuard) -> str:
-    """Return a table of a stream: ``facts`` of its own, its position and its slots."""
+    """Return an HTML table of a stream: its ``facts``, its position and its slots."""
     now = session.progress
     came = count_text(now.position.batch, "batch", "batches")
     rows: list[Fact] = [
@@ -42,7 +42,7 @@ def stream_html(kind: str, facts: Sequence[Fact], slots: Slots, session: ClientG
 
 
 def stream_text(kind: str, facts: Sequence[Fact], session: ClientGuard) -> str:
-    """Return ``facts`` of a stream and its position in a line."""
+    """Return one line with the ``facts`` of a stream and its position."""
     return f"<pydp2.{kind}: {'; '.join(f'{name} {value}' for name, value in (*facts, ('position', _state(session))))}>"
 
 

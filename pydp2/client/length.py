@@ -1,4 +1,4 @@
-"""Tell how many batches a pass has before it is over: from counts of samples, or from the pass before."""
+"""Compute the number of batches of a pass before its end, from counts of samples or from the pass before."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydp2.errors import RemoteProtocolError
 from pydp2.protocol.stream_identity import check_int
 
 NO_DATASET = ". (torch's DataLoader takes no client: use pydp2.torch.loader or pydp2.torch.dataset)"
-"""End of the reason for an unknown length, for who asks a client."""
+"""End of the text that says why the length of a client is unknown."""
 _HINT = "; operator.length_hint(client) gives an estimate"
 _NUMBERS = ("files", "counted", "samples", "weight")
 
 
 class PassLength:
-    """Number of batches that rank ``rank`` of ``world_size`` ranks has in a pass of a job with ``options``
+    """Number of batches that rank ``rank`` of ``world_size`` ranks gets in a pass of a job with ``options``
     (docs/caching.md, "Counts")."""
 
     def __init__(self, options: Mapping[str, Any], rank: int, world_size: int) -> None:
@@ -27,13 +27,14 @@ class PassLength:
         self._counts: dict[str, int] = dict.fromkeys(_NUMBERS, 0)
         self._is_told = self._plain = self._remembered = False
         self.is_loading = False
-        """True while the service looks for what is remembered."""
+        """True while the service loads the remembered counts."""
         self._last: int | None = None  # batches of the last pass
-        self._is_repeated = False  # later passes have as many
+        self._is_repeated = False  # True if later passes are known to have as many
 
     def learn(self, counts: Any) -> None:
-        """Take in the counts of the service, as :meth:`pydp2.server.dispatch.file_counts.FileCounts.summary` gives
-        them; {}: it has none. Raises RemoteProtocolError if they are none."""
+        """Store the counts of the service in the form of
+        :meth:`pydp2.server.dispatch.file_counts.FileCounts.summary`; {} if it has none. Raises RemoteProtocolError for
+        anything else."""
         if not counts:
             return
         try:
@@ -45,7 +46,7 @@ class PassLength:
             raise RemoteProtocolError(f"invalid counts of samples: {error}") from None
 
     def note_pass(self, batches: int, *, is_repeated: bool) -> None:
-        """Note that a whole pass had ``batches`` batches. ``is_repeated``: later ones have as many, as is known."""
+        """Note that a whole pass had ``batches`` batches. ``is_repeated``: later passes are known to have as many."""
         self._last, self._is_repeated = batches, is_repeated and not self._dynamic
 
     @property
@@ -54,14 +55,14 @@ class PassLength:
 
     @property
     def exact(self) -> int | None:
-        """Number of batches; None: it is not known."""
+        """Number of batches; None if it is not known."""
         if self._is_repeated:
             return self._last
         return self._batches(self._counts["samples"]) if self._follows_from_counts else None
 
     @property
     def rows(self) -> int | None:
-        """Number of rows of this trainer in a pass, padding left out; None: it is not known."""
+        """Number of rows, without padding, that this trainer gets in a pass; None if it is not known."""
         if not self._follows_from_counts:
             return None
         samples, size = self._counts["samples"], self._batch_size
@@ -76,7 +77,7 @@ class PassLength:
 
     @property
     def estimate(self) -> int | None:
-        """Number of batches, as far as is known; None: nothing is."""
+        """Estimated number of batches; None if there is no estimate."""
         if (known := self.exact) is not None or (known := self._last) is not None:
             return known
         counts = self._counts
@@ -89,11 +90,11 @@ class PassLength:
         batches = full + (rest > 0 and self._last_batch != "drop")
         if self._last_batch == "drop":
             return batches // self._world
-        behind = 0 if self._last_batch == "pad" else self._rank  # ranks that get a batch of each group before it
+        behind = 0 if self._last_batch == "pad" else self._rank  # ranks that get their batch of a group before this one
         return max(0, -(-(batches - behind) // self._world))
 
     def reason(self, *, of_rows: bool = False) -> str:
-        """Return why :attr:`exact` is None, or with ``of_rows`` why :attr:`rows` is, and what helps."""
+        """Return the reason why :attr:`exact` is None, or with ``of_rows`` why :attr:`rows` is, and a remedy."""
         counts = self._counts
         if of_rows and self._buckets:
             return (

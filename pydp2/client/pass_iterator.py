@@ -12,7 +12,7 @@ from pydp2.client.session import ClientGuard
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError
 
-_DROP_SECONDS = 0.05  # that a destructor waits for a thread which prepares a batch
+_DROP_SECONDS = 0.05  # seconds that a destructor waits for the thread that prepares a batch
 
 if TYPE_CHECKING:
     _Batches = map[Batch]
@@ -33,12 +33,12 @@ class PassOwner(Protocol):
 class Pass(_Batches):
     """Iterator of one pass. Threads may call it one after the other.
 
-    It is a :class:`map`, because that is C code: it counts each call before any Python code runs for it, where an
-    exception of a signal handler could already come.
+    It derives from :class:`map`, because that is C code: it counts each call before any Python code runs. In Python
+    code, a signal handler could raise before the call was counted.
     """
 
     def __new__(cls, client: PassOwner, pass_id: int, loop: LoopHandle) -> Pass:
-        """Make the iterator. ``loop``: what the client knows of it."""
+        """Make the iterator. ``loop``: its record in the client."""
         return super().__new__(cls, partial(client._deliver, loop), map(loop.calls.append, count(1)))
 
     def __init__(self, client: PassOwner, pass_id: int, loop: LoopHandle) -> None:
@@ -48,13 +48,13 @@ class Pass(_Batches):
 
     @property
     def over(self) -> bool:
-        """True if it gives nothing more: the pass has ended, with an error too, or was left."""
+        """True if there are no more batches: the pass has ended, with an error or without, or was left."""
         return self._loop.is_over
 
     def close(self, *, unused: bool = False) -> None:
-        """Leave the pass without its rest. ``unused``: the batch in hand is not used either; in a job
-        with ``share="dynamic"`` it goes to another trainer. Raises ClientUseError while another
-        thread is inside the client."""
+        """Leave the pass before its end. ``unused``: the batch in hand is not used either; in a job with
+        ``share="dynamic"`` it goes to another trainer. Raises ClientUseError while another thread is inside the
+        client."""
         loop, session = self._loop, self._client._session
         if loop.is_over or session.closing or not session.in_own_process:
             loop.is_over = True
@@ -70,13 +70,13 @@ class Pass(_Batches):
 
     def __del__(self) -> None:
         if not hasattr(self, "pass_id") or self._loop.is_over or (session := self._client._session).closing:
-            return  # when the interpreter exits, clients are closed, and what is needed below is gone
+            return  # the interpreter exits: clients are closed, and modules that this needs may be cleared
         if session.in_own_process:
-            with contextlib.suppress(ClientUseError):  # a call that is inside sees by itself that this was dropped
+            with contextlib.suppress(ClientUseError):  # a call that is under way notices the drop by itself
                 session.guarded(self._drop, patience=_DROP_SECONDS)
 
     def _drop(self) -> tuple[None, Progress]:
-        """Leave the pass, unless a call was cut off: it goes on then in the next loop."""
+        """Leave the pass, unless an exception cut a call off: then the pass continues in the next loop."""
         loop, session = self._loop, self._client._session
         now = session.progress
         if now.loop is loop and now.state is LoopState.RUNNING:

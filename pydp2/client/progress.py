@@ -1,5 +1,5 @@
-"""Hold the progress of a client as one value: every change of it is one assignment, so no
-exception can cut it in two."""
+"""Define the progress of a client as one value: every change of it is one assignment, so no exception can leave half a
+change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LoopState(Enum):
     "What a loop begins with")."""
 
     BETWEEN = "between passes"
-    """``iter(client)`` begins the pass of the position: nothing of it was asked for, or a state was loaded."""
+    """``iter(client)`` begins the pass of the position: it was not requested yet, or a state was loaded."""
     RUNNING = "running"
     """An iterator has the pass. ``iter(client)`` is refused while that iterator is held; a dropped
     one has left the pass."""
@@ -31,13 +31,14 @@ class LoopState(Enum):
 
 
 class LoopHandle:
-    """Record of an iterator that the client keeps without holding the iterator. ``is_over``: it gives nothing more."""
+    """Record of an iterator, which the client keeps in place of the iterator itself. ``is_over``: the iterator gives no
+    more batches."""
 
     __slots__ = ("calls", "is_over", "iterator")
 
     def __init__(self) -> None:
         self.calls = deque([0], maxlen=1)
-        """Number of its last call."""
+        """Number of the iterator's last call."""
         self.iterator: weakref.ref[Any] | None = None
         self.is_over = False
 
@@ -48,7 +49,8 @@ class LoopHandle:
 
 
 class PassOrigin:
-    """Mark of the batches of one pass. ``batch``: the one at which the pass began, or was taken up."""
+    """Mark of the batches of one pass. ``batch``: the number of the batch at which the pass began, or a state resumed
+    it."""
 
     __slots__ = ("batch",)
 
@@ -57,10 +59,11 @@ class PassOrigin:
 
 
 class Progress(NamedTuple):
-    """Progress of a client. ``done``: batches of run ``run``, as the service counts them; ``samples``: over all passes.
+    """Progress of a client. ``done``: number of batches of run ``run``, as the service counts them; ``samples``: number
+    of samples over all passes.
 
-    ``loop``: the iterator that has the pass, and ``calls`` the number of its last call that returned a batch.
-    ``origin``: marks the batches of this pass; each pass that begins has another one.
+    ``loop``: the iterator that has the pass; ``calls``: the number of its last call that returned a batch. ``origin``:
+    marks the batches of this pass; each pass has a new one.
     """
 
     position: StreamState
@@ -74,7 +77,7 @@ class Progress(NamedTuple):
 
     @property
     def coming_pass(self) -> int:
-        """Pass that the next iteration begins, or goes on in."""
+        """Pass that the next iteration begins or continues."""
         interrupted = self.state is LoopState.RUNNING and self.was_cut_off
         goes_on = interrupted or self.state in (LoopState.BETWEEN, LoopState.ENTERED)
         return self.position.pass_id + (not goes_on)
@@ -86,16 +89,16 @@ class Progress(NamedTuple):
 
     @property
     def is_whole_pass(self) -> bool:
-        """True if the present pass began at its first batch: no state took it up behind that."""
+        """True if the present pass began at its first batch, and not behind it from a state."""
         return self.origin is not None and not self.origin.batch
 
 
 DeliveryMark = tuple[PassOrigin | None, Any]
-"""Mark of a batch that was delivered: the pass that it is of, and the position behind it."""
+"""Mark of a delivered batch: its pass, and the position behind it."""
 
 
 def position_after(batch: Batch, now: Progress) -> StreamState:
-    """Return the position behind ``batch``. Raises ClientUseError if that is no batch of the present pass."""
+    """Return the position behind ``batch``. Raises ClientUseError if it is not a batch of the present pass."""
     mark: DeliveryMark | None = getattr(batch, "_resume", None)
     if mark is None:
         raise ClientUseError(f"after must be a batch that this client delivered, not a copy of one; got {batch!r:.80}")
@@ -103,8 +106,8 @@ def position_after(batch: Batch, now: Progress) -> StreamState:
 
 
 def position_at(mark: DeliveryMark, now: Progress, batch: str = "this batch") -> StreamState:
-    """Return the position behind the batch that has ``mark``. Raises ClientUseError, which calls it ``batch``, if that
-    is not of the present pass."""
+    """Return the position behind the batch that has ``mark``. Raises ClientUseError, whose text calls it ``batch``, if
+    it is not of the present pass."""
     origin, position = mark
     if origin is not now.origin:
         raise ClientUseError(

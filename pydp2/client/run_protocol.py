@@ -1,37 +1,38 @@
-"""Decide what a client does next, from the messages that came, the batches that were taken, and the time.
+"""Decide the next step of a client from the messages that came, the batches that were taken, and the time.
 
 Theory of operation
 -------------------
 A *run* is one request for the rest of a pass. ``BeginPass`` gives it a number, every answer carries that number, and
-what comes with another number belongs to a run that was left. A client begins a new run when a loop begins, after a
-state was loaded, and whenever it cannot know any more what is under way: after an exception in the middle of a call,
+a message with another number belongs to a run that was left. A client begins a new run when a loop begins, after a
+state was loaded, and whenever it can no longer know what is under way: after an exception in the middle of a call,
 after a silence longer than the lease, after a reconnection, and when the service asks for it (``BeginAgain``). That is
 always safe, because a run begins at the position of the trainer, and the position says all that the trainer has had.
 
 So one thing has to be exact: **the position is the one behind the last batch that the trainer got.** An exception may
 come at any instruction (Ctrl-C, a signal handler that raises), and two rules keep the position exact:
 
-1. All that is known of the trainer is one value (:class:`.progress.Progress`), and a call that returns a batch stores
-   it as its last step, in :meth:`.session.ClientGuard.guarded`. Between that store and the return CPython looks for no
+1. The whole state of the trainer is one value (:class:`.progress.Progress`), and a call that returns a batch stores
+   it as its last step, in :meth:`.session.ClientGuard.guarded`. Between that store and the return CPython handles no
    signal. With several attributes, or with a store before or after the last call, a batch could be lost or come twice.
-2. What waits in the inbox stays there until the progress says that it was used. An action replaces some items by
-   others in one statement, so it is done or not done, and can be repeated. A batch leaves the inbox in the call after
-   the one that returned it, when its number is below ``done``.
+2. An item stays in the inbox until the progress says that it was used. An action replaces some items by others in one
+   statement, so it is done or not done, and can be repeated. A batch leaves the inbox in the call after the one that
+   returned it, when its number is below ``done``.
 
-Everything else may be cut in two: what was sent and what is noted of it (``ClientGuard.is_damaged``), half a message
-(``Connection.is_damaged``). Whoever begins such a change sets the flag, and resets it at the end; a flag that is found
-set leads to a new run. It would be simpler to begin a new run after every exception, but then a program that a timer
-interrupts all the time would get what waits here again and again, and would hardly come on.
+An exception may interrupt every other change halfway: a message was sent and not noted (``ClientGuard.is_damaged``), or
+half a message was read (``Connection.is_damaged``). Code that begins such a change sets the flag, and resets it at the
+end; if a call finds the flag set, it begins a new run. It would be simpler to begin a new run after every exception,
+but then a program that a timer interrupts all the time would receive the same batches again and again, and would
+hardly advance.
 
 Credit goes ahead of use: ``Need`` says how many batches of the run were taken, and how many more may come
-(:class:`PrefetchWindow`). A trainer that computes for long says nothing meanwhile. After a silence longer than the
-lease the service may give its batches to others, so nothing that waits here is delivered then. While it waits for a
-batch, the client sends a sign of life in time.
+(:class:`PrefetchWindow`). A trainer that computes for long sends nothing meanwhile. After a silence longer than the
+lease the service may give its batches to others, so the client then delivers none of the batches in its inbox. While
+it waits for a batch, the client sends a sign of life in time.
 
-Messages are handled in the order in which they came, but for two: ``Rewound`` and ``BeginAgain`` make void what waits
-before them, so they are looked for in the whole inbox. An error, of the data or of the connection, is raised when what
-came before it is used up. Other ranks may have gone to a state meanwhile: if it is the one that this trainer loaded
-itself, not many batches ago, it goes there, too (:class:`LoadedState`).
+Messages are handled in the order in which they came, except two: ``Rewound`` and ``BeginAgain`` invalidate all items
+before them, so they are looked for in the whole inbox. An error, of the data or of the connection, is raised when all
+items before it are used up. Other ranks may have gone to a state meanwhile: if this trainer has loaded the same state
+itself, not many batches ago, it goes there too (:class:`LoadedState`).
 
 There is no socket, no clock and no thread here: :class:`.client.Client` carries out each :class:`ClientAction`.
 """
@@ -52,26 +53,26 @@ from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.protocol.figures import microseconds
 
 WINDOW_BYTES = 512 * 1024
-"""Number of bytes that may be on their way to a trainer that asks for many batches at a time."""
+"""Number of bytes that may be under way to a trainer that asks for many batches at a time."""
 WIDE_WINDOW_BYTES = 8 * 1024 * 1024
-"""The same number for rows that stay where the service shows them, because a message has their numbers, and nothing is
-copied before a batch is taken; and for a service that may be on another host, because a round trip takes long."""
+"""The same number in two cases. Rows in shared memory: a message has only their row ids, and nothing is copied before a
+batch is taken. A service that may be on another host: a round trip takes long."""
 BEATS_PER_LEASE = 4
 """Number of signs of life per lease while a batch is waited for."""
 MAX_REJOIN_BATCHES = 16
-"""Number of batches since it loaded a state with which a client of a rank still goes on by itself."""
-_MAX_BATCHES = 64  # that are asked for at a time
+"""Number of batches after the loading of a state up to which a rank goes back to that state by itself."""
+_MAX_BATCHES = 64  # batches that are requested at a time
 
 
 class PrefetchWindow:
-    """Window of batches asked for and not taken: ``prefetch`` of them, more if they are small, as many as
-    ``prefetch_bytes`` hold if they are large. Beyond that the service sends nothing before it is told what was used.
+    """Window of the batches that are requested and not taken: ``prefetch`` of them, more if they are small, as many as
+    fit into ``prefetch_bytes`` if they are large. The service sends no more until the trainer reports which it used.
 
-    A trainer asks for many small batches at a time, because each message has its price, and reports then which it has
-    used. ``report_each``: it sends a message for each batch, because the service cannot see what this rank has used.
-    ``may_exceed_prefetch``: there may be more than ``prefetch`` if they are small; not with ``share="dynamic"``, where
-    batches that lie at one trainer are missing to the others. ``high_latency``: the service may be on another host.
-    ``done``, below: how many batches of the run were taken.
+    A trainer asks for many small batches at a time, because each message has its price, and in the same message it
+    reports those it has used. ``report_each``: it sends a message for each batch, because the service cannot see which
+    batches this rank has used. ``may_exceed_prefetch``: there may be more than ``prefetch`` if they are small; not with
+    ``share="dynamic"``, where other trainers could use the batches that wait at one. ``high_latency``: the service may
+    be on another host. The parameter ``done`` of the methods is the number of batches of the run that were taken.
     """
 
     def __init__(
@@ -88,17 +89,17 @@ class PrefetchWindow:
         self._may_exceed_prefetch, self._high_latency = may_exceed_prefetch, high_latency
         self.report_each = report_each
         """True if a message reports at once that a batch is used."""
-        self._requested = self._reported = 0  # batches of the run: asked for, and reported as taken
-        self._abandoned_count = False  # batches of a run that was left were read, and the service was not told
+        self._requested = self._reported = 0  # batches of the run: requested, and reported as taken
+        self._abandoned_count = False  # True if batches of an earlier run were read, and not reported to the service
 
     def start_pass(self) -> int:
-        """Begin a run and return how many batches are asked for with that."""
+        """Begin a run and return the number of batches to request with it."""
         self._requested, self._reported = self._prefetch, 0
         return self._prefetch
 
     def next_request(self, done: int, *, now: bool = False) -> int | None:
-        """Return how many batches to ask for before one is taken, or None when nothing has to be sent. ``now``: what
-        was taken has to be reported."""
+        """Return the number of batches to request before the next one is taken, or None if nothing has to be sent.
+        ``now``: report the batches that were taken in any case."""
         missing = max(0, self._aim + 1 - (self._requested - done))
         enough = 1 if self.report_each else max(1, (self._aim + 1) // 2)
         unreported = done - self._reported
@@ -107,31 +108,31 @@ class PrefetchWindow:
         return missing
 
     def note_requested(self, count: int, done: int) -> None:
-        """Note that ``count`` more were asked for, and that the service was told that the first ``done`` were taken."""
+        """Note that ``count`` more batches were requested, and that the first ``done`` were reported as taken."""
         self._requested, self._reported, self._abandoned_count = self._requested + count, done, False
 
     def note_taken(self, nbytes: int, columns: int, *, shown: bool = False) -> None:
-        """Note that a batch was taken: ``nbytes`` of it lay here or were held for it, and its columns have ``columns``
-        bytes; ``shown``: they lie in memory that the service shows."""
+        """Note that a batch was taken. ``nbytes``: bytes that were received or reserved for it; ``columns``: bytes of
+        its columns; ``shown``: they are in memory that the service shares with this trainer."""
         if not self._may_exceed_prefetch:
             return
         window = WIDE_WINDOW_BYTES if shown or self._high_latency else WINDOW_BYTES
         more = max(self._prefetch, min(_MAX_BATCHES, window // max(1, nbytes)))
-        self._aim = max(1, min(more, self._limit // (columns + BATCH_COST) - 1))  # one is in use
+        self._aim = max(1, min(more, self._limit // (columns + BATCH_COST) - 1))  # minus the batch in use
 
     def note_abandoned(self) -> None:
-        """Note that a batch of a run that was left was read: the service counts it until it is told."""
+        """Note that a batch of an earlier run was read: the service counts it until it is reported."""
         self._abandoned_count = True
 
 
 class LoadedState:
-    """Loaded state of a client, which begins a run with ``name`` until the service answers. ``dynamic``: what it has
-    had since then may go to other clients."""
+    """State that a client has loaded. Runs begin with its ``name`` until the service answers. ``dynamic``: batches that
+    the client got since then may go to other clients."""
 
     def __init__(self, *, dynamic: bool = False) -> None:
         self._rejoin_batches = 0 if dynamic else MAX_REJOIN_BATCHES
         self.name = ""
-        """Name of the state that the next run asks for; empty: none."""
+        """Name of the state that the next run asks for; "" for none."""
         self.is_repeat = False
         """True if a run has asked for it before."""
         self.after_pass = False
@@ -140,9 +141,9 @@ class LoadedState:
         """True if the service went to a state, and this client was told to load it, too."""
         self.was_answered = False
         """True once the service has answered a run."""
-        self._origin = ""  # the one that this client loaded last, if it may go back to it
-        self._batches = 0  # had since then
-        self._goes_back = False  # the next run begins because of rejoin()
+        self._origin = ""  # name of the state that this client loaded last, if it may go back to it
+        self._batches = 0  # number of batches since then
+        self._goes_back = False  # True if the next run begins because of rejoin()
 
     def load(self, name: str, *, after_pass: bool = False) -> None:
         """Note that the state ``name`` was loaded."""
@@ -151,17 +152,18 @@ class LoadedState:
         self.is_lacking = False
 
     def note_asked(self) -> None:
-        """Note that a run asks for it, or is about to."""
+        """Note that a run asks for the state, or is about to."""
         self.is_repeat = bool(self.name)
         if self._goes_back:
-            self._origin = ""  # once
+            self._origin = ""  # the client goes back only once
 
     def note_answered(self) -> None:
         """Note that the service has answered that run."""
         self.name, self.is_repeat, self.was_answered = "", False, True
 
     def note_pass_end(self) -> None:
-        """Note that a pass is over: others may be given what it had of it."""
+        """Note that a pass is over. With ``dynamic``, other clients may get the batches of this one, so that it may no
+        longer go back."""
         if self._rejoin_batches == 0:
             self._origin = ""
 
@@ -171,9 +173,9 @@ class LoadedState:
         self.is_lacking = False
 
     def rejoin(self, name: str) -> bool:
-        """Return True if the client goes on, once, with a service that went back to the state ``name``: it is the one
-        that it loaded itself, not many batches ago. Until a run asks for it the answer stays the same, because an
-        exception may come between."""
+        """Return True if the client follows a service that went back to the state ``name``. It does so once, if it has
+        loaded this state itself, not many batches ago. The answer stays the same until a run asks for the state,
+        because an exception may come in between."""
         if not name or name != self._origin or self._batches > self._rejoin_batches:
             return False
         self.name, self.is_repeat, self._goes_back = name, True, True
@@ -195,8 +197,8 @@ class ClientAction(Enum):
 
 
 class ProgressHolder(Protocol):
-    """Object that has the progress of a client, as :class:`.session.ClientGuard` does, and ``is_damaged``: True while
-    what was sent and what is noted of it may differ."""
+    """Object with the progress of a client, such as :class:`.session.ClientGuard`. ``is_damaged``: True while the
+    messages that were sent and the notes about them may differ."""
 
     progress: Progress
     is_damaged: bool
@@ -205,9 +207,9 @@ class ProgressHolder(Protocol):
 class RunProtocol:
     """Runs of one client, whose progress is that of ``holder``.
 
-    ``inbox``: what came and was not used, first come first: messages with their raw frames, as pairs, batches, and
-    behind them what is not decoded. ``attach``: the message with which the client attached, ``welcome`` the answer.
-    ``high_latency``: the service may be on another host. Raises RemoteProtocolError for a welcome that cannot be.
+    ``inbox``: items that came and were not used, in order: pairs of a message and its raw frames, batches, and behind
+    them items that are not decoded. ``attach``: the message with which the client attached; ``welcome``: its answer.
+    ``high_latency``: the service may be on another host. Raises RemoteProtocolError for an invalid ``welcome``.
     """
 
     def __init__(
@@ -218,13 +220,14 @@ class RunProtocol:
         holder.progress = Progress(StreamState.from_welcome(service.get("position", {})))
         self._holder, self._inbox = holder, inbox
         self.stream_identity: dict[str, Any] = service.get("stream_identity", {})
-        """Plain data that tell on what the stream depends."""
+        """Stream identity as plain data."""
         self.is_relaxed: bool = self.stream_identity.get("order") == "relaxed"
-        """True if the stream cannot be taken up in the middle of a pass."""
+        """True if the stream cannot be resumed in the middle of a pass."""
         self.is_shared = attach.world_size > 1 or dynamic
         """True if other trainers have batches of the same pass."""
         self.reads_ahead = self.is_shared
-        """True if messages are read before they are needed: others may end this run, or rows have to be asked for."""
+        """True if messages are read before they are needed: other trainers may end this run, or rows have to be
+        fetched from row servers."""
         self.length = PassLength(options, attach.rank, attach.world_size)
         self.length.learn(service.get("counts"))
         self.window = PrefetchWindow(
@@ -236,23 +239,23 @@ class RunProtocol:
         )
         self.loaded = LoadedState(dynamic=dynamic)
         self.lease = float(options["lease"])
-        # Restarted with a state_dir, or over a path that was cut and is mended.
+        # The service was restarted with a state_dir, or the network path was broken for a while.
         self._may_return = service.get("durable") is True or high_latency
         self.spoke_at = 0.0
-        """Time at which the service was last told something."""
+        """Time of the last message to the service."""
         self.waited = self.worked = 0.0
-        """Seconds since the last :class:`Need` in which the trainer waited for batches, and worked with them."""
+        """Seconds since the last :class:`Need` during which the trainer waited for batches, and worked with them."""
         self.lost: Error | None = None
-        """Error with which the connection ended, raised when what came before it is used up."""
+        """Error with which the connection ended, raised when the items that came before it are used up."""
 
     # -- messages to the service -----------------------------------------------------------------------------------
     def must_begin(self, now: float) -> bool:
-        """Return True if a run has to begin before a batch is delivered: the batches that wait may be those of others
-        by now."""
+        """Return True if a run has to begin before a batch is delivered: after a long silence, the waiting batches may
+        have gone to other trainers."""
         return self._holder.is_damaged or now - self.spoke_at > self.lease
 
     def begin(self) -> tuple[m.BeginPass, list[bytes]]:
-        """Begin a run at the position, and return the message that asks for it, with its frames."""
+        """Begin a run at the position, and return the message that requests it, with its frames."""
         now = self._holder.progress
         self._holder.progress = now = now._replace(run=now.run + 1, done=0)
         message, frames = now.position.to_wire(now.run, self.window.start_pass())
@@ -268,7 +271,8 @@ class RunProtocol:
         return message, frames
 
     def need(self, now: float, *, waits: bool = False) -> m.Need | None:
-        """Return the message that asks for more batches, if it is time for that. ``waits``: no batch is here."""
+        """Return the message that asks for more batches, if it is time for that. ``waits``: the trainer is waiting for
+        a batch."""
         progress = self._holder.progress
         is_due = waits or now - self.spoke_at > self.lease / BEATS_PER_LEASE
         count = self.window.next_request(progress.done, now=is_due)
@@ -291,10 +295,10 @@ class RunProtocol:
 
     # -- messages of the service -----------------------------------------------------------------------------------
     def next_action(self, *, has_read: bool = False) -> ClientAction | ReceivedBatch:
-        """Return the action that is due, or the batch that comes next. ``has_read``: the last action was READ.
+        """Return the next action, or the next batch. ``has_read``: the last action was READ.
 
-        Raises the error of the data when its turn comes, Rewound at once, RemoteProtocolError for a message that does
-        not belong into a pass.
+        Raises an error of the data when its turn comes, Rewound at once, and RemoteProtocolError for a message that
+        does not belong in a pass.
         """
         inbox, progress = self._inbox, self._holder.progress
         run, done = progress.run, progress.done
@@ -303,7 +307,7 @@ class RunProtocol:
             batch = first if isinstance(first, ReceivedBatch) else None
             if batch is None or (batch.number >= done and batch.head.request_id == run):
                 break
-            del inbox[0]  # it was delivered, or its run was left
+            del inbox[0]  # the batch was delivered, or its run was left
         if self.reads_ahead or batch is None:
             if not has_read:
                 return ClientAction.READ
@@ -337,15 +341,15 @@ class RunProtocol:
 
     def _end(self, message: m.PassEnd, progress: Progress) -> ClientAction:
         self._holder.progress = progress._replace(position=progress.position.with_buckets(message.buckets))
-        # Of a pass that a state took up, other ranks, and another number of them, may have had a part. One without
-        # batches that is not uniform was over before this trainer began.
+        # If a state resumed the pass, other ranks, and another number of them, may have had a part of it. A pass
+        # without batches that is not uniform was over before this trainer began.
         if progress.is_whole_pass and (message.uniform or message.batches):
             self.length.note_pass(message.batches, is_repeated=message.uniform)
         return ClientAction.END
 
     def _fail(self, message: m.Failed, progress: Progress) -> ClientAction:
         if self.loaded.rejoin(message.state_name):
-            return ClientAction.BEGIN  # what waits, this message too, is of a run that is left with that
+            return ClientAction.BEGIN  # all waiting items, this message too, belong to the run that ends with this
         is_rewound = _ends_run(message, progress.run)
         self.loaded.is_lacking = is_rewound and message.state_name != ""
         if not is_rewound:
@@ -354,13 +358,14 @@ class RunProtocol:
         raise from_wire(message.error)
 
     def may_reconnect(self, *, is_away: bool) -> bool:
-        """Return True if the service may be waited for. ``is_away``: it went away without a word, or may come back."""
+        """Return True if the client may wait for the service to come back. ``is_away``: it ended without a message, or
+        its message says that it may come back."""
         can_go_on = not (self.is_relaxed and self._holder.progress.position.batch)
         return self._may_return and is_away and can_go_on
 
     # -- the trainer -------------------------------------------------------------------------------------------------
     def take(self, batch: ReceivedBatch, loop: LoopHandle) -> Progress:
-        """Return the progress behind ``batch``, which ``loop`` is about to get."""
+        """Return the progress behind ``batch``, which ``loop`` is about to return."""
         now = self._holder.progress
         position = now.position.after(batch.head, batch.pool, batch.early_ends, batch.checksums)
         self.loaded.note_batch()
@@ -376,8 +381,8 @@ class RunProtocol:
         return now._replace(position=now.position.next_pass(), state=LoopState.BETWEEN)
 
     def note_error(self, loop: LoopHandle) -> None:
-        """End ``loop``, because a call raised an error of ours. Unless the data gave it, the pass goes on in a new
-        loop."""
+        """End ``loop``, because a call raised an :class:`~pydp2.Error`. Unless the data caused it, the pass continues
+        in a new loop."""
         loop.is_over = True
         now = self._holder.progress
         if now.state is not LoopState.FAILED:
@@ -385,25 +390,25 @@ class RunProtocol:
             self._holder.progress = now._replace(state=LoopState.ENTERED, loop=None)
 
     def leave(self, *, unused: bool = False) -> m.LeavePass | None:
-        """Leave the pass, if one is under way, and return the message that tells the service, if that has to know.
-        ``unused``: the batch in hand is not used."""
+        """Leave the pass, if one is under way, and return the message for the service, if one is needed. ``unused``:
+        the batch in hand is not used."""
         for received in self._inbox:
             if isinstance(received, ReceivedBatch):
-                received.converted = None  # they may wait here for long
+                received.converted = None  # the batch may wait here for long, and the values take memory
         now = self._holder.progress
         if now.state not in (LoopState.RUNNING, LoopState.ENTERED):
             return None
         if now.loop is not None:
             now.loop.is_over = True
-        unused = unused and now.state is LoopState.RUNNING  # the batch is used once the next one was asked for
+        unused = unused and now.state is LoopState.RUNNING  # the batch counts as used once the next one was requested
         self._holder.progress = now._replace(state=LoopState.LEFT)
-        if now.loop is None:  # after an error there is nothing to leave
+        if now.loop is None:  # an error has ended the pass already
             return None
         return m.LeavePass(now.run, max(now.done - unused, 0))
 
 
 def _ends_run(message: m.Message, run: int) -> bool:
-    """Return True if nothing that waits of ``run`` is to be delivered because of ``message``."""
+    """Return True if, because of ``message``, no waiting batch of ``run`` may be delivered."""
     if isinstance(message, m.Failed):
         return message.request_id == run and message.error.get("kind") == "Rewound"
     return isinstance(message, m.BeginAgain) and message.request_id == run

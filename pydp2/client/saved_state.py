@@ -1,10 +1,10 @@
 """Wrap the position of a stream as the state that ``state_dict()`` returns, and check what comes back.
 
-A state comes from a checkpoint, and a checkpoint may be damaged, or a program may have changed it. Everything that a
-stream or a service would do with such a state has to be ruled out before: so first its form is checked
-(:func:`check_plain`), then what the stream depends on, then its fields by those who know them, and at last its digest,
-which tells of any other change. The stream identity is not in the digest, because it is compared with that of the
-present stream. The data are small, JSON-able and versioned.
+A state comes from a checkpoint, and a checkpoint may be damaged, or a program may have changed it. A stream or a
+service must never act on such a state, so all of it is checked before: first its form (:func:`check_plain`), then the
+stream identity, then its fields, each by the class that has it, and at last its digest, which shows any other change.
+The stream identity is not in the digest, because it is compared with that of the present stream. The data are small,
+JSON-able and versioned.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pydp2.protocol.stream_identity import allow_hint, check_allow, damaged, dif
 VERSION = 3
 """Version of states. Version 1 had no checksums of the files of its pool; 2 had other names of fields."""
 _MAX_DEPTH = 64  # of dicts and lists: a mixture of mixtures is a few levels deep
-_MAX_NODES = 1 << 23  # values in all: a list that holds itself many times over ends
+_MAX_NODES = 1 << 23  # values in all: ends the walk over a list that contains itself many times
 _MAX_INT = 1 << 64
 _TEXT_SHOWN = 40  # characters of a key
 _OUTSIDE = ("stream_identity", "digest", "sources")
-# A program may ask for a state after each batch of a tail, in which the pool of the point is the same.
+# A program may ask for a state after each batch of a tail, and the pool of the snapshot point is the same in all.
 _text = lru_cache(maxsize=2)(sample_set.set_to_text)
 
 
@@ -39,13 +39,12 @@ def save(content: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, A
 
 def open_state(state: Any, identity: Mapping[str, Any], allow: Collection[str] = ()) -> Mapping[str, Any]:
     """Return ``state`` if it is one of the stream with this ``identity``; its other fields and its digest are not
-    checked. Raises StateMismatch, naming what differs; OptionError or OptionTypeError if ``allow`` names what may not
-    differ."""
+    checked. Raises StateMismatch, naming what differs; OptionError or OptionTypeError if ``allow`` has a wrong name."""
     check_plain(state)
     if not isinstance(state, Mapping) or type(state.get("version")) is not int:
         raise StateMismatch("a state must be what state_dict() returned")
     check_version(state["version"])
-    check_allow(allow)  # else the state would be blamed
+    check_allow(allow)  # before the comparison, which would blame the state
     if not isinstance(state.get("stream_identity"), Mapping):
         raise damaged("stream_identity", ValueError("it is no object"))
     then = state["stream_identity"]
@@ -66,8 +65,8 @@ def save_stream_state(position: StreamState, identity: Mapping[str, Any]) -> dic
 
 def load_stream_state(state: Any, identity: Mapping[str, Any], allow: Collection[str] = ()) -> StreamState:
     """Return the position of a state that :func:`save_stream_state` made. Raises StateMismatch, naming what differs, if
-    the stream would be another, and naming the field, if it is damaged; OptionError or OptionTypeError if ``allow``
-    names what may not differ."""
+    it is of another stream, and naming the field, if it is damaged; OptionError or OptionTypeError if ``allow`` has a
+    wrong name."""
     position = StreamState.from_dict(open_state(state, identity, allow), sample_set.set_from_text)
     _check_sendable(position)
     check_seal(state)
@@ -75,15 +74,15 @@ def load_stream_state(state: Any, identity: Mapping[str, Any], allow: Collection
 
 
 def beginning_of_pass(state: Mapping[str, Any], pass_id: int, bounds: Sequence[int] | None) -> dict[str, Any]:
-    """Return the state at the beginning of pass ``pass_id`` of the stream that ``state`` is of. ``bounds``: of its
-    buckets, where they are known."""
+    """Return the state at the beginning of pass ``pass_id``, for the stream of ``state``. ``bounds``: those of its
+    buckets, if they are known."""
     position = StreamState(pass_id, buckets={} if bounds is None else {"bounds": list(bounds)})
     envelope = {name: state[name] for name in ("version", "stream_identity") if name in state}
     return seal({**envelope, **position.to_dict(_text)})
 
 
 def _check_sendable(position: StreamState) -> None:
-    """Raise StateMismatch unless a service would take this position: all of it fits into a message."""
+    """Raise StateMismatch unless this position fits into a message to the service."""
     largest = m.INT_LIMIT - 1
     message, _ = position.to_wire(largest, largest)
     try:
@@ -104,7 +103,7 @@ def seal(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(state: Mapping[str, Any]) -> None:
-    """Raise StateMismatch unless ``state`` has the digest that :func:`seal` gave it. It must be plain."""
+    """Raise StateMismatch unless ``state``, which must be plain data, has the digest that :func:`seal` gave it."""
     try:
         found = _digest(state)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -135,20 +134,20 @@ def check_version(version: int) -> None:
 
 
 def check_plain(state: Any) -> None:
-    """Raise StateMismatch, naming the place, unless ``state`` consists of dicts with texts as keys, lists, texts, and
-    numbers of at most 64 bits, not too deep."""
+    """Raise StateMismatch, naming the value, unless ``state`` consists of dicts with texts as keys, lists, texts, and
+    numbers of at most 64 bits, and is not nested too deep."""
     level: list[tuple[str, Any]] = [("state", state)]
     count = 0
     for _ in range(_MAX_DEPTH):
         items: list[tuple[str, Any]] = []
-        for place, value in level:
+        for path, value in level:
             if isinstance(value, Mapping):
-                _check_keys(place, value)
-                items += ((f"{place}[{key!r:.{_TEXT_SHOWN}}]", item) for key, item in value.items())
+                _check_keys(path, value)
+                items += ((f"{path}[{key!r:.{_TEXT_SHOWN}}]", item) for key, item in value.items())
             elif isinstance(value, list | tuple):
-                items += ((f"{place}[{at}]", item) for at, item in enumerate(value))
+                items += ((f"{path}[{at}]", item) for at, item in enumerate(value))
             else:
-                _check_value(place, value)
+                _check_value(path, value)
         count += len(items)
         if count > _MAX_NODES:
             raise StateMismatch(f"the state has more than {_MAX_NODES} values: it is damaged")
@@ -158,26 +157,26 @@ def check_plain(state: Any) -> None:
     raise StateMismatch(f"{level[0][0]:.200} is nested more than {_MAX_DEPTH} deep: the state is damaged")
 
 
-def _check_keys(place: str, value: Mapping[Any, Any]) -> None:
+def _check_keys(path: str, value: Mapping[Any, Any]) -> None:
     for key in value:
         if not isinstance(key, str) or not _is_text(key):
             raise StateMismatch(
-                f"{place:.200} has a key of type {type(key).__name__} that is no text: the state is damaged"
+                f"{path:.200} has a key of type {type(key).__name__} that is no text: the state is damaged"
             )
 
 
-def _check_value(place: str, value: Any) -> None:
+def _check_value(path: str, value: Any) -> None:
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, str):
         if not _is_text(value):
-            raise StateMismatch(f"{place:.200} is a text with half a character (a surrogate): the state is damaged")
+            raise StateMismatch(f"{path:.200} is a text with half a character (a surrogate): the state is damaged")
     elif isinstance(value, int):
         if not -_MAX_INT < value < _MAX_INT:
-            raise StateMismatch(f"{place:.200} is a number of {value.bit_length()} bits: the state is damaged")
+            raise StateMismatch(f"{path:.200} is a number of {value.bit_length()} bits: the state is damaged")
     elif not isinstance(value, float):
         raise StateMismatch(
-            f"{place:.200} must be plain data (a text, number, list or dict), got {type(value).__name__}; save the "
+            f"{path:.200} must be plain data (a text, number, list or dict), got {type(value).__name__}; save the "
             "state as state_dict() returns it, as JSON for example"
         )
 
@@ -192,7 +191,7 @@ def _is_text(text: str) -> bool:
 
 def _digest(state: Mapping[str, Any]) -> str:
     content: dict[str, Any] = {name: value for name, value in state.items() if name not in _OUTSIDE}
-    if "sources" in state:  # each has a digest of its own
+    if "sources" in state:  # the state of each source has its own digest
         content["sources"] = [[source["offset"], source["state"].get("digest")] for source in state["sources"]]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,9 +1,10 @@
 """Keep all threads but one out of a client; another thread may ask that one to come out.
 
-ZeroMQ sockets may go from one thread to another, but two threads never use them at once. A lock would not do: an
-exception of a signal handler can come between taking it and noting that, and behind its release, when the batch in hand
-is lost. So a call enters by putting a token of its own into a dict, and leaves by deleting it, which no exception can
-cut in two; and it leaves without a call, behind which one could come.
+ZeroMQ sockets may move from one thread to another, but two threads must never use them at once. A lock would not do: a
+signal handler may raise between taking it and noting that it is taken, and also after its release, when the batch in
+hand would be lost. So a call enters by putting its own token into a dict, and leaves by deleting the token. No
+exception can leave half of that. The deletion is a statement and not a call, because an exception could come behind a
+call.
 """
 
 from __future__ import annotations
@@ -22,37 +23,37 @@ from pydp2.system.stdlib import time
 
 CLOSE_SECONDS = 5.0
 """Number of seconds that a thread inside a client has to come out once the client is closed."""
-_RECLAIM_SECONDS = 10.0  # seconds that a call waits for what was begun for it
+_RECLAIM_SECONDS = 10.0  # seconds that a call waits for the thread that works for it
 _POLL_SECONDS = 0.005  # seconds between two checks whether a thread has come out
 _Result = TypeVar("_Result")
 
 
 class ClientGuard:
-    """Part of a client that its finalizer needs as well. ``progress``: how far it has come."""
+    """Part of a client that its finalizer needs as well. ``progress``: the progress of the client."""
 
     def __init__(self, progress: Progress) -> None:
         self.pid = os.getpid()
         self._forks = single_pass.forks
         self.progress = progress
         self.current_call: dict[int, list[int]] = {}
-        """Under 0 the token of the call that is inside: a list with the number of its thread."""
+        """Dict whose key 0 has the token of the call that is inside: a list with the id of its thread."""
         self.is_damaged = False
-        """True if the pass has to be asked for anew before the next batch."""
+        """True if the pass has to be requested again before the next batch."""
         self.closing = False
-        self._lock = threading.RLock()  # for the pipe; a signal handler may close what is being closed
+        self._lock = threading.RLock()  # for the pipe; reentrant, because a signal handler may close the client too
         self.look_ahead = LookAhead()
-        """Thread that works for the next call between two calls."""
+        """Thread that works for the next call, between two calls."""
         self._pipe: tuple[int, int] | None = os.pipe()
         os.set_blocking(self._pipe[1], False)
 
     def guarded(
         self, change: Callable[..., tuple[_Result, Progress]], *arguments: Any, patience: float | None = None
     ) -> _Result:
-        """Call ``change`` while no other call is inside. It returns what this method returns, and the progress with
-        that, which is stored as the last step (:mod:`.run_protocol`). ``patience``: seconds to wait for what a thread
-        does for this call.
+        """Call ``change`` while no other call is inside. It returns the result of this method and the new progress,
+        which is stored as the last step (:mod:`.run_protocol`). ``patience``: seconds to wait for the thread that works
+        for this call.
 
-        Raises ClientUseError if another call is inside, the client is closed, or it is the parent's.
+        Raises ClientUseError if another call is inside, the client is closed, or it belongs to the parent process.
         """
         token = [threading.get_ident()]
         try:
@@ -82,7 +83,7 @@ class ClientGuard:
 
     @property
     def in_own_process(self) -> bool:
-        """True if this process made the client, and is no fork of that."""
+        """True if this process made the client; False in a fork of it."""
         return self._forks == single_pass.forks
 
     def check_process(self) -> None:
@@ -100,7 +101,7 @@ class ClientGuard:
 
     @property
     def is_reentrant(self) -> bool:
-        """True if the call inside is one of the calling thread."""
+        """True if the calling thread itself is inside a call."""
         token = self.current_call.get(0)
         return token is not None and token[0] == threading.get_ident()
 
@@ -110,8 +111,8 @@ class ClientGuard:
         return None if self._pipe is None else self._pipe[0]
 
     def stop(self, seconds: float) -> bool:
-        """Have the call that is inside come out, and let no other in. Return False if another thread was
-        inside for ``seconds``."""
+        """Make the call that is inside come out, and let no other in. Return False if another thread stayed inside for
+        ``seconds``."""
         self.closing = True
         with self._lock, contextlib.suppress(BlockingIOError):
             if self._pipe is not None:

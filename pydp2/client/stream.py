@@ -1,4 +1,4 @@
-"""Define what all streams of batches have in common: passes as iterators, their loops, and who may be inside a call.
+"""Define the base class of all streams of batches: passes as iterators, loops over them, and one call at a time.
 
 A :class:`pydp2.client.client.Client` gets its batches from a service, a
 :class:`pydp2.streams.derived_stream.DerivedStream` makes its own of the batches of other streams.
@@ -37,12 +37,12 @@ class Stream(ABC):
     batch_size: int
     _session: ClientGuard
     _end: weakref.finalize[..., Any]
-    """Last step of this stream: ``close`` or the garbage collector takes it."""
+    """Finalizer of this stream, called by ``close`` or by the garbage collector."""
     _stream_identity: dict[str, Any]
     _dynamic = False
-    """True if its batches go to the trainer that asks first."""
+    """True if batches go to whichever trainer asks first (``share="dynamic"``)."""
     owner: object = None
-    """Object that is kept as long as this stream lives."""
+    """Object that must live as long as this stream, such as its service."""
 
     @property
     def samples(self) -> int:
@@ -61,24 +61,24 @@ class Stream(ABC):
 
     @property
     def _converted_slots(self) -> Slots:
-        """Slots as adapters of frameworks convert them that widen indices: arrays of indices are index slots here."""
+        """Slots for framework adapters that widen indices: dense arrays that hold indices are index slots here."""
         return self.slots
 
     def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
-        """Return where this trainer stands, as plain JSON-able data: put it into the checkpoint, beside the model.
+        """Return the position of this trainer as plain JSON-able data: put it into the checkpoint, beside the model.
 
-        Inside the body of a loop it counts the batch in hand as delivered: what follows a restore is the next one. The
-        state is made in this process, so the call works without the service too. That of a stream which is made of
-        others holds the state of each. See docs/order.md, "State", and docs/mixing.md.
+        Inside the body of a loop, the batch in hand counts as delivered: after a restore, the next one follows. The
+        state is made in this process, so the call works without the service too. The state of a stream that is made of
+        other streams contains the state of each. See docs/order.md, "State", and docs/mixing.md.
 
         Args:
-            after: a batch of the present pass; the state is the one that this method returned when the batch had just
-                been delivered, however many others were taken since. Use it if another thread prefetches batches.
+            after: a batch of the present pass. The state is then the one behind this batch, however many others were
+                taken since. Use it if another thread prefetches batches.
 
         Raises:
-            StateMismatch: in the middle of a pass with ``order="relaxed"``, here or in a source, which has no state
-                there.
-            ClientUseError: ``after`` is no batch of this stream, or of a pass before.
+            StateMismatch: a stream with ``order="relaxed"``, or a source with it, is in the middle of a pass, where it
+                has no state.
+            ClientUseError: ``after`` is not a batch of this stream, or it is of an earlier pass.
         """
         now = self._session.progress
         return self._state_at(now.position if after is None else position_after(after, now))
@@ -90,22 +90,23 @@ class Stream(ABC):
         return self._state_of(position)
 
     def _state_after(self, mark: DeliveryMark) -> dict[str, Any]:
-        """Return the state behind the batch that has ``mark``, for a loader that has let the batch go."""
+        """Return the state behind the batch that has ``mark``, for a loader that no longer has the batch."""
         return self._state_at(position_at(mark, self._session.progress))
 
     def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
-        """Go to where ``state`` was taken: the next iteration continues there, on any number of workers.
+        """Go to the position of ``state``: the next iteration continues there, on any number of workers.
 
-        The same batches follow as would have followed then, bit by bit. A pass under way is left.
+        The same batches follow as would have followed when it was taken, bit by bit. A pass under way is left.
 
         Args:
-            state: what :meth:`state_dict` returned, here or in another process, on this or another service.
-            allow: differences to accept, ``"provider_source"`` or ``"args"``, for changed code that yields the same.
+            state: a state that :meth:`state_dict` returned, in this or another process, on this or another service.
+            allow: differences to accept, ``"provider_source"`` or ``"args"``, for changed code that yields the same
+                samples.
 
         Raises:
             StateMismatch: the state belongs to another list, seed, option, provider, source or release; the text says
                 what differs. Nothing has changed then.
-            OptionError, OptionTypeError: ``allow`` names what may not differ.
+            OptionError, OptionTypeError: ``allow`` has a wrong name.
             ClientUseError: another thread is inside this stream, or it is closed.
         """
         self._session.guarded(self._load, state, allow)
@@ -114,20 +115,21 @@ class Stream(ABC):
         return None, self._moved_to(self._position_of(state, allow), after_pass=False)
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration be pass ``epoch``, as ``set_epoch`` of torch's ``DistributedSampler`` does.
+        """Make ``epoch`` the pass of the next iteration, as ``set_epoch`` of torch's ``DistributedSampler`` does.
 
-        If that pass comes anyway, a loaded state keeps its position inside it, and where the pass before was left or
-        failed, :meth:`state_dict` returns its beginning. Otherwise, or if ``Rewound`` told a client to go there, the
-        pass begins with its first batch, in its own order. All ranks of a job call this with the same number, each
-        between two loops; the service waits until all have ended the pass before. See docs/resume.md.
+        If that pass would come next anyway, a loaded state keeps its position inside it. If the pass before it was left
+        or failed, :meth:`state_dict` then returns the beginning of pass ``epoch``. If another pass would come next, or
+        if ``Rewound`` told the client to go to this one, pass ``epoch`` begins with its first batch, in its own order.
+        All ranks of a job call this with the same number, each between two loops; the service waits until all have
+        ended the pass before. See docs/resume.md.
 
         Args:
             epoch: a pass, counted from 0.
 
         Raises:
-            OptionError, OptionTypeError: ``epoch`` is no number of a pass, or what begins that pass is not known: with
-                ``stopping_strategy="all_exhausted"`` or ``"cycle_forever"`` of a mixture, and ``last_row="carry"`` of
-                packed sequences, it follows from the passes before.
+            OptionError, OptionTypeError: ``epoch`` is not the number of a pass, or the beginning of that pass is not
+                known, because it follows from the passes before: with ``stopping_strategy="all_exhausted"`` or
+                ``"cycle_forever"`` of a mixture, and ``last_row="carry"`` of packed sequences.
             ClientUseError: a loop is in the middle of a pass, another thread is inside this stream, or it is closed.
         """
         self._session.guarded(self._go_to_pass, _pass_number(epoch))
@@ -135,7 +137,7 @@ class Stream(ABC):
     def _go_to_pass(self, wanted: int) -> tuple[None, Progress]:
         now = self._session.progress
         if wanted == now.coming_pass and not self._lacks_state():
-            if now.state in (LoopState.LEFT, LoopState.FAILED):  # iter() would do the same
+            if now.state in (LoopState.LEFT, LoopState.FAILED):  # as iter() would do
                 now = now._replace(position=now.position.next_pass(), state=LoopState.BETWEEN)
             return None, now
         if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
@@ -147,7 +149,7 @@ class Stream(ABC):
 
     def _moved_to(self, position: Any, *, after_pass: bool) -> Progress:
         """Leave the pass that is under way, and return the progress with which the next iteration begins at
-        ``position``. ``after_pass``: once other ranks have ended their pass."""
+        ``position``. ``after_pass``: it begins once other ranks have ended their pass."""
         self._leave()
         moved = self._session.progress._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
         self._go_to(position, after_pass=after_pass)
@@ -159,18 +161,18 @@ class Stream(ABC):
 
     @abstractmethod
     def __length_hint__(self) -> int:
-        """Return an estimate of that number."""
+        """Return an estimate of the number of batches in a whole pass."""
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:
         """Return statistics as plain data."""
 
     def close(self) -> None:
-        """Leave the stream, and close those that it is made of. A service that :func:`pydp2.load` started ends with it.
-        Closing twice is allowed.
+        """Close this stream and its sources. If :func:`pydp2.load` started the service, the service ends too. Closing
+        twice is allowed.
 
-        Any thread may call it. A thread that waits for a batch meanwhile gets a ClientUseError, and this call waits for
-        that; if it takes longer than 5 seconds, this call raises ClientUseError too.
+        Any thread may call it. If another thread is waiting for a batch, it gets a ClientUseError, and this call waits
+        until it has come out; after 5 seconds, this call raises ClientUseError too.
         """
         session = self._session
         if self._end.alive and session.in_own_process:
@@ -182,11 +184,11 @@ class Stream(ABC):
                     "does there, and close the client again"
                 )
             if session.is_reentrant:
-                return  # called by a signal handler in the middle of a call, which closes this when it goes on
+                return  # a signal handler called this during another call, which closes the stream when it continues
         self._end()
 
     def _close_sources(self) -> None:
-        """Close the streams that this one is made of."""
+        """Close the sources of this stream."""
         return
 
     def __enter__(self) -> Self:
@@ -196,25 +198,25 @@ class Stream(ABC):
         self.close()
 
     def reader(self) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        """Return a reader of samples: each call of it is one pass, whose batches are taken apart again.
+        """Return a reader of samples. Each call of it is one pass, whose batches are split into samples again.
 
-        A sample is the tuple of its slot values, also of a single slot; rows that only fill a batch up are left out. So
-        ``batch_size`` is how many samples travel together, and decorators and :func:`pydp2.reader.batch` see single
-        ones. If the caller leaves a pass, it is left at the service too. See docs/readers.md.
+        A sample is a tuple of slot values, also if there is only one slot; padding rows are left out. So ``batch_size``
+        only says how many samples travel together, and decorators and :func:`pydp2.reader.batch` see single samples. If
+        the caller leaves a pass, it is left at the service too. See docs/readers.md.
         """
 
         def read() -> Iterator[tuple[Any, ...]]:
-            one = iter(self)
+            iterator = iter(self)
             try:
-                for batch in one:
+                for batch in iterator:
                     yield from unbatch(batch)
             finally:
-                one.close()  # type: ignore[attr-defined]  # it is a Pass
+                iterator.close()  # type: ignore[attr-defined]  # it is a Pass
 
         return read
 
     def __getitem__(self, number: object) -> NoReturn:
-        """Raise TypeError, with the remedy: torch's DataLoader asks a dataset that it does not know for batches."""
+        """Raise TypeError with a remedy: torch's DataLoader indexes a dataset that is no IterableDataset."""
         raise TypeError(
             f"the batches of a {type(self).__name__} have an order, and cannot be had by number ({number!r:.40}): loop "
             "over it. torch's DataLoader does not take it: use pydp2.torch.loader(…) in place of the DataLoader, or "
@@ -229,7 +231,7 @@ class Stream(ABC):
         return self._session.guarded(self._open)
 
     def _open(self) -> tuple[Pass, Progress]:
-        """Return the iterator of the pass that :class:`LoopState` tells, and the progress with it."""
+        """Return the iterator of the pass that follows from :class:`LoopState`, and the progress with it."""
         session = self._session
         now = session.progress
         if now.state is LoopState.RUNNING and now.was_cut_off:
@@ -244,7 +246,7 @@ class Stream(ABC):
         now = session.progress
         if now.state is not LoopState.ENTERED:
             begins = now.state is LoopState.BETWEEN
-            session.is_damaged = True  # until the pass is asked for
+            session.is_damaged = True  # until the pass is requested
             position = now.position if begins else now.position.next_pass()
             session.progress = now = now._replace(
                 position=position, state=LoopState.ENTERED, loop=None, origin=PassOrigin(position.batch)
@@ -252,11 +254,11 @@ class Stream(ABC):
         if session.is_damaged:
             self._begin()
             now = session.progress
-        self._convert_beside_steps(None)  # as the loop before may have asked for
+        self._convert_beside_steps(None)  # the loop before may have set a conversion
         loop = LoopHandle()
-        one = Pass(self, now.position.pass_id, loop)
-        loop.iterator = weakref.ref(one)
-        return one, now._replace(state=LoopState.RUNNING, loop=loop, calls=0)
+        iterator = Pass(self, now.position.pass_id, loop)
+        loop.iterator = weakref.ref(iterator)
+        return iterator, now._replace(state=LoopState.RUNNING, loop=loop, calls=0)
 
     def _deliver(self, loop: LoopHandle, _: None) -> Batch:
         """Return the next batch, for next()."""
@@ -271,10 +273,10 @@ class Stream(ABC):
     def _repr_html_(self) -> str:
         return stream_html(type(self).__name__, self._facts(), self.slots, self._session)
 
-    # -- what each kind of stream does in its own way ------------------------------------------------------------------
+    # -- methods of the subclasses -------------------------------------------------------------------------------------
     @abstractmethod
     def _facts(self) -> list[Fact]:
-        """Return what is shown of it beside position and slots."""
+        """Return the facts that are shown beside position and slots."""
 
     @property
     @abstractmethod
@@ -283,15 +285,15 @@ class Stream(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Ask for the pass from the position on; nothing is damaged then."""
+        """Request the pass from the position on, and reset ``is_damaged``."""
 
     @abstractmethod
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
-        """Return the next batch, None at the end of the pass, and the progress with it."""
+        """Return the next batch, or None at the end of the pass, and the progress behind it."""
 
     def _convert_beside_steps(self, conversion: Conversion | None) -> None:
-        """Have batches of the present pass converted while a step of the trainer runs, where this stream can. None:
-        they are not to be, any more."""
+        """Convert the batches of the present pass while a step of the trainer runs, if this stream can do that. None
+        ends this."""
         return
 
     @abstractmethod
@@ -315,12 +317,12 @@ class Stream(ABC):
         return position.before_pass(pass_id)
 
     def _lacks_state(self) -> bool:
-        """Return True if other ranks went to a place, and this one was told to go there, too."""
+        """Return True if other ranks went to another state, and this one was told to go there too."""
         return False
 
     @abstractmethod
     def _go_to(self, position: Any, *, after_pass: bool) -> None:
-        """Have the next pass begin at ``position``, once other ranks have ended their pass if ``after_pass``."""
+        """Let the next pass begin at ``position``; with ``after_pass``, once other ranks have ended their pass."""
 
     @property
     def _is_relaxed(self) -> bool:
@@ -329,12 +331,12 @@ class Stream(ABC):
 
     @abstractmethod
     def _rows_of_pass(self) -> int:
-        """Return the number of rows of this trainer in a whole pass, padding left out. Raises TypeError if it is not
-        known."""
+        """Return the number of rows, without padding, that this trainer gets in a whole pass. Raises TypeError if it is
+        not known."""
 
 
 def _pass_number(value: Any) -> int:
-    """Return ``value`` as the number of a pass. Raises OptionError, or OptionTypeError for what is no integer."""
+    """Return ``value`` as the number of a pass. Raises OptionError, or OptionTypeError if it is not an integer."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise OptionTypeError(f"a pass has a number from 0 on, got {value!r:.80} ({type(value).__name__})")
     number = int(value.__index__())

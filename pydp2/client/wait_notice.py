@@ -1,7 +1,7 @@
-"""Say what a trainer waits for, if it waits long for the first batch of a pass or for the service.
+"""Write a line about the cause if a trainer waits long for the first batch of a pass or for the service.
 
-A pool that is filled before the first batch may take minutes, and a program that prints nothing looks as if it hung.
-The line goes to ``sys.stderr`` of the trainer, because a notebook shows that one. It comes once for each cause.
+Filling the pool before the first batch may take minutes, and a program that prints nothing looks as if it hung. The
+line goes to ``sys.stderr`` of the trainer, because a notebook shows that. It is written once for each cause.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pydp2.system.log_writer import write_stderr
 from pydp2.system.stdlib import os, time
 
 NOTICE_VARIABLE = "PYDP2_NOTICE_SECONDS"
-"""Environment variable with the seconds of a wait before a line says what it is for; 0: never."""
-_NOTICE_SECONDS = 2.0  # without the variable
-_AGAIN_SECONDS = 2.0  # between two looks at the cause of the same wait
-_ASK_SECONDS = 1.0  # for the statistics: what is waited for may come meanwhile
-_SUGGESTED_POOL = 4096  # samples of a pool that the line proposes at most
-_BATCHES_IN_POOL = 8  # that such a pool has at least
-_MOST_NAME = 120  # characters of a file's name
+"""Environment variable with the seconds that a wait lasts before the line is written; 0: never."""
+_NOTICE_SECONDS = 2.0  # default of the variable
+_AGAIN_SECONDS = 2.0  # seconds between two looks at the cause of the same wait
+_ASK_SECONDS = 1.0  # seconds for the statistics; it is short, because the batch may come meanwhile
+_SUGGESTED_POOL = 4096  # largest pool that the line suggests, in samples
+_BATCHES_IN_POOL = 8  # batches that the suggested pool holds at least
+_MOST_NAME = 120  # characters that are shown of a file's name
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def notice_seconds() -> float:
-    """Return the seconds of a wait before a line says what it is for."""
+    """Return the seconds that a wait lasts before the line is written."""
     try:
         given = float(os.environ.get(NOTICE_VARIABLE, _NOTICE_SECONDS))
     except ValueError:
@@ -36,14 +36,14 @@ def notice_seconds() -> float:
 
 
 def write_notice(text: str) -> None:
-    """Write a line for the user to ``sys.stderr``, if possible; on a line of its own under a progress bar of tqdm,
-    which leaves the cursor behind the bar."""
+    """Write a line for the user to ``sys.stderr``, if possible. It begins with a line feed under a progress bar of
+    tqdm, which leaves the cursor behind the bar."""
     write_stderr(f"{chr(10) if 'tqdm' in sys.modules else ''}pydp2: {text}")
 
 
 class WaitNotice:
-    """Notice of one trainer, which has ``rank`` in its job (None: ranks are not numbers there) and the ``options`` of
-    the job. ``ask(seconds)`` returns the statistics of its service."""
+    """Wait notice of the trainer with ``rank`` in its job (None with ``share="dynamic"``) and the ``options`` of the
+    job. ``ask(seconds)`` returns the statistics of its service."""
 
     def __init__(
         self, ask: Callable[[float], Mapping[str, Any]], job: str, rank: int | None, options: Mapping[str, Any]
@@ -55,8 +55,8 @@ class WaitNotice:
         self._causes: set[str] = set()
 
     def patience(self, run: int, done: int, most: float) -> float:
-        """Return how many seconds to wait for the next message, ``most`` at most. Write the line first if the trainer
-        has waited long for the first batch of ``run``; ``done``: how many batches of it came."""
+        """Return the seconds to wait for the next message, at most ``most``. Write the line first if the trainer has
+        waited long for the first batch of ``run``. ``done``: number of batches of the run that have come."""
         now = time.monotonic()
         if done:
             return most
@@ -68,10 +68,10 @@ class WaitNotice:
         return min(most, self._look_at - now)
 
     def _look(self) -> None:
-        """Write what the trainer waits for, unless that was said."""
+        """Write a line with the cause of the wait, unless there was one with this cause."""
         try:
             figures = self._ask(_ASK_SECONDS)
-        except Error:  # the wait itself tells what becomes of the service
+        except Error:  # the wait itself raises if the service is lost
             return
         first_rank = figures.get("jobs", {}).get(self._job, {}).get("first_rank")
         if self._rank is not None and first_rank not in (None, self._rank):
@@ -83,17 +83,17 @@ class WaitNotice:
 
 
 def describe_wait(figures: Mapping[str, Any], job: str, batch_size: int) -> tuple[str, str]:
-    """Return the cause of the wait for the first batch of a pass of ``job``, as a word and as a text, from the
-    statistics of the service."""
+    """Return the cause of the wait for the first batch of a pass of ``job``, as a word and as text, according to
+    ``figures``, the statistics of the service."""
     session = figures.get("jobs", {}).get(job, {})
-    workers = [each for each in figures.get("workers", ()) if each["active"]]
+    workers = [worker for worker in figures.get("workers", ()) if worker["active"]]
     fill = session.get("fill")
     if not workers:
         return "workers", "no worker is ready"
     if fill is None:
         return "pass", "the service has not begun the pass"
     samples, nbytes = session["pool"]["samples"], session["pool"]["bytes"]
-    rate = sum(each["samples_per_second"] for each in workers)
+    rate = sum(worker["samples_per_second"] for worker in workers)
     if fill["is_full"]:
         lacking = session["ranks_to_come"]
         if lacking:
@@ -103,9 +103,9 @@ def describe_wait(figures: Mapping[str, Any], job: str, batch_size: int) -> tupl
         return "samples", f"no sample came yet of {shorten(fill['file'], _MOST_NAME) or 'any file'}"
     text = f"{count_text(samples, 'sample', form=',')} ({_rounded(nbytes)}) in the pool, {rate:,.0f}/s; "
     level, limit = fill["weight"], _exact(fill["pool_bytes"])
-    if fill["waits_for_all"]:  # no size of the provider has an effect
+    if fill["waits_for_all"]:  # the provider's pool_size has no effect
         return "pool", f"{text}the pool takes all samples of a cached pass, or pool_bytes={limit}"
-    # So many that the present pool has them, if possible: a larger one would not be full earlier.
+    # Suggest no more samples than the pool has now, if possible: a larger pool would not be full any earlier.
     size = max(_BATCHES_IN_POOL * batch_size, min(_SUGGESTED_POOL, 1 << samples.bit_length() - 1))
     if level is None:
         return "pool", (
@@ -117,7 +117,7 @@ def describe_wait(figures: Mapping[str, Any], job: str, batch_size: int) -> tupl
 
 
 def _exact(count: int) -> str:
-    """Return a size as an option says it, such as 1 GiB."""
+    """Return a size in the form that options have, such as 1 GiB."""
     for size, unit in _UNITS:
         if count >= size and count % size == 0:
             return f"{count // size} {unit}"

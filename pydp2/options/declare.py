@@ -30,7 +30,8 @@ def size_option(text: str, default: int | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedOptions:
-    """Check themselves when made; :func:`service_options` and :func:`job_options` also convert."""
+    """Base class of options that are checked when they are made; :func:`service_options` and :func:`job_options` also
+    convert their values."""
 
     def __post_init__(self) -> None:
         for f in fields(self):

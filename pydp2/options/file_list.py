@@ -1,11 +1,11 @@
 """Read the file list of a pass, and hold a million entries in one block of memory.
 
-This module reads ``train.list`` (byte order mark, line ends, blank lines, comments, patterns, UTF-8) and holds the
-entries without one string each: the text of all entries lies in one buffer, an entry becomes a ``str`` when it is asked
-for. It does not interpret an entry: ``process`` gets it as it is, be it a path, a URL or a key. So the file system is
-asked about a line only if that looks as if it were no entry itself.
+This module reads ``train.list`` (byte order mark, line ends, blank lines, comments, patterns, UTF-8). It does not keep
+one string per entry: the text of all entries is in one buffer, and an entry becomes a ``str`` when it is accessed. It
+does not interpret entries: ``process`` gets an entry as it is, be it a path, a URL or a key. So the file system is
+accessed only for a line that may be a pattern or a comment.
 
-See docs/semantics.md for what a line may hold.
+See docs/semantics.md for the forms of a line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pydp2.errors import ListError, OptionTypeError, RemoteProtocolError, count_
 from pydp2.file_parts import file_of
 from pydp2.system.file_bytes import read_named
 
-_MAX_BYTES = 1 << 32  # of a list: tens of millions of entries
+_MAX_BYTES = 1 << 32  # bytes of a list: tens of millions of entries
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _UNUSUAL_FIRST, _UNUSUAL_LAST = (np.isin(np.arange(256), list(odd)) for odd in (b" \t#", b" \t"))
@@ -65,14 +65,14 @@ class FileList(Sequence[str]):
         """Read a list file: UTF-8, one entry per line.
 
         A byte order mark before a line, a carriage return before the line feed, and empty lines are dropped. A line
-        that is, to the letter, the name of a file in ``root`` is an entry. From other lines the blanks around them are
-        dropped, and lines that begin with ``#`` are dropped whole; a line with wildcards stands for the files that
-        match it, sorted, directories left out (``**``: any depth; a ``?`` or ``[`` that matches nothing is itself, and
-        so is a line with ``://`` in it). All else is an entry as it is. An empty list gives a ``UserWarning``.
+        that is exactly the name of a file in ``root`` is an entry. From other lines, blanks at both ends are removed.
+        Lines that begin with ``#`` are comments. A line with wildcards stands for the files that match it, sorted,
+        without directories (``**``: any depth); if it has only ``?`` or ``[`` and matches nothing, or has ``://`` in
+        it, it is an entry. All other lines are entries. An empty list gives a ``UserWarning``.
 
         Raises:
-            ListError: the file is missing, a directory, unreadable, not UTF-8, holds a NUL byte, a ``*`` in it matches
-                no file, or a pattern one whose name is not UTF-8; it names file and line.
+            ListError: the file is missing, a directory, unreadable, not UTF-8, or has a NUL byte; a pattern with ``*``
+                matches no file, or a pattern matches a file whose name is not UTF-8. The text names file and line.
         """
         source = os.fspath(path)
         data = _read_list(source)
@@ -89,16 +89,15 @@ class FileList(Sequence[str]):
 
     @classmethod
     def of(cls, entries: Iterable[str | os.PathLike[str]], root: str | os.PathLike[str] | None = None) -> FileList:
-        """Return a list made in Python; each entry stays as it is (paths become text). An empty
-        list gives a ``UserWarning``.
+        """Return a list with the given entries, unchanged (paths become text). An empty list gives a ``UserWarning``.
 
         With ``root``, an entry with wildcards stands for the files that match it there, as a line of a list file does.
-        An entry that is the name of a file, that has ``://`` in it, or that no file matches stays as it is: it may be a
+        An entry that is the name of a file, that has ``://`` in it, or that matches no file stays as it is: it may be a
         key, such as the text of a query.
 
         Raises:
-            OptionTypeError: ``entries`` is one string (the path of a list? see :meth:`read`) or a set, or an entry is
-                neither ``str`` nor a path.
+            OptionTypeError: ``entries`` is one string (for the path of a list, see :meth:`read`) or a set, or an entry
+                is neither ``str`` nor a path.
             ListError: an entry, or the name of a file that it matches, cannot be written as UTF-8.
         """
         if isinstance(entries, Mapping):
@@ -116,7 +115,7 @@ class FileList(Sequence[str]):
                 f"a file list must be the path of one or a list of entries, got {entries!r:.80} "
                 f"({type(entries).__name__})"
             )
-        if isinstance(entries, set | frozenset):  # its order differs from run to run, with the hashes of texts
+        if isinstance(entries, set | frozenset):  # the order of a set of texts differs from run to run
             raise OptionTypeError(
                 f"a file list must have an order, got a {type(entries).__name__}, which has none; write sorted(…)"
             )
@@ -154,7 +153,7 @@ class FileList(Sequence[str]):
         """Return the list that :meth:`to_buffers` took apart. The buffers are used in place, not copied.
 
         Raises:
-            RemoteProtocolError: the parts are not what :meth:`to_buffers` writes.
+            RemoteProtocolError: the buffers are not valid.
         """
         text, bounds = memoryview(blob).cast("B"), memoryview(offsets).cast("B")
         if not bounds.nbytes or bounds.nbytes % 8:
@@ -174,11 +173,11 @@ class FileList(Sequence[str]):
         return cls(text, edges, source)
 
     def to_buffers(self) -> tuple[bytes, bytes]:
-        """Return the text of all entries, and their offsets as little-endian int64: all that another process needs."""
+        """Return the text of all entries, and their offsets as little-endian int64, for another process."""
         return bytes(self.blob), self.offsets.astype("<i8").tobytes()
 
     def fingerprint(self) -> str:
-        """Return 32 hexadecimal digits that differ when entries or their order differ, wherever the list came from."""
+        """Return 32 hexadecimal digits that depend on the entries and their order, and not on the source."""
         digest = hashlib.blake2b(digest_size=16, person=b"pydp2 list")
         digest.update(self.offsets.astype("<i8").tobytes())
         digest.update(self.blob)
@@ -226,9 +225,9 @@ def _read_list(source: str) -> bytes:
     try:
         return read_named(source, _MAX_BYTES)
     except FileNotFoundError:
-        place = Path.cwd()
+        directory = Path.cwd()
         raise ListError(
-            f"the file list {source} is missing; relative names are looked up in {place}{_name_hint(source)}"
+            f"the file list {source} is missing; relative names are looked up in {directory}{_name_hint(source)}"
         ) from None
     except IsADirectoryError:
         raise ListError(
@@ -242,7 +241,7 @@ def _read_list(source: str) -> bytes:
 
 
 def _name_hint(name: str) -> str:
-    """Return the part of ``name`` that a shell would expand and pydp2 does not."""
+    """Return text about a part of ``name`` that a shell would expand and pydp2 does not, or ''."""
     if re.search(r"(^|/)~[^/]*/", name):
         return "; ~ stands for no folder here, os.path.expanduser(…) replaces it"
     if any("," in braces or ".." in braces for braces in re.findall(r"\{[^{}]*\}", name)):
@@ -272,9 +271,9 @@ def _data_file_hint(source: str) -> str:
 
 
 def _split_lines(data: bytes) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Cut the lines without making a string of each: 1,000,000 entries take some 50 ms and little memory.
+    """Split the lines without a string for each: 1,000,000 entries take some 50 ms and little memory.
 
-    Return the text of the entries, their offsets in it, and where each begins in ``data``.
+    Return the text of the entries, their offsets in it, and their offsets in ``data``.
     """
     mark = len(_BOM) if data.startswith(_BOM) else 0
     text = np.frombuffer(data, np.uint8)[mark:]
@@ -298,10 +297,10 @@ def _split_lines(data: bytes) -> tuple[bytes, NDArray[np.int64], NDArray[np.int6
 def _unusual_lines(
     data: bytes, blob: bytes, offsets: NDArray[np.int64], starts: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the numbers of the lines that may be something other than an entry as it is: few, as a rule."""
+    """Return the numbers of the lines that may be something other than a plain entry. They are few, as a rule."""
     text = np.frombuffer(blob, np.uint8)
     odd = _UNUSUAL_FIRST[text[offsets[:-1]]] | _UNUSUAL_LAST[text[offsets[1:] - 1]]
-    if b"*" in data or b"[" in data or data.count(b"?") != data.count(_PART_MARK):  # in long lists a line names a part
+    if b"*" in data or b"[" in data or data.count(b"?") != data.count(_PART_MARK):  # most ? in long lists name parts
         found = np.fromiter((match.start() for match in _WILDCARD.finditer(data)), np.int64)
         odd[np.searchsorted(starts, found, "right") - 1] = True
     if data.find(_BOM, len(_BOM)) >= 0:  # one list behind another
@@ -312,7 +311,7 @@ def _unusual_lines(
 
 @dataclass(frozen=True)
 class _UnusualLines:
-    """Lines that are not certain to be entries. ``starts``: of entries in ``data``, the text of ``source``."""
+    """Lines that may be no entries. ``starts``: offsets of the entries in ``data``, the text of ``source``."""
 
     data: bytes
     starts: NDArray[np.int64]
@@ -320,7 +319,7 @@ class _UnusualLines:
     root: bytes
 
     def entries_of(self, number: int, line: bytes) -> list[bytes]:
-        """Return the entries that ``line`` stands for, which would be entry ``number``."""
+        """Return the entries for which ``line`` stands. As a plain line it would be entry ``number``."""
         if line.startswith(_BOM) and not self._exists(line):
             line = line.removeprefix(_BOM)
             if not line:
@@ -346,7 +345,7 @@ class _UnusualLines:
         return found or [entry]
 
     def _place_of(self, number: int) -> str:
-        """Return which line would be entry ``number``."""
+        """Return text with the file and the number of the line that would be entry ``number``."""
         line = self.data.count(b"\n", 0, int(self.starts[number])) + 1
         return f"the file list {self.source}, line {line}"
 
@@ -371,29 +370,29 @@ def _names_file(entry: bytes, root: bytes) -> bool:
     return bool(part and name) and os.path.lexists(_path_of(name, root))
 
 
-def _matching_files(pattern: bytes, root: bytes, place: str) -> list[bytes]:
+def _matching_files(pattern: bytes, root: bytes, where: str) -> list[bytes]:
     """Return the sorted names of the files that match ``pattern``; directories are left out. If it ends in ``?part=``,
     so does each name.
 
     Raises:
-        ListError: a name is not UTF-8; it names ``place``, where the pattern stands.
+        ListError: the name of a file is not UTF-8; the text begins with ``where``, the location of the pattern.
     """
     text = pattern.decode()
     files = file_of(text)
-    part = text[len(files) :].encode()  # of each file
+    part = text[len(files) :].encode()  # appended to each file
     matches = glob.iglob(files, root_dir=os.fsdecode(root), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute ones
     found = sorted(name for name in matches if not os.path.isdir(_path_of(os.fsencode(name), root)))  # noqa: PTH112  # there may be a million
     try:
         return [name.encode() + part for name in found]
     except UnicodeEncodeError as error:
         raise ListError(
-            f"{place}: entries must be UTF-8, and {text!r} matches the file "
+            f"{where}: entries must be UTF-8, and {text!r} matches the file "
             f"{os.fsencode(error.object)!r}; rename it, or write a pattern that leaves it out"
         ) from None
 
 
 def _folders_hint(pattern: str, root: bytes) -> str:
-    """Return the remedy where ``pattern``, which matches no file, matches folders; '' if it matches nothing."""
+    """Return a remedy if ``pattern``, which matches no file, matches folders; '' if it matches nothing."""
     if next(glob.iglob(pattern, root_dir=os.fsdecode(root), recursive=True), None) is None:  # noqa: PTH207
         return ""
     return f", only folders: write {str(Path(pattern, '*'))!r} to have the files in them"
@@ -413,10 +412,10 @@ def _expand_entries(texts: list[bytes], root: bytes) -> list[bytes]:
 def _expand_lines(
     blob: bytes, offsets: NDArray[np.int64], special: NDArray[np.int64], lines: _UnusualLines
 ) -> tuple[bytes, NDArray[np.int64]]:
-    """Replace the ``special`` lines by the entries that they stand for."""
+    """Replace the ``special`` lines by the entries for which they stand."""
     bounds = offsets.data
     pieces: list[bytes] = []
-    counts = np.ones(len(offsets) - 1, np.int64)  # number of the entries that each line stands for
+    counts = np.ones(len(offsets) - 1, np.int64)  # number of entries for each line
     sizes: list[int] = []  # bytes of the entries of special lines
     at = 0
     for i in special.tolist():

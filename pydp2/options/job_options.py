@@ -1,4 +1,4 @@
-"""Say which options a job has."""
+"""Define the options of a job."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class JobOptions(CheckedOptions):
         "ranks",
     )
     lease: float = option(
-        seconds_from(0.1),  # a trainer that waits speaks four times in it
+        seconds_from(0.1),  # a waiting trainer sends four signs of life per lease
         "seconds without a sign of life after which another trainer can take over a trainer's rank and batches",
         30.0,
     )

@@ -1,4 +1,4 @@
-"""Say which options a service has."""
+"""Define the options of a service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe a service: what the program that starts it tells the server process, and the answer."""
+"""Define the description of a service that a program sends to the server process, and the blocks that carry it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pydp2.options.file_list import FileList
 from pydp2.options.timing import DEFAULT_TIMING, Timing
 from pydp2.protocol.plain_records import from_dict
 
-if TYPE_CHECKING:  # a server and its workers need no options, which take time to import
+if TYPE_CHECKING:  # a server and its workers do not need the options, whose import takes time
     from pydp2.options.service_options import ServiceOptions
 
 _LENGTH = struct.Struct("<Q")
 _LIMIT = 1 << 32
 _MAX_SECONDS = 1e9
-_ENCODED = ("args", "program")  # too long for a header
+_ENCODED = ("args", "program")  # sent as frames, because they are too long for a header
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTerms:
-    """Terms under which workers run, on whichever host. ``args`` are encoded plain data, and ``program`` is the encoded
-    state of the program that serves them, b"" for none."""
+    """Part of the description that the workers of every host need. ``args``: arguments of the hook as encoded plain
+    data; ``program``: encoded :class:`ProgramState`, b"" for none."""
 
     provider: str
     args: bytes = field(repr=False)
@@ -43,22 +43,22 @@ class WorkerTerms:
     timing: Timing = DEFAULT_TIMING
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the terms as plain data, without what is encoded."""
-        plain = {each.name: getattr(self, each.name) for each in fields(WorkerTerms) if each.name not in _ENCODED}
+        """Return the terms as plain data, without ``args`` and ``program``."""
+        plain = {field.name: getattr(self, field.name) for field in fields(WorkerTerms) if field.name not in _ENCODED}
         return plain | {"input_order": list(self.input_order), "timing": asdict(self.timing)}
 
     @classmethod
     def from_wire(cls, plain: Any, args: bytes, program: bytes) -> WorkerTerms:
-        """Inverse of :meth:`to_wire`. Raises RemoteProtocolError."""
+        """Return the terms from the result of :meth:`to_wire`. Raises RemoteProtocolError."""
         terms = from_dict(cls, plain, "Spec", args=args, program=program)
-        if not all(0 < each < _MAX_SECONDS for each in asdict(terms.timing).values()):
+        if not all(0 < limit < _MAX_SECONDS for limit in asdict(terms.timing).values()):
             raise RemoteProtocolError(f"Spec.timing: expected numbers of seconds above 0, got {terms.timing}")
         return terms
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSpec(WorkerTerms):
-    """Description of a service in which everything is resolved: nothing in it is looked up again."""
+    """Complete description of a service, with all paths and defaults resolved."""
 
     root: str
     path: tuple[str, ...] = field(repr=False)
@@ -66,37 +66,37 @@ class ServiceSpec(WorkerTerms):
     memory_limit: int
     error_budget: float | None
     quarantine: str | None
-    client_address: str = field(repr=False)  # it may hold a token
+    client_address: str = field(repr=False)  # it may have a token
     worker_address: str
     run_dir: str
     server_key: tuple[str, str] | None = field(default=None, repr=False)
-    """The public and the secret key; None: the service has no keys."""
+    """Public and secret key of the service; None: it has no keys."""
     allowed: dict[str, str] = field(default_factory=dict, repr=False)
     """Roles of the public keys of this run."""
     key_folder: str | None = None
     advertise: str | None = None
     connection: str | None = None
-    """The connection file, which the server removes at its end."""
+    """Connection file, which the server removes at its end."""
     state_dir: str | None = None
     cache_dir: str = ""
     cache_size: int | None = None
     remember_counts: bool = True
     metrics: str | None = None
     host_address: str | None = None
-    """Address for workers on other hosts; None: all workers are on this one."""
+    """Address for workers on other hosts; None: all workers are on this host."""
     local_address: str = ""
     """Address of a service with keys for trainers of this machine and user."""
     supervisor: int = -1
     """Descriptor of a supervisor that has imported the provider; -1: the server forks one."""
     prepared: int = -1
-    """Descriptor that leads to the program, for a copy of the zygote (pydp2/host/engine/prepared.py); -1: there is
-    to be none."""
+    """Descriptor that leads to the program, for a copy of the zygote (pydp2/host/engine/prepared.py); -1: no copy is
+    wanted."""
 
     @classmethod
     def from_options(cls, options: ServiceOptions, **resolved: Any) -> ServiceSpec:
-        """Return the description of a service with ``options``. ``resolved``: the other fields, and those of options
-        that leave something open."""
-        same = {each.name: getattr(options, each.name) for each in fields(cls) if hasattr(options, each.name)}
+        """Return the description of a service with ``options``. ``resolved``: the other fields, and the values of
+        options that leave one open."""
+        same = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
         converted = {
             "input_order": options.input_order or (),
             "quarantine": None if options.quarantine is None else str(Path(options.quarantine).absolute()),
@@ -107,20 +107,20 @@ class ServiceSpec(WorkerTerms):
 
 
 def status_rows(workers: int) -> int:
-    """Return the status rows for ``workers`` workers and the one in reserve: twice as many, so that the row of one that
-    is gone can still be read while what it printed is shown. No workers need none."""
+    """Return the number of status rows for ``workers`` workers and the spare one: twice as many, so that the row of an
+    ended worker can still be read while its output is shown. It is 0 for 0 workers."""
     return 2 * (workers + 1) if workers else 0
 
 
 def send_blocks(channel: socket.socket, *blocks: bytes | memoryview) -> None:
-    """Send blocks, each after its length."""
+    """Send blocks, the length before each."""
     for block in blocks:
         channel.sendall(_LENGTH.pack(len(block)))
         channel.sendall(block)
 
 
 def receive_block(channel: socket.socket) -> bytes:
-    """Return the next block. Raises EOFError when the other side is gone."""
+    """Return the next block. Raises EOFError if the other end is closed."""
     size = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
     if size > _LIMIT:
         raise RemoteProtocolError(f"a block of {size} bytes")
@@ -139,23 +139,23 @@ def _exactly(channel: socket.socket, size: int) -> bytes:
 
 
 def packed(plain: Mapping[str, Any]) -> bytes:
-    """Return plain values as bytes for :func:`unpacked`. Paths in it need not be UTF-8."""
+    """Return plain values as bytes for :func:`unpacked`. Paths in them need not be UTF-8."""
     return cast(bytes, msgpack.packb(plain, unicode_errors="surrogatepass"))
 
 
 def unpacked(data: bytes) -> dict[str, Any]:
-    """Inverse of :func:`packed`."""
+    """Return the values from the result of :func:`packed`."""
     return cast(dict[str, Any], msgpack.unpackb(data, unicode_errors="surrogatepass"))
 
 
 def send_spec(channel: socket.socket, spec: ServiceSpec, files: FileList) -> None:
-    """Program to server: what to serve."""
+    """Send the description of a service and its list to the server."""
     blob, offsets = files.to_buffers()
     send_blocks(channel, packed(asdict(spec) | {"source": files.source}), blob, offsets)
 
 
 def receive_spec(channel: socket.socket) -> tuple[ServiceSpec, FileList]:
-    """Inverse of :func:`send_spec`."""
+    """Receive the description and the list that :func:`send_spec` sent."""
     plain = unpacked(receive_block(channel))
     source = plain.pop("source")
     blob, offsets = receive_block(channel), receive_block(channel)
@@ -168,5 +168,5 @@ def send_plain(channel: socket.socket, value: dict[str, Any]) -> None:
 
 
 def receive_plain(channel: socket.socket) -> dict[str, Any]:
-    """Inverse of :func:`send_plain`."""
+    """Receive the value that :func:`send_plain` sent. Raises EOFError if the other end is closed."""
     return cast(dict[str, Any], msgpack.unpackb(receive_block(channel)))

@@ -1,10 +1,9 @@
-"""Options: one table of those of a service, one of those of a job, and the errors for what is in neither.
+"""Define the tables of the options of a service and of a job, and the errors for names that are in neither.
 
-The one place that knows where each option belongs: :data:`SERVICE_OPTIONS` are given to ``launch``, ``load`` or
-``serve``, :data:`JOB_OPTIONS` to ``connect`` or ``load``. In Python, in TOML and as a flag an option has one name; an
-unknown or misplaced one is an error that names the right one. :class:`.ServiceKeywords` and :class:`.JobKeywords` say
-the same to type checkers and editors; a test holds them equal to the tables. What an option *does* is decided
-elsewhere: see docs/semantics.md.
+Only this module knows where each option belongs: :data:`SERVICE_OPTIONS` are given to ``launch``, ``load`` or
+``serve``, :data:`JOB_OPTIONS` to ``connect`` or ``load``. In Python, in TOML and as a flag an option has one name; for
+an unknown or misplaced one, the error names the right one. :class:`.ServiceKeywords` and :class:`.JobKeywords` are the
+same tables for type checkers and editors; a test compares them. For the effects of options, see docs/semantics.md.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from pydp2.options.values import Check, did_you_mean, integer_from, value_text
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 WORLD_LIMIT = 65_536
-"""Trainers of a job, at most."""
+"""Largest number of trainers of a job."""
 _NAME_LIMIT = 100
 
 
 class LoadChoices(ServiceKeywords, JobChoices):
-    """Keywords of a service and its job for type checkers, but ``batch_size``."""
+    """Keywords of a service and its job for type checkers, without ``batch_size``."""
 
 
 class LoadKeywords(ServiceKeywords, JobKeywords):
@@ -36,7 +35,7 @@ class LoadKeywords(ServiceKeywords, JobKeywords):
 
 
 class Option(NamedTuple):
-    """One line of a table of options. ``required`` ones have no default; ``kind`` is the declared type as text;
+    """One line of a table of options. ``required``: it has no default; ``kind``: the declared type as text;
     ``is_size``: the value is a number of bytes, or a text such as ``"2GiB"``."""
 
     help: str
@@ -68,7 +67,7 @@ SERVICE_OPTIONS: Mapping[str, Option] = _table(ServiceOptions)
 JOB_OPTIONS: Mapping[str, Option] = _table(JobOptions)
 _FORMS: Mapping[str, Any] = {**ServiceKeywords.__annotations__, **JobKeywords.__annotations__}
 SERVICE_ARGUMENTS = ("list", "provider", "args", "is_train")
-"""Arguments that say what a service reads; in Python and in TOML they stand outside the table of its options."""
+"""Arguments that name the data of a service; in Python and in TOML they are not in the table of its options."""
 _NOT_OF_SERVICE = {*JOB_OPTIONS, "job", "rank", "world_size"}
 _NOT_OF_JOB = {*SERVICE_OPTIONS, *SERVICE_ARGUMENTS}
 PROVIDER_OPTIONS = (
@@ -83,7 +82,7 @@ PROVIDER_OPTIONS = (
     "check_fail_continue",
     "init_hook",
 )
-"""Arguments of ``@provider(...)``, the decorator of ``process``; a test keeps them equal to its signature."""
+"""Arguments of ``@provider(...)``, the decorator of ``process``; a test compares them with its signature."""
 _LAST, _WORKERS, _READY, _POOL = 'last_batch="drop"', "workers=4", "prefetch=2", "pool_size=4096"
 _TURNS = "interleave=16"
 _PASSES = "the number of passes is that of your loops over the client: for epoch in range(10): for batch in data: …"
@@ -137,24 +136,24 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "shard_index": ("", "connect() has rank=0, world_size=4"),
     "shard_count": ("", "connect() has rank=0, world_size=4"),
     "batch_fn": ("", _COLUMNS),
-    # of several
+    # several libraries
     "shuffle_buffer_size": ("pool_size", _POOL),
     "window_size": ("pool_size", _POOL),
     "epochs": ("", _PASSES),
     "num_shards": ("", "connect() has rank=0, world_size=4"),
 }
-"""Names of options in other loaders, each with the option of pydp2 ("": none) and what to write in its place."""
+"""Names of options in other loaders, mapped to the option of pydp2 ("": none) and a text with what to write instead."""
 
 
 def check_options(
     given: Collection[str], allowed_here: Collection[str], allowed_there: Collection[str] = (), where_there: str = ""
 ) -> None:
-    """Refuse names that are unknown, or that belong somewhere else.
+    """Raise OptionTypeError for names that are unknown, or that belong somewhere else.
 
     Args:
         given: names, or a mapping by name.
         allowed_here: names that may be given here.
-        allowed_there: names that are right at ``where_there`` (as ``"connect() or load()"``), but not here.
+        allowed_there: names that are right in ``where_there`` (such as ``"connect() or load()"``), but not here.
 
     Raises:
         OptionTypeError: says where the first wrong name belongs, or suggests the nearest right one.
@@ -174,9 +173,9 @@ def check_options(
 
 
 def elsewhere(name: str, allowed_here: Collection[str], homes: Mapping[str, str]) -> str:
-    """Return what to write in place of ``name``, an option of another loader, to append to a message; '' if none is.
+    """Return a remedy for ``name`` if it is an option of another loader, as text to append to a message; '' if not.
 
-    ``homes``: where options belong that may not be given here.
+    ``homes``: text for each option that may not be given here, which says where it belongs.
     """
     option, words = ELSEWHERE.get(name, ("", ""))
     if not words:
@@ -186,16 +185,18 @@ def elsewhere(name: str, allowed_here: Collection[str], homes: Mapping[str, str]
 
 
 def takes(*tables: Mapping[str, Option], also: Collection[str] = ()) -> Callable[[_F], _F]:
-    """Have ``inspect.signature`` and ``help`` show the options of ``tables``, with defaults, in place of ``**options``.
+    """Return a decorator. ``inspect.signature`` and ``help`` of the decorated function show the options of ``tables``,
+    with defaults, in place of ``**options``.
 
-    What the decorated function takes stays the same. An option that it names itself keeps the default it has there.
-    ``also``: names that it takes in ``**options`` beside those of the tables, for :func:`check_keywords`.
+    The decorated function takes the same arguments as before. An option that is one of its own parameters keeps the
+    default of that. ``also``: names that it takes in ``**options`` beside those of the tables, for
+    :func:`check_keywords`.
     """
     options = {name: option for table in tables for name, option in table.items()}
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
-        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
         shown = [
             inspect.Parameter(
                 name,
@@ -207,16 +208,16 @@ def takes(*tables: Mapping[str, Option], also: Collection[str] = ()) -> Callable
             if name not in signature.parameters
         ]
         function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
-        function._keywords = {*(each.name for each in own if each.name != "self"), *options, *also}  # type: ignore[attr-defined]
+        function._keywords = {*(parameter.name for parameter in own if parameter.name != "self"), *options, *also}  # type: ignore[attr-defined]
         return function
 
     return decorate
 
 
 def check_keywords(function: Callable[..., Any], given: Collection[str]) -> None:
-    """Refuse keywords in the ``**options`` of ``function``, which :func:`takes` decorates, that no option has.
+    """Raise OptionTypeError for unknown keywords in the ``**options`` of ``function``, which :func:`takes` decorates.
 
-    The function calls this itself: a decorator that did would be one more frame for each warning about the caller.
+    The function calls this itself: in a decorator, it would add a frame to the stack level of every warning.
 
     Raises:
         OptionTypeError: suggests the nearest of all keywords that the function takes, its own parameters included.
@@ -233,19 +234,19 @@ def check_keywords(function: Callable[..., Any], given: Collection[str]) -> None
 
 
 def service_options(**given: Any) -> ServiceOptions:
-    """Return :class:`ServiceOptions` from what a user gave: sizes as text, lists, NumPy integers.
+    """Return :class:`ServiceOptions` from the values of a user, such as sizes as text, lists, or NumPy integers.
 
     Raises:
-        OptionTypeError: unknown, misplaced or of a wrong type.
-        OptionError: a value that cannot be.
+        OptionTypeError: an option is unknown, misplaced or of a wrong type.
+        OptionError: a value is not valid.
     """
     check_options(given, SERVICE_OPTIONS, _NOT_OF_SERVICE, "connect() or load()")
     return ServiceOptions(**checked(ServiceOptions, given))
 
 
 def job_options(**given: Any) -> JobOptions:
-    """Return :class:`JobOptions` from what a user gave; ``batch_size`` is needed. Raises what
-    :func:`service_options` raises."""
+    """Return :class:`JobOptions` from the values of a user; ``batch_size`` is needed. Raises the errors of
+    :func:`service_options`."""
     check_options(given, JOB_OPTIONS, _NOT_OF_JOB, "launch(), load() or serve")
     if "batch_size" not in given:
         raise OptionTypeError("batch_size is needed, as in batch_size=128")
@@ -253,7 +254,7 @@ def job_options(**given: Any) -> JobOptions:
 
 
 def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of a job in ``given``, and all others, which a service checks."""
+    """Return the job options in ``given``, and all others, which a service checks."""
     of_job = {name: value for name, value in given.items() if name in JOB_OPTIONS}
     return of_job, {name: value for name, value in given.items() if name not in JOB_OPTIONS}
 
@@ -262,8 +263,9 @@ def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
     """Return the name of a trainer's job, its rank, and the number of ranks.
 
     Raises:
-        OptionTypeError: a name that is no text, or numbers that are none.
-        OptionError: an empty or long name, more than 65,536 ranks, or a rank that is not below ``world_size``.
+        OptionTypeError: ``job`` is not a text, or ``rank`` or ``world_size`` is not an integer.
+        OptionError: the name is empty or too long, there are more than 65,536 ranks, or ``rank`` is not below
+            ``world_size``.
     """
     if not isinstance(job, str):
         raise OptionTypeError(f"job must be a text, got {value_text(job)}")
@@ -279,5 +281,5 @@ def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
 
 
 def checked(options: type[CheckedOptions], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of ``given`` that are ``options``, checked and converted."""
+    """Return the values in ``given`` that belong to ``options``, checked and converted."""
     return {f.name: f.metadata["check"](f.name, given[f.name]) for f in fields(options) if f.name in given}

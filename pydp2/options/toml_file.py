@@ -1,4 +1,4 @@
-"""Read the TOML file that holds a whole run.
+"""Read the TOML file that configures a run.
 
 A configuration file::
 
@@ -35,17 +35,17 @@ from pydp2.system.file_bytes import read_named
 class Config:
     """One side of a configuration file, everything resolved and checked.
 
-    ``root`` becomes the working directory of the workers and stands first on their ``sys.path``, so the provider is
-    found there, and so are the entries of the list: they are handed to ``process`` as they are written.
+    ``root`` becomes the working directory of the workers and the first entry of their ``sys.path``, so the provider is
+    found there. The entries of the list are relative to it too: ``process`` gets them as they are written.
 
     Attributes:
         root: absolute path of a folder.
-        list: absolute path of the list file (whether it exists is found out when it is read).
-        provider: its address.
+        list: absolute path of the list file, which need not exist before it is read.
+        provider: address of the provider.
         args: keyword arguments of the init_hook.
         is_train: True for the train side.
         service: arguments for :func:`service_options`, valid and in plain form.
-        job: arguments for :func:`job_options`, likewise; ``batch_size`` may be missing.
+        job: arguments for :func:`job_options`, in the same form; ``batch_size`` may be missing.
     """
 
     root: Path
@@ -65,8 +65,9 @@ def load_config(path: str | Path, side: str = "train") -> Config:
     """Read one side, ``"train"`` or ``"test"``, of a configuration file; the module's docstring shows one.
 
     Raises:
-        OptionTypeError: a key is unknown, misplaced or of a wrong type; names the file and the nearest right key.
-        OptionError: the file is missing or no TOML, a value cannot be, or this side is missing.
+        OptionTypeError: a key is unknown, misplaced or of a wrong type; the text names the file and the nearest right
+            key.
+        OptionError: the file is missing or no TOML, a value is not valid, or this side is missing.
     """
     if side not in _SIDES:
         raise OptionError(f"side must be {names_text(_SIDES)}, got {side!r}")
@@ -122,14 +123,14 @@ def _config(file: Path, document: dict[str, Any], side: str) -> Config:
     return Config(root, root / listed, document["provider"], args, side == "train", **tables)
 
 
-def _check_key(key: str, allowed: Collection[str], place: str) -> None:
-    """Refuse an unknown key; say which table has it, or which key comes nearest."""
+def _check_key(key: str, allowed: Collection[str], where: str) -> None:
+    """Raise OptionTypeError for an unknown key, with the table that has it, or the nearest known key."""
     if key in allowed:
         return
     homes = dict.fromkeys(PROVIDER_OPTIONS, "in @provider(...), beside process")
     homes |= dict.fromkeys(_TOP, "at the top") | {"list": "in [train] and [test]"}
     homes |= dict.fromkeys(SERVICE_OPTIONS, "in [service]") | dict.fromkeys(JOB_OPTIONS, "in [job]")
     if key in homes:
-        raise OptionTypeError(f"{key} cannot stand {place}: it belongs {homes[key]}")
+        raise OptionTypeError(f"{key} cannot stand {where}: it belongs {homes[key]}")
     near = elsewhere(key, allowed, homes) or did_you_mean(key, list(allowed)) or did_you_mean(key, homes)
-    raise OptionTypeError(f"there is no key {key!r} {place}{near}; known there: {', '.join(sorted(allowed))}")
+    raise OptionTypeError(f"there is no key {key!r} {where}{near}; known there: {', '.join(sorted(allowed))}")

@@ -15,25 +15,25 @@ from pydp2.errors import OptionError, OptionTypeError
 from pydp2.transport.service_address import MAX_PATH_BYTES, split_key, split_token, with_token
 
 Check = Callable[[str, Any], Any]
-"""(option name, value given) -> the value in its plain form, or an OptionError or OptionTypeError."""
+"""Function (option name, value given) -> value in its plain form. Raises OptionError or OptionTypeError."""
 
 _UNITS = {"": 1, "B": 1} | {
     prefix + unit: base**power for power, prefix in enumerate("KMGT", 1) for unit, base in (("B", 1000), ("IB", 1024))
 }
-_LARGEST = (1 << 62) - 1  # messages between processes hold no larger number
-_MAX_BOUNDS = 1000  # they travel with each batch
-_MOST_SECONDS = 1e9  # 31 years: what the clock of the system adds up with it stays a time
+_LARGEST = (1 << 62) - 1  # largest number in messages between processes
+_MAX_BOUNDS = 1000  # bounds of buckets, which travel with each batch
+_MOST_SECONDS = 1e9  # 31 years: added to the time of the clock, it is still a valid time
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,45}")
 
 
 MAX_CYCLE = 2048
-"""Most files that a pass may read in turn: the place in each of them is in the header of a message."""
+"""Most files that a pass may read in turn: the sample index in each of them is in the header of a message."""
 
 
 def integer_from(low: int, high: int | None = _LARGEST + 1) -> Check:
-    """Return a check for a whole number from ``low`` to below ``high``; with ``high=None`` it may be of any size, which
-    no message between processes holds."""
+    """Return a check for a whole number from ``low`` to below ``high``. With ``high=None`` it may be of any size, also
+    too large for messages between processes."""
 
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, Integral):
@@ -50,7 +50,7 @@ def integer_from(low: int, high: int | None = _LARGEST + 1) -> Check:
 
 @dataclass(frozen=True)
 class Choice:
-    """Check for one of some words."""
+    """Check for one of several words."""
 
     allowed: tuple[str, ...]
 
@@ -182,7 +182,7 @@ def slot_names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def slot_name_or_index(name: str, value: Any) -> str | int:
-    """Check for the name of a slot, or its number from 0. Raise OptionTypeError or OptionError for other values."""
+    """Check for the name of a slot, or its index from 0. Raise OptionTypeError or OptionError for other values."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         number = int(value)
         if not 0 <= number <= _LARGEST:
@@ -218,7 +218,7 @@ def number_of_bytes(name: str, value: Any) -> int:
 
     Raises:
         OptionTypeError: neither a whole number nor a text.
-        OptionError: no such unit, less than one byte, or more than messages hold; ``name`` stands in the message.
+        OptionError: no such unit, less than one byte, or more than fits into a message; the text has ``name``.
     """
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
@@ -226,7 +226,7 @@ def number_of_bytes(name: str, value: Any) -> int:
         if match is None or unit is None:
             raise OptionError(f'{name} must be a size like "512MiB", "2GiB" or "1.5GB", or bytes, got {value!r}')
         size = float(match[1]) * unit
-        number = int(size) if size <= _LARGEST else _LARGEST + 1  # also for inf, of many digits
+        number = int(size) if size <= _LARGEST else _LARGEST + 1  # also for inf, the value of too many digits
     elif isinstance(value, bool) or not isinstance(value, Integral):
         raise OptionTypeError(f'{name} must be a whole number of bytes or a text like "2GiB", got {value_text(value)}')
     else:
@@ -295,7 +295,7 @@ def _tcp_address(name: str, value: str) -> str:
 
 
 def host_name(name: str, value: Any) -> str:
-    """Check for the name or IP address by which others reach this host. Raises OptionTypeError, OptionError."""
+    """Check for the name or IP address under which others reach this host. Raises OptionTypeError, OptionError."""
     if not isinstance(value, str):
         raise OptionTypeError(f"{name} must be the name of a host, got {value_text(value)}")
     if not _HOST.fullmatch(value):
@@ -315,7 +315,7 @@ def host_and_port(name: str, value: Any) -> str:
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
-    """Return the nearest of the ``known`` names, in words to append to a message, or ''."""
+    """Return text that suggests the nearest of the ``known`` names, to append to a message, or ''."""
     import difflib
 
     near = difflib.get_close_matches(str(name), list(known), 1, 0.6)

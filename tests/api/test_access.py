@@ -16,8 +16,8 @@ import pytest
 import zmq
 
 import pydp2
-from pydp2.api import connection_place
-from pydp2.api.connection_place import ConnectionPlace
+from pydp2.api import connection_claim
+from pydp2.api.connection_claim import ConnectionClaim
 from pydp2.errors import OptionError, OptionTypeError, ServiceLost, ServiceUnreachable
 from pydp2.transport import key_files as keys
 from pydp2.transport.key_files import ConnectionFile
@@ -288,13 +288,13 @@ def test_a_file_that_is_no_connection_file_stays_as_it_is(what: str, provider: s
 def test_a_file_that_another_program_wrote_while_the_service_started_stays_as_it_is(
     provider: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = ConnectionPlace.write
+    write = ConnectionClaim.write
 
-    def late(place: ConnectionPlace, content: ConnectionFile) -> None:
+    def late(place: ConnectionClaim, content: ConnectionFile) -> None:
         file.write_text("precious\n")
         write(place, content)
 
-    monkeypatch.setattr(ConnectionPlace, "write", late)
+    monkeypatch.setattr(ConnectionClaim, "write", late)
     with pytest.raises(OptionError, match="what is there is something else"):
         pydp2.launch(FILES, provider, workers=1, connection=file)
     assert file.read_text() == "precious\n"
@@ -308,7 +308,7 @@ def test_the_file_of_a_service_that_runs_is_not_taken(
     def no_links(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(connection_place, "RELEASE_SECONDS", 0.0)
+    monkeypatch.setattr(connection_claim, "RELEASE_SECONDS", 0.0)
     if not bears_links:
         monkeypatch.setattr(os, "link", no_links)
     with pydp2.launch(FILES, provider, workers=1, connection=file) as first:
@@ -324,15 +324,15 @@ def test_the_file_of_a_service_that_runs_is_not_taken(
 def test_of_two_services_that_start_at_once_one_gets_the_file(
     provider: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_place, "RELEASE_SECONDS", 0.0)
-    write, running = ConnectionPlace.write, []
+    monkeypatch.setattr(connection_claim, "RELEASE_SECONDS", 0.0)
+    write, running = ConnectionClaim.write, []
 
-    def late(place: ConnectionPlace, content: ConnectionFile) -> None:
-        monkeypatch.setattr(ConnectionPlace, "write", write)
+    def late(place: ConnectionClaim, content: ConnectionFile) -> None:
+        monkeypatch.setattr(ConnectionClaim, "write", write)
         running.append(pydp2.launch(FILES, provider, workers=1, connection=file))
         write(place, content)
 
-    monkeypatch.setattr(ConnectionPlace, "write", late)
+    monkeypatch.setattr(ConnectionClaim, "write", late)
     with pytest.raises(ServiceUnreachable, match="is the file of a service that is running"):
         pydp2.launch(FILES, provider, workers=1, connection=file)
     with running[0] as first:

@@ -1,4 +1,4 @@
-"""Hold the place of a connection file for one service, from its start to its end.
+"""Claim a connection file for one service, from its start to its end.
 
 The lock is on the connection file itself, so that none stays beside it: a service locks its file before the file gets
 its name, and holds the lock as long as it lives, however it ends. The file of a service that was killed is thus one
@@ -24,12 +24,12 @@ _MAX_BYTES = 64 * 1024
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
-class ConnectionPlace:
-    """Place of the connection file of one service, ``path``. ``lock``: a descriptor; the lock is free when the last
+class ConnectionClaim:
+    """Claim of one service on the connection file ``path``. ``lock``: a descriptor; the lock is free when the last
     process that has it ends.
 
-    Raises ServiceUnreachable if the file there is that of a service that is running, and OptionError if it is something
-    else, or if none can be written.
+    Raises ServiceUnreachable if the file at ``path`` is that of a running service, and OptionError if it is some other
+    file, or if it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class ConnectionPlace:
         _lock(self.lock)
 
     def write(self, content: ConnectionFile) -> None:
-        """Write ``content`` there: whole, or not at all. Raises what the class raises."""
+        """Write ``content`` to the file, completely or not at all. Raises the errors that the class raises."""
         try:
             with open(self.lock, "w", encoding="ascii", closefd=False) as stream:
                 stream.write(content.text())
@@ -52,7 +52,7 @@ class ConnectionPlace:
                 os.fsync(self.lock)
             while not self._take_name():
                 pass
-        except ServiceUnreachable:  # an OSError too
+        except ServiceUnreachable:  # it is an OSError, but needs no other text
             raise
         except OSError as error:
             raise _refusal(self.path, error) from None
@@ -62,7 +62,7 @@ class ConnectionPlace:
         with _locked_old(self.path) as is_there:
             if not is_there:
                 try:
-                    os.link(self._young, self.path)  # unlike a rename, it replaces none that came meanwhile
+                    os.link(self._young, self.path)  # unlike a rename, it never replaces a file that appeared meanwhile
                 except FileExistsError:
                     return False
                 except OSError as error:
@@ -75,7 +75,7 @@ class ConnectionPlace:
             return True
 
     def discard(self) -> None:
-        """Remove what was not written."""
+        """Remove the temporary file, unless :meth:`write` has given it its name."""
         with contextlib.suppress(OSError):
             self._young.unlink()
 
@@ -89,7 +89,7 @@ def _refusal(path: Path, error: OSError) -> OptionError:
 @contextlib.contextmanager
 def _locked_old(path: Path) -> Iterator[bool]:
     """Hold the lock of the connection file that a killed service left at ``path``; give False if no file is there.
-    Raises what :class:`ConnectionPlace` raises."""
+    Raises the errors that :class:`ConnectionClaim` raises."""
     deadline = time.monotonic() + RELEASE_SECONDS
     while (file := _opened(path)) is not None:
         try:
@@ -101,7 +101,7 @@ def _locked_old(path: Path) -> Iterator[bool]:
                 raise ServiceUnreachable(
                     f"connection={str(path)!r} is the file of a service that is running; stop it, or name another file"
                 )
-            else:  # workers of a service that was killed have it for a moment longer
+            else:  # workers of a killed service hold the lock a moment longer
                 time.sleep(RETRY_SECONDS)
         finally:
             os.close(file)
@@ -109,12 +109,12 @@ def _locked_old(path: Path) -> Iterator[bool]:
 
 
 def _opened(path: Path) -> int | None:
-    """Return a descriptor of the connection file ``path``, None if nothing is there. Raises OptionError if it is
-    something else, which nobody wants to lose. An empty file, such as one of ``mktemp``, has nothing to lose."""
+    """Return a descriptor of the connection file ``path``, None if there is no file. Raises OptionError if it is some
+    other file, which must not be overwritten. An empty file, such as one of ``mktemp``, may be."""
     try:
         file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        if not path.is_symlink():  # to nowhere
+        if not path.is_symlink():  # a broken link is not "no file"
             return None
     except OSError as error:
         raise _refusal(path, error) from None
@@ -130,7 +130,7 @@ def _opened(path: Path) -> int | None:
 
 
 def _lock(file: int) -> bool:
-    """Lock ``file``; return False if another process has the lock. Where a file system has no locks, nobody has."""
+    """Lock ``file``; return False if another process has the lock. On a file system without locks, return True."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
