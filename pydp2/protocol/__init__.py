@@ -1,1 +1,1 @@
-"""Define what the parts say to each other: messages, their wire form, the legal moves. No IO."""
+"""Define the protocol between the processes: messages, their wire form, the link states. No IO."""

@@ -1,7 +1,7 @@
-"""Pack several batches into one message: sender and receiver then pay only once what a batch costs whatever its size.
+"""Pack several batches into one message, to save the fixed cost of a message for each batch.
 
-The first is announced in full. Those behind it are plain numbers, so a batch that carries more than that (a point, new
-early-end records, batches used out of turn) begins a message of its own.
+The first batch has a complete head. The others have only numbers, so a batch that carries more (a snapshot point, new
+early-end records, batches acknowledged ahead) begins a new message.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pydp2.errors import RemoteProtocolError
 from pydp2.protocol.messages import INT_LIMIT, BatchHead
 
 MAX_BATCHES = 64
-"""Number of batches in one message at most."""
+"""Largest number of batches in one message."""
 MAX_PACK_BYTES = 256 * 1024
-"""Number of bytes that several batches in one message have at most: keeping one of them keeps the memory of all."""
+"""Largest number of bytes of several batches in one message: a program that keeps one keeps the memory of all."""
 BATCH_COST = 1024
-"""Number of bytes that a batch counts beside its columns, however small it is, for what is known of it."""
+"""Number of bytes that a batch counts beside its columns, for its records in server and client."""
 BUCKET_OF_BATCH = ("longest", "group_longest")
 """Keys of :attr:`BatchHead.bucket` that belong to one batch; the others are those of its pass."""
-_FIELDS_OF_FOLLOWING = 10  # of a batch behind the first: seven numbers of its own, where it leads to, and its bounds
+_FIELDS_OF_FOLLOWING = 10  # fields of a batch behind the first: seven numbers, the position behind it, its bounds
 
 
 def can_follow(head: BatchHead, first: BatchHead) -> bool:
-    """Return True if ``head``, the batch that is sent next, can come in the message of ``first``."""
+    """Return True if the batch of ``head``, which is sent next, can go into the message of ``first``."""
     plain = not (head.snapshot or head.early_end_frames or head.acknowledged_ahead or first.acknowledged_ahead)
     if not plain or head.request_id != first.request_id:
         return False
@@ -38,21 +38,21 @@ def bucket_of_pass(head: BatchHead) -> dict[str, Any]:
 
 
 def pack_heads(heads: Sequence[BatchHead]) -> BatchHead:
-    """Return one message for ``heads``, of which all others go with the first."""
+    """Return the first of ``heads`` with the others packed into it."""
     first, *others = heads
     more = [
         [
-            each.batch_index,
-            each.rows,
-            each.size,
-            each.pool_weight,
-            each.padding,
-            each.tail_consumed,
-            each.position_after,
-            each.checksum_records,
-            *(each.bucket.get(key, 0) for key in BUCKET_OF_BATCH),
+            head.batch_index,
+            head.rows,
+            head.size,
+            head.pool_weight,
+            head.padding,
+            head.tail_consumed,
+            head.position_after,
+            head.checksum_records,
+            *(head.bucket.get(key, 0) for key in BUCKET_OF_BATCH),
         ]
-        for each in others
+        for head in others
     ]
     return replace(first, following=more) if more else first
 
@@ -73,7 +73,7 @@ def unpack_head(head: BatchHead) -> list[BatchHead]:
             raise RemoteProtocolError(
                 f"BatchHead: a batch that comes with another has {_FIELDS_OF_FOLLOWING} numbers from 0 on"
             )
-        index, rows, size, pool_weight, padding, gone, after, records, *bounds = numbers
+        index, rows, size, pool_weight, padding, tail_consumed, after, records, *bounds = numbers
         bucket = head.bucket | dict(zip(BUCKET_OF_BATCH, bounds, strict=True)) if head.bucket else {}
         heads.append(
             BatchHead(
@@ -83,7 +83,7 @@ def unpack_head(head: BatchHead) -> list[BatchHead]:
                 size,
                 pool_weight,
                 padding,
-                gone,
+                tail_consumed,
                 after,
                 [],
                 {},

@@ -23,13 +23,12 @@ def to_list(early_ends: EarlyEnds) -> list[list[Any]]:
 
 
 def by_file(early_ends: Iterable[Sequence[Any]]) -> dict[int, tuple[int, str]]:
-    """Return the records of a list that :func:`to_list` made."""
+    """Return the early ends from the result of :func:`to_list`."""
     return {file: (y, reason) for file, y, reason in early_ends}
 
 
 def to_frames(early_ends: Iterable[Sequence[Any]]) -> list[bytes]:
-    """Return ``[file, sample index, reason]`` of files that ended early, in frames of at most 64
-    KiB. Long reasons are cut."""
+    """Return early-end records ``[file, sample index, reason]`` as frames of at most 64 KiB. Long reasons are cut."""
     groups: list[list[list[Any]]] = []
     room = 0
     for file, y, reason in early_ends:
@@ -65,8 +64,8 @@ def from_frames(frames: Iterable[Buffer]) -> list[list[Any]]:
 
 
 def split_frames(message_name: str, body: Sequence[Buffer], frame_count: int) -> tuple[list[Any], list[list[Any]]]:
-    """Split the last ``frame_count`` frames off those of a message; return the others, and the early-end records that
-    the last ones hold. ``message_name``: its name."""
+    """Split the last ``frame_count`` frames off those of a message; return the other frames, and the early-end records
+    in the last ones. ``message_name``: name of the message, for errors."""
     if frame_count > len(body):
         raise RemoteProtocolError(f"{message_name}: {frame_count} frames of early-end records, but {len(body)} in all")
     edge = len(body) - frame_count

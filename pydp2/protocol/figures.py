@@ -1,7 +1,7 @@
-"""Clip figures: numbers in messages from which statistics and advice are made, and nothing else.
+"""Clip figures: numbers in messages that are used only for statistics and advice.
 
-They come from clocks, and a clock may go backward or stand at any number. So a figure is clipped where it is made, and
-where it is read; a message is never refused for one.
+They come from clocks, and a clock may go backward or have any value. So a figure is clipped when it is made, and when
+it is read; a message is never refused because of a figure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_FIGURE = 1 << 53
 
 
 def microseconds(seconds: float) -> int:
-    """Return ``seconds`` as whole microseconds, clipped; 0 for what is no number."""
+    """Return ``seconds`` as whole microseconds, clipped; 0 for NaN."""
     return int(min(seconds * 1e6, MAX_FIGURE)) if seconds > 0 else 0
 
 

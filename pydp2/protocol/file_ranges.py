@@ -1,4 +1,4 @@
-"""Define the lists inside Assign and Chunk: one file to run, one range of a file. They are checked when read."""
+"""Define the records in Assign and Chunk: a file to run, and a range of a file. They are checked when they are read."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pydp2.errors import RemoteProtocolError, sendable
 from pydp2.protocol.messages import INT_LIMIT
 
 FILE_OPEN, FILE_ENDED, FILE_RAISED = 0, 1, 2
-"""States of a file after a range: it goes on, it ended, it ended with an error."""
+"""States of a file after a range: open, ended, ended with an error."""
 
 SAMPLE_COST = 16
-"""Number of bytes that credit counts for each sample beside its own: what the ledger needs for it."""
+"""Number of bytes that credit counts for each sample beside its values, for its records in the ledger."""
 DROPPED_COST = 512
-"""Number of bytes that credit counts for a dropped sample until the merge has passed it: its
-reason travels and waits."""
+"""Number of bytes that credit counts for a dropped sample until the merge has passed it, because its reason takes
+memory."""
 MAX_WEIGHT = 1 << 40
-"""Weight of the heaviest sample on the wire: sums over millions of such samples still fit 64 bits."""
+"""Largest weight of a sample on the wire: sums over millions of such samples still fit 64 bits."""
 MAX_SIZE = 1 << 40
-"""Number of bytes of the largest row on the wire, for the same reason."""
+"""Largest number of bytes of a row on the wire, for the same reason."""
 
 _MAX_REASON, _MAX_SLOT_NAME = 400, 100
-_RANGE_BYTES, _TEXT_OVERHEAD = 80, 16  # bytes of the numbers, and of what stands around a text
+_RANGE_BYTES, _TEXT_OVERHEAD = 80, 16  # bytes of the numbers, and of the encoding around a text
 
 
 def check_ints(what: str, values: Any, count: int) -> list[int]:
-    """Return ``values`` if it is a list of ``count`` numbers of the wire; raise RemoteProtocolError otherwise."""
+    """Return ``values`` if it is a list of ``count`` valid numbers; raise RemoteProtocolError otherwise."""
     if not isinstance(values, list) or len(values) != count:
         raise RemoteProtocolError(f"{what}: expected a list of {count}")
     for value in values:
@@ -36,7 +36,7 @@ def check_ints(what: str, values: Any, count: int) -> list[int]:
 
 
 def dropped_bytes(slot: str, reason: str) -> int:
-    """Return how many bytes a dropped sample takes in a header at most."""
+    """Return the largest number of bytes that a dropped sample takes in a header."""
     return 2 * _TEXT_OVERHEAD + sum(len(text.encode()) for text in _dropped_texts(slot, reason))
 
 
@@ -49,13 +49,14 @@ class FileAssignment:
     """File to run.
 
     ``start``: the committed sample index, below which nothing is sent; ``crcs``: the checksum there (empty at 0);
-    ``spent_bytes``: what those samples cost; ``limit``: cost up to which samples may be sent; ``pause``: sample index
-    at which to give way to other files until a later one is granted; ``bound``: the merge takes turns with it. Below
-    ``ramp_until`` it is run by turns of ``block_length`` samples with the others of its pass.
+    ``spent_bytes``: credit that the samples before it took; ``limit``: credit up to which samples may be sent;
+    ``pause``: sample index at which to switch to other files until a later one is granted; ``bound``: the merge takes
+    turns with this file. Below ``ramp_until``, the worker switches to another file of the pass every ``block_length``
+    samples.
 
-    Of a file that is read again for a pass taken up in its middle, samples below ``send_from`` are sent only when they
-    are among the sample indices in raw frame ``reread_frame`` - 1 of the message (0: none), nothing is needed from
-    ``until`` on, and at sample index ``check_at`` (0: nowhere) the folded checksum must be ``check_crc``.
+    For a file that is read again, because a state resumed the pass: samples below ``send_from`` are sent only if their
+    sample indices are in raw frame ``reread_frame`` - 1 of the message (0: none), samples from ``until`` on are not
+    needed, and at sample index ``check_at`` (0: nowhere) the folded checksum must be ``check_crc``.
     """
 
     file: int
@@ -110,14 +111,15 @@ class FileAssignment:
 
 @dataclass(slots=True)
 class FileRange:
-    """Range of a file, sample indices ``first_index`` to ``first_index + count``: ``rows`` samples, the rest dropped
-    samples ``[y, slot, reason]``.
+    """Range of a file, from sample index ``first_index`` to below ``first_index + count``: ``rows`` samples, and the
+    dropped samples ``[y, slot, reason]``.
 
-    Of a file that is read again in part, the others are samples that were not asked for.
+    If the file is read again in part, the other samples of the range are those that were not asked for.
 
-    ``state`` after it is FILE_OPEN, FILE_ENDED or FILE_RAISED (then ``error``); ``crcs`` holds one number, the running
-    checksums after it folded together: the next attempt is compared with it, never continued from it.
-    ``did_not_repeat``: the samples before it are not those of the attempt before, and the file goes on all the same.
+    ``state``: FILE_OPEN, FILE_ENDED or FILE_RAISED (then ``error``), the state after the range. ``crcs``: a list with
+    one number, the running checksums after the range, folded together. The next attempt is compared with it, and never
+    continues from it. ``did_not_repeat``: the samples before the range differ from those of the attempt before, and
+    the file goes on all the same.
     """
 
     file: int
@@ -149,7 +151,7 @@ class FileRange:
 
     @property
     def wire_bytes(self) -> int:
-        """Number of bytes that it takes in a header at most."""
+        """Largest number of bytes that the range takes in a header."""
         error = sum(_TEXT_OVERHEAD + len(key) + len(str(value).encode()) for key, value in self.error.items())
         return _RANGE_BYTES + sum(dropped_bytes(slot, reason) for _, slot, reason in self.dropped) + error
 

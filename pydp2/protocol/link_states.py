@@ -1,7 +1,7 @@
-"""Define the legal moves: which end may send what in which state of a link, in tables that code, docs and tests read.
+"""Define which end of a link may send which messages in which state, in tables that code, docs and tests read.
 
-A link has one state, kept by both ends. A message that the table does not list in the present state is refused: with a
-LocalProtocolError before it is sent, with a RemoteProtocolError when it came in.
+A link has one state, which both ends keep. A message that the table does not list in the present state is refused: with
+a LocalProtocolError before it is sent, with a RemoteProtocolError when it is received.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ CLIENT_LINK: TransitionTable = {
     (LinkState.NEW, S, m.BeginAgain): LinkState.NEW,
 }
 
-# A row server knows its clients by their keys: there is nothing to begin or to end.
+# A row server identifies its clients by their keys, so no message begins or ends a link.
 ROW_LINK: TransitionTable = {
     (LinkState.NEW, C, m.FetchRows): LinkState.NEW,
     (LinkState.NEW, H, m.FetchedRows): LinkState.NEW,
@@ -128,7 +128,7 @@ HOST_LINK: TransitionTable = {
 
 
 class Link:
-    """One end's view of a link: it checks every message against the table."""
+    """State of a link at one end, which checks every message against the table."""
 
     def __init__(self, table: TransitionTable, own_role: LinkRole, peer_role: LinkRole) -> None:
         self._table, self._own_role, self._peer_role = table, own_role, peer_role
@@ -149,7 +149,7 @@ class Link:
         self.state = after
 
     def stay_in_pass(self) -> None:
-        """Stay in the present pass: the message that closed a pass belonged to one that was left before."""
+        """Stay in the present pass, because the message that ended a pass belonged to an earlier one."""
         self.state = LinkState.IN_PASS
 
     def _refusal(self, sender: LinkRole, message: Message) -> str:

@@ -1,9 +1,10 @@
-"""Mark in a worker's output which file it belongs to, between the lines that the user's code prints.
+"""Define marks in a worker's output, between the lines that the user's code prints, which say to which file the text
+belongs.
 
-What a generator prints, C code included, goes straight into the worker's pipe; the reader sees lines without an owner.
-The file that runs stands on the worker's row (:mod:`pydp2.protocol.worker_status`), but may have changed by the time a
-line is read. So a worker that turns to another file while something in its pipe is still unread says so there: the text
-before the mark belongs to the file that it turned from. Without a mark the row is right.
+The output of a generator, also of its C code, goes straight into the worker's pipe, and the reader sees only lines. The
+status row of the worker has the file that runs (:mod:`pydp2.protocol.worker_status`), but it may have changed by the
+time a line is read. So a worker that switches to another file while its pipe has unread text writes a mark: the text
+before the mark belongs to the file before. Without a mark, the status row is right.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ _ONCE = re.compile(rb"\x1eonce:(\w+)\x1e$")
 
 
 def file_change_mark(before: int, after: int) -> bytes:
-    """Return the mark that says that file ``before`` printed the text before it, and ``after`` the text that
-    follows. (-1: no file.)"""
+    """Return the mark between the text that file ``before`` printed and that of file ``after`` (-1: no file)."""
     return b"\x1e%d>%d\x1e\n" % (before, after)
 
 
 def parse_file_change_mark(line: bytes) -> tuple[bytes, int, int] | None:
-    """Return the text before the mark that ``line`` (without its newline) ends with, and both
-    files; None without a mark."""
+    """Return the text before the mark at the end of ``line`` (without its newline), and both files; None without a
+    mark."""
     found = _FILE_CHANGE.search(line)
     return None if found is None else (line[: found.start()], int(found[1]), int(found[2]))
 
 
 def once_mark(text: str, kind: str) -> str:
-    """Return ``text`` as a line that is shown for the first worker that writes one of this ``kind``."""
+    """Return ``text`` as a line of which only the first one of this ``kind``, of all workers, is shown."""
     return f"{text}\x1eonce:{kind}\x1e\n"
 
 

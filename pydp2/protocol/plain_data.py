@@ -2,13 +2,13 @@
 
 This module handles one value at a time: :func:`encode_plain` and :func:`decode_plain` are inverses over None, bool,
 int, float, str, bytes, list, dict (any plain hashable key), tuple, set, frozenset, NumPy arrays of numbers, text, bytes
-or dates, and NumPy scalars. They keep the value *and* its type. Everything else is refused with its path in the value,
-because a value that cannot be told apart at the other end would be a silent change of the user's data. Decoding never
-runs anything that the bytes name.
+or dates, and NumPy scalars. They keep the value *and* its type. Everything else is refused, and the error has its path
+in the value, because a change of type at the other end would silently change the user's data. Decoding never runs any
+code that the bytes name.
 
-A value has one form, in every process and run, because the form is compared: states and caches belong to the arguments
-of a provider. The items of a set are in the order of their bytes. Every NaN has the same bits. The order of a dict is
-part of its value, since a hook can see it. True, 1 and 1.0 are three values, and so are 0.0 and -0.0.
+A value has the same encoding in every process and run, because encodings are compared: states and caches belong to the
+arguments of a provider. The items of a set are in the order of their bytes. Every NaN has the same bits. The order of a
+dict is part of its value, since a hook can see it. True, 1 and 1.0 are three values, and so are 0.0 and -0.0.
 
 The format is msgpack; a type that msgpack lacks is an extension whose body is again msgpack:
 
@@ -16,10 +16,10 @@ The format is msgpack; a type that msgpack lacks is an extension whose body is a
     2  set          [items]
     3  frozenset    [items]
     4  integer beyond 64 bits: two's complement, little-endian bytes
-    5  array        [dtype as "<f4", shape, bytes in C order; bytes that no value fills are 0]
+    5  array        [dtype such as "<f4", shape, bytes in C order; padding bytes are 0]
     6  scalar       the same, of an array without dimensions
 
-Nothing here knows of messages or sockets. See docs/internals/wire.md.
+This module knows nothing of messages or sockets. See docs/internals/wire.md.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ from msgpack import ExtType, packb, unpackb
 from pydp2.errors import Error, OptionError, OptionTypeError, RemoteProtocolError
 
 MAX_BYTES = 64 << 20
-"""Number of bytes that a value may take at most: let the hook read a larger one, from a file
-whose path is in ``args``."""
+"""Largest number of bytes of a value. For a larger one, let the hook read a file whose path is in ``args``."""
 MAX_ITEMS = 1 << 24
-"""Number of items in one list, tuple, set or dict at most: decoded, an item takes up to 60 times its bytes."""
+"""Largest number of items in one list, tuple, set or dict: a decoded item takes up to 60 times its encoded bytes."""
 MAX_DEPTH = 64
 """Depth to which a value may be nested."""
 
 _TUPLE, _SET, _FROZENSET, _BIGINT, _ARRAY, _SCALAR = 1, 2, 3, 4, 5, 6
 _SCALAR_TYPES = frozenset({type(None), bool, bytes})
-_X87_DIGITS = 63  # of a long double of 10 bytes, the rest of whose bytes are whatever was in memory
+_X87_DIGITS = 63  # digits of a long double with 10 bytes, whose padding bytes are undefined
 _X87_BYTES = 10
 _NESTED_CODES: dict[type, int] = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
 _NESTED_TYPES: dict[int, Callable[[list[Any]], Any]] = {_TUPLE: tuple, _SET: set, _FROZENSET: frozenset}
@@ -53,8 +52,8 @@ def encode_plain(value: object, name: str = "args") -> bytes:
     """Return ``value`` as bytes; ``name`` is the start of the path in an error.
 
     Raises:
-        OptionTypeError: something in ``value`` is not plain data; the message gives its path and the way out.
-        OptionError: ``value`` is too large, or nested too deep (as a value that holds itself is).
+        OptionTypeError: something in ``value`` is not plain data; the text has its path and a remedy.
+        OptionError: ``value`` is too large, or nested too deep (such as a value that contains itself).
     """
     data = pack_unchecked(_to_msgpack(value, name, 0))
     if len(data) > MAX_BYTES:
@@ -69,7 +68,7 @@ def decode_plain(data: bytes | memoryview) -> Any:
     """Return the value that :func:`encode_plain` wrote; arrays are fresh and writable.
 
     Raises:
-        RemoteProtocolError: ``data`` is not what :func:`encode_plain` writes, or exceeds its limits.
+        RemoteProtocolError: ``data`` has another form than that of :func:`encode_plain`, or exceeds its limits.
     """
     view = memoryview(data)
     if view.nbytes > MAX_BYTES:
@@ -90,7 +89,7 @@ def _to_msgpack(value: Any, path: str, depth: int) -> Any:
     if kind in _SCALAR_TYPES:
         return value
     if kind is float:
-        return value if value == value else float("nan")  # a new one: as keys of a dict, two are not one
+        return value if value == value else float("nan")  # a new object, so that two NaN stay two keys of a dict
     if kind is str:
         return _checked_text(value, path)
     if kind is int:
@@ -155,7 +154,7 @@ def _array_bytes(value: np.ndarray[Any, Any] | np.generic) -> bytes:
 
 
 def _dtype(text: object) -> np.dtype[Any] | None:
-    """Return the dtype that NumPy writes as ``text``; None if it has fields or objects, or items without any bytes."""
+    """Return the dtype with the name ``text``; None if it has fields or objects, or items of 0 bytes."""
     try:
         dtype = np.dtype(text) if isinstance(text, str) else None
     except Exception:  # anything that NumPy's parser raises for a foreign text

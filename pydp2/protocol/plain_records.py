@@ -1,4 +1,5 @@
-"""Read plain records: dataclasses that travel as dicts by name. The types of the fields say what may stand there."""
+"""Read plain records: dataclasses that travel as dicts by field name. Values are checked against the types of the
+fields."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ T = TypeVar("T")
 
 
 def from_dict(record: type[T], plain: Any, what: str, **given: Any) -> T:
-    """Return the ``record`` that travelled as ``plain``, but for the fields that are ``given``. ``what``: what errors
-    call it. A field may be a bool, number, text, dict, tuple of one of these, plain record, or one of several.
+    """Return the ``record`` that travelled as ``plain``; the fields in ``given`` did not travel. ``what``: its name in
+    errors. A field may be a bool, number, text, dict, tuple of one of these, plain record, or a union of these.
 
     Raises:
-        RemoteProtocolError: names or types are not those of the fields; the text names the field.
+        RemoteProtocolError: a name or a type is not that of a field; the text names the field.
     """
-    hints = get_type_hints(record, record.__init__.__globals__)  # names of its module
+    hints = get_type_hints(record, record.__init__.__globals__)  # looks names up in the module of the record
     need = hints.keys() - given.keys()
     if not isinstance(plain, dict) or plain.keys() != need:
         have = list(plain) if isinstance(plain, dict) else plain

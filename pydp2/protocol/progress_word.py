@@ -1,7 +1,7 @@
-"""Pack which batches of a run are used into the progress word, a number that a trainer writes where the service can
-read it.
+"""Pack the number of used batches of a run into the progress word, a number in memory that a trainer writes and the
+service reads.
 
-Such a number needs no message. It is also there when the trainer was killed, and its last messages with it.
+It needs no message. It also survives when the trainer is killed and its last messages are lost.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _COUNT_LIMIT = 1 << _COUNT_BITS
 
 
 def pack(run: int, used_batches: int) -> int:
-    """Return the word that says that the first ``used_batches`` of ``run`` are used, below 2**64."""
+    """Return the word, below 2**64, which says that the first ``used_batches`` batches of ``run`` are used."""
     return run % (1 << _RUN_BITS) << _COUNT_BITS | min(used_batches, _COUNT_LIMIT - 1)
 
 
 def unpack(word: int, run: int) -> int:
-    """Return how many batches of ``run`` are used, as ``word`` says; 0 if it speaks of another run."""
+    """Return the number of used batches of ``run`` according to ``word``; 0 if the word is of another run."""
     return word % _COUNT_LIMIT if word >> _COUNT_BITS == run % (1 << _RUN_BITS) else 0

@@ -11,7 +11,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class IllegalTransition(RuntimeError):
-    """Event that a state machine does not allow in its present state: a defect of the server."""
+    """The state machine does not allow the event in its present state: a defect of the server."""
 
 
 def next_state(table: Mapping[tuple[S, E], S], state: S, event: E) -> S:

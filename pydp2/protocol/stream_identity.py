@@ -1,5 +1,5 @@
-"""Compare all that two streams depend on, because a state is only good where all of it is the same; and check
-the values in a state."""
+"""Compare stream identities, because a state is valid only for a stream with the same one, and check the values in a
+state."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pydp2.errors import OptionError, OptionTypeError, StateMismatch
 from pydp2.protocol.messages import INT_LIMIT
 
 CODE_FIELDS = ("provider_source", "args")
-"""Fields that may differ on request: changed code that still yields the same samples."""
+"""Fields that may differ on request, for changed code that still yields the same samples."""
 
 
 def check_allow(allow: Any) -> None:
-    """Raise OptionError if ``allow`` has another name than :data:`CODE_FIELDS`, OptionTypeError if it has no names."""
+    """Raise OptionError if ``allow`` has a name that is not in :data:`CODE_FIELDS`, OptionTypeError if it is not a
+    collection of names."""
     if isinstance(allow, str) or not isinstance(allow, Collection):
         raise OptionTypeError(
             f'allow must have the names of what may differ, such as allow=["provider_source"], got {allow!r:.80} '
@@ -26,7 +27,7 @@ def check_allow(allow: Any) -> None:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str] = ()) -> list[str]:
-    """Return the differences in words, without those named in ``allow``."""
+    """Return texts with the differences, without those named in ``allow``."""
     names = [*now, *(name for name in then if name not in now)]
     return [
         f"{name} was {_shortened(then.get(name))}, is {_shortened(now.get(name))}"
@@ -36,7 +37,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collecti
 
 
 def allow_hint(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str]) -> str:
-    """Return what to say about ``allow`` beside the differences; "" if it would not make them fewer."""
+    """Return a hint about ``allow``, to append to the differences; "" if it would not remove any."""
     names = [name for name in CODE_FIELDS if then.get(name) != now.get(name)]
     if not set(names) - set(allow):
         return ""

@@ -1,7 +1,8 @@
-"""Keep the status row that outlives a worker: which sample the worker is asking its generator for.
+"""Define the status row of a worker, which survives the worker: it has the sample that the worker is asking its
+generator for.
 
-The worker writes it before every ``next()``; when the worker is gone, the row still says what was running. So exactly
-that file is blamed, and no other (docs/internals/deaths.md). A row is shared memory of 8 int64.
+The worker writes it before every ``next()``; after the death of the worker, the row still has the sample that was
+running. So exactly that file is blamed (docs/internals/deaths.md). A row is shared memory of 8 int64.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ class WorkerStatus:
 
     @property
     def last_sample(self) -> tuple[int, int, int] | None:
-        """The same of the sample that the worker asked for last; None: it has asked for none."""
+        """File, attempt and sample index of the last sample that the worker asked for; None: it has asked for none."""
         row = self.row
         return (row[FILE], row[ATTEMPT], row[SAMPLE_INDEX]) if row[FILE] != NO_FILE else None
 
     def file_of_worker(self, worker: int) -> int:
-        """Return the file that ``worker`` turned to last; NO_FILE before its first, and if another
-        worker has the row by now."""
+        """Return the file that ``worker`` is reading, or read last; NO_FILE before its first file, and if the row now
+        belongs to another worker."""
         row = self.row
         return int(row[FILE]) if row[WORKER] == worker + 1 else NO_FILE  # + 1: a cleared row belongs to no worker
 
     @property
     def started_ns(self) -> int:
-        """``time.monotonic_ns()`` when that began; kept only when the worker was told to."""
+        """``time.monotonic_ns()`` at which that sample began; only if the worker was told to write it."""
         return int(self.row[STARTED_NS])

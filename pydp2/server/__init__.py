@@ -1,2 +1,2 @@
-"""Serve batches: ledger, credit and worker pool (pure: events in, actions out), and the loop that joins them to the
-wire."""
+"""Serve batches: ledger, credit and worker pool (pure: events in, actions out), and the loop that connects them with
+sockets and processes."""

@@ -1,5 +1,5 @@
-"""Define what the worker pool tells the loop to do, and what it is told. Plain values, so tests compare lists of
-them."""
+"""Define the actions that the worker pool returns, and the events that it handles. They are plain values, so tests
+compare lists of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydp2.errors import Error
 from pydp2.protocol.messages import Message
 
 THIS_HOST = 0
-"""Number of the machine of the server, among the hosts that workers run on."""
+"""Host number of the machine of the server."""
 DEFAULT_JOB = "default"
-"""Name of the job of trainers that name none. A log that knows no other one does not show it."""
+"""Name of the job of trainers that name none. The log does not show it while there is no other job."""
 TIMED_OUT = "timed out"
-"""The kind of a loss that exceeded ``sample_timeout``."""
+"""Kind of a loss whose sample exceeded ``sample_timeout``."""
 ENDED_EARLY = "ended early"
-"""The kind of a loss that only a loaded state knows of: why it was is a text there, and no more."""
+"""Kind of a loss that comes from a loaded state, which has only a text as its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class TurnAway:
-    """Have no workers on ``host`` any more, because of ``error``."""
+    """Turn ``host`` away because of ``error``: it may run no workers any more."""
 
     host: int
     error: Error
@@ -55,7 +55,7 @@ class SendToHost:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Tell the user. Of each ``kind`` but the empty one, the first few are shown in full, the rest by count."""
+    """Write a line to the log. For each ``kind``, except "", the first few lines are written, and then counts."""
 
     text: str
     kind: str = ""
@@ -69,9 +69,9 @@ class JobLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Loss to write down: sample ``y`` of ``file`` was "dropped", or the file ends there; ``kind`` and ``reason``
-    say why. ``slot``: of a bad sample, else ''. ``exception``: the name of the builtin one that process() raised,
-    else ''. ``sample_timeout``: seconds that the sample exceeded, else None."""
+    """Record a loss: sample ``y`` of ``file`` was "dropped", or the file ended there; ``kind`` and ``reason`` say why.
+    ``slot``: slot of a bad sample, or ''. ``exception``: name of the builtin exception that process() raised, or ''.
+    ``sample_timeout``: the limit in seconds if the sample exceeded it, or None."""
 
     pass_id: int
     file: str
@@ -85,7 +85,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """The service cannot go on."""
+    """End the service with an error."""
 
     error: Error
 
@@ -95,7 +95,7 @@ Action = Send | Spawn | TurnAway | SendToHost | Log | Loss | Fatal
 
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
-    """A worker declared what its provider yields."""
+    """A worker declared its provider."""
 
     worker: int
     schema: dict[str, Any]
@@ -103,7 +103,7 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBroken:
-    """A worker could not get its provider ready."""
+    """A worker could not start its provider."""
 
     worker: int
     error: Error
@@ -111,12 +111,13 @@ class WorkerBroken:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """A worker's process ended, ``how`` in words, while asking for ``running_sample``: (file, attempt, sample index).
+    """The process of a worker ended, ``how`` as text, while it was asking for ``running_sample``: file, attempt and
+    sample index.
 
-    ``voluntary``: not by a SIGKILL from outside. ``over_memory``: it had more memory than it may, or (``host_lost``)
-    went with its host, which may have had a reason of that kind. ``sample_timeout``: seconds that its sample exceeded;
-    None: it did not. ``broke_protocol``: a message of it could not be accepted; the sample is the last one then that it
-    asked for.
+    ``voluntary``: it was not ended by a SIGKILL from outside. ``over_memory``: it had more memory than it may, or with
+    ``host_lost`` its host may have had too little. ``sample_timeout``: the limit in seconds if its sample exceeded it,
+    or None. ``broke_protocol``: a message of it was refused; ``running_sample`` is then the last sample that it asked
+    for.
     """
 
     worker: int

@@ -1,5 +1,5 @@
-"""Find how much memory a service may use: the least that the machine, its control groups and its address space
-leave."""
+"""Find how much memory a service may use: the least of what the machine, its control groups and the limit on address
+space allow."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pydp2.system import cgroups
 from pydp2.transport import address_space
 
 SERVER_BASE_BYTES = 24 << 20
-"""Bytes of memory that a worker takes while it reads, beside what it has sent: chunks that it builds, of large rows."""
+"""Bytes of memory that a worker takes while it reads: chunks of large rows that it builds and has not sent."""
 SERVER_ADDRESS_BYTES = 400 << 20
-"""Bytes of address space that a server takes without a sample: libraries, stacks and heaps of its threads."""
+"""Bytes of address space that a server takes before the first sample: libraries, stacks and heaps of its threads."""
 POOL_OVERHEAD = 1.25
-"""A pool takes so many times the bytes of what is in it."""
+"""Memory of a pool, as a multiple of the bytes of its samples."""
 
 
 @dataclass(frozen=True)
 class AvailableMemory:
-    """Some ``bytes``, and ``where`` they are, in words for errors: "of this machine". ``remedy``: what else than asking
-    for less makes more of them, "" for nothing."""
+    """Number of ``bytes``, and ``where`` they are, as text for errors: "of this machine". ``remedy``: how to get more
+    of them, as text, "" if there is no way."""
 
     bytes: int
     where: str
     remedy: str = ""
 
     def describe(self) -> str:
-        """Return a sentence's end: how much there is, and where."""
+        """Return the end of a sentence that says how much there is, and where."""
         return f"{self.bytes} bytes {self.where}"
 
 
@@ -40,7 +40,7 @@ def machine_memory() -> AvailableMemory:
 
 
 def available_memory() -> AvailableMemory:
-    """Return the bytes that a server may use, this process or one that it starts."""
+    """Return the memory that a server may use, in this process or in one that it starts."""
     found = [machine_memory()]
     if (group := cgroups.tightest_memory_limit()) is not None:
         where = f"left in control group {group.path} (its limit is {group.limit}, {group.used} are in use)"
@@ -49,11 +49,11 @@ def available_memory() -> AvailableMemory:
         left = max(0, most - most // address_space.LIMIT_DIVISOR - SERVER_ADDRESS_BYTES)
         where = f"of address space that are left (RLIMIT_AS is {most}, a server itself takes {SERVER_ADDRESS_BYTES})"
         found.append(AvailableMemory(left, where, "raise the limit with `ulimit -v`"))
-    return min(found, key=lambda each: each.bytes)
+    return min(found, key=lambda bound: bound.bytes)
 
 
 def describe_exhaustion(error: BaseException) -> OutOfMemory | None:
-    """Return the error to raise where ``error`` comes from a lack of memory, also for a thread; else None."""
+    """Return the error to raise if ``error`` comes from a lack of memory, also for a new thread; None otherwise."""
     lacks = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if not lacks and not (isinstance(error, RuntimeError) and "start new thread" in str(error)):
         return None
@@ -71,12 +71,12 @@ def describe_exhaustion(error: BaseException) -> OutOfMemory | None:
 
 
 def release_free_heap() -> None:
-    """Give memory that is free in the heap back to the system; do nothing where the C library cannot. It takes some
-    milliseconds, and 0.2 s in a heap of 1 GB with 600,000 gaps.
+    """Return free memory of the heap to the system, if the C library can do that. It takes some milliseconds, and 0.2 s
+    for a heap of 1 GB with 600,000 gaps.
 
-    Messages of all sizes come and go, and leave gaps: what is in use stays the same, and the heap would grow for hours,
-    always more slowly.
+    Messages of all sizes come and go, and leave gaps: without this, the heap would grow for hours, more and more
+    slowly, although the memory in use stays the same.
     """
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if malloc_trim is not None:
         malloc_trim(ctypes.c_size_t(0))

@@ -1,26 +1,26 @@
-"""Turn the one loop of a server: it waits for sockets and processes, lets each part take what came for it, and sends
-what followed. The loop itself decides nothing.
+"""Run the one loop of a server: it waits for sockets and processes, lets each part handle its input, and sends the
+results. The loop itself decides nothing.
 
 Theory of operation
 -------------------
-Everything that is decided in a service is decided in this thread, one event after the other, so no part needs a lock
-and none sees another halfway. A turn goes through the parts in one order, and the order is part of what they rely on:
+All decisions of a service are made in this thread, one event after the other, so no part needs a lock, and no part sees
+another halfway through a change. A turn goes through the parts in a fixed order, and they rely on this order:
 
-1. *Workers* are heard before trainers, and what processes did before what they sent (:mod:`pydp2.host.local_workers`).
-   A batch that can be cut with a chunk that is here is cut in this turn.
-2. What trainers ask for is taken, then what followed for workers goes out, before batches are made: workers read on
-   while the server is busy with the batches.
-3. Batches are made, a bounded number of them; then what they used up goes out as credit, for the same reason.
-4. Only then do trainers hear: a loss is in the quarantine before the first trainer can know of it.
-5. Timers last: who has been silent for too long is judged after all that has come was heard. A server that stood still
-   for a minute, itself stopped by a signal, would otherwise find every trainer and host late.
+1. *Workers* come before trainers, and the starts and ends of processes before their messages
+   (:mod:`pydp2.host.local_workers`). If a chunk that has arrived completes a batch, the batch is cut in this turn.
+2. The requests of trainers are read. Then the messages for workers that follow from them are sent, before batches are
+   made: workers read on while the server is busy with the batches.
+3. Batches are made, a bounded number of them. Then the credit that they free is sent, for the same reason.
+4. Only then the batches are sent to trainers: a loss is in the quarantine before the first trainer can see its effect.
+5. Timers come last: a peer counts as silent only after all messages that have arrived were read. Otherwise a server
+   that was itself stopped for a minute, by a signal, would find every trainer and host late.
 
-A turn never waits but in its first line, and takes a bounded number of messages of each kind: a flood from one side
-must not keep the others from being heard. If a part stopped at its bound, the next turn begins at once. The simple way,
-to empty each queue before the next part has its turn, lets a fast worker starve the trainers.
+A turn waits only in its first line, and reads a bounded number of messages of each kind, so that a flood from one side
+does not block the others. If a part stopped at its bound, the next turn begins at once. The simple way, to empty each
+queue before the next part has its turn, lets a fast worker starve the trainers.
 
-No descriptor says so, so the loop asks: whether its program is still there (its parent's pid, once a turn), and
-several times a second what :meth:`Server._do_chores` lists.
+The loop polls for changes that no descriptor announces: whether its program still runs (its parent's pid, once a turn),
+and several times a second the checks in :meth:`Server._do_chores`.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ from pydp2.transport.hub import LACKS_DESCRIPTORS
 if TYPE_CHECKING:
     from pydp2.server.metrics_endpoint import MetricsEndpoint
 
-_ADVISE_SECONDS = 1.0  # between two looks at how many workers there should be
-_RELEASE_SHARE = 0.001  # of the time is for giving memory back, which takes long with many gaps in a large heap,
-_LATEST_RELEASE = 60.0  # but it happens after so many seconds
-_SHOWN = 5  # of each kind of log line, so many are shown in full
-_BURST = 32  # batches sent before messages are looked for again
+_ADVISE_SECONDS = 1.0  # seconds between two updates of the scaling advice
+_RELEASE_SHARE = 0.001  # share of the time for releasing free heap memory, which is slow for a heap with many gaps
+_LATEST_RELEASE = 60.0  # seconds after which memory is released in any case
+_SHOWN = 5  # lines of each kind that the log shows in full
+_BURST = 32  # batches that are sent before messages are read again
 
 
 def start_endpoint(address: str) -> MetricsEndpoint:
-    """Return an endpoint for metrics at ``address``. Only services that have one import what it needs."""
+    """Return an endpoint for metrics at ``address``. The import is here, so that only services with metrics do it."""
     from pydp2.server.metrics_endpoint import MetricsEndpoint
 
     return MetricsEndpoint(address)
 
 
 class ServiceStop(Exception):
-    """The service ends; the text says why. ``asked``: the program asked for it and needs no word."""
+    """The service ends; the text says why. ``asked``: the program asked for it and needs no message."""
 
     def __init__(self, reason: str, *, asked: bool = False) -> None:
         super().__init__(reason)
@@ -81,7 +81,7 @@ class ServiceStop(Exception):
 
 
 class Server:
-    """Server of one service. It ends when ``control``, a descriptor, can be read or its other end is gone."""
+    """Server of one service. It ends when the descriptor ``control`` can be read, or its other end is closed."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class Server:
         local = LocalWorkers(spec, files, engine, workers, self._poll, self.log)
         self._patience = local.patience
         self.workers = WorkerGateway(spec, self.pool, local, hosts, self._jobs, self._gateway, self)
-        """Processes of the pool, and what they send."""
+        """Gateway to the worker processes of the pool."""
         self.own_files = OwnFiles(spec.timing.file_check, spec.run_dir, spec.client_address, spec.state_dir)
-        self._disk_fds: set[int] = set()  # can be read when what works on the disk has something to say
+        self._disk_fds: set[int] = set()  # readable when a disk thread has answers
         workers.before_admitting = partial(clients.pause_accepting, spec.timing.worker_connects)
         self._hubs = {"workers": workers, "trainers": clients} | ({} if hosts is None else {"hosts": hosts.hub})
         self._lacked = -spec.timing.descriptor_notice
@@ -132,8 +132,8 @@ class Server:
 
     # -- running ---------------------------------------------------------------------------------------------------
     def started(self, show: Callable[[str], None]) -> None:
-        """Start the workers of this machine, if there are to be some, and wait for the first that is ready; call
-        ``show`` with what the user's code does meanwhile. Raises what keeps the service from starting."""
+        """Start the workers of this machine, if it shall have any, and wait until one is ready. Meanwhile call ``show``
+        with texts that say what the user's code is doing. Raises the error that keeps the service from starting."""
         if self._spec.metrics is not None:
             self._endpoint = start_endpoint(self._spec.metrics)
         self.workers.start()
@@ -161,7 +161,7 @@ class Server:
         self.workers.dispatch()
         more = self._gateway.serve(_BURST) or more
         self.workers.dispatch()
-        self._gateway.deliver(now)  # what was lost is written down before a trainer hears of it
+        self._gateway.deliver(now)  # after the losses were recorded: a trainer must not see their effect before
         self._gateway.watch(now)
         if now >= self._chores_at:
             self._do_chores(now)
@@ -169,32 +169,32 @@ class Server:
         return more
 
     def _check_program(self, ready: set[Any]) -> None:
-        """Raise ServiceStop if the program asked for the end, is gone, or a signal came."""
+        """Raise ServiceStop if the program asked for the end or has ended, or a signal came."""
         if self._control in ready and self._stop_requested():
             raise ServiceStop("its program closed it", asked=True)
         if self._control in ready or os.getppid() != self._parent:
-            # the second look is for a program that forked: its children hold the other end of the control channel too
+            # The parent's pid is for a program that forked: its children keep the other end of the channel open.
             raise ServiceStop(f"the program that started it (pid {self._parent}) is gone")
         if self._wakeup in ready:
             number = os.read(self._wakeup, 1)
             raise ServiceStop(f"it received {signal.Signals(number[0]).name}")
 
     def _stop_requested(self) -> bool:
-        """Return True if the program asked for the end. If it sent no word, it is gone."""
+        """Return True if the program asked for the end, False if it has ended without a message."""
         try:
             return bool(os.read(self._control, 16))
         except OSError:
             return False
 
     def _accept(self, now: float) -> None:
-        """Let workers, trainers and hosts in."""
+        """Accept new workers, trainers and hosts."""
         for hub in self._hubs.values():
             hub.accept(now)
 
     # -- several times a second ------------------------------------------------------------------------------------
     def _do_chores(self, now: float) -> None:
-        """Look whether workers keep within their limits, how many descriptors are left, whether there should be more
-        workers, and whether the sockets are in their places; give free memory back."""
+        """Check the limits of workers, the number of free descriptors, the number of workers that would be right, and
+        whether the socket files exist; release free memory."""
         self._chores_at = now + min(self._timing.descriptor_check, self._patience)
         self.workers.watch(now)
         self._accept(now)
@@ -209,7 +209,7 @@ class Server:
             self._release_at = now + min(max(self._timing.heap_release, took / _RELEASE_SHARE), _LATEST_RELEASE)
 
     def _advise(self, now: float) -> None:
-        """Give the scaling advisor what was counted until now."""
+        """Give the present totals to the scaling advisor."""
         self._advised_at = now
         workers = self.workers
         samples, waited, worked, attached = self._jobs.trainer_totals()
@@ -220,7 +220,7 @@ class Server:
             self._endpoint.publish(self.stats(), ready=bool(self.pool.active))
 
     def look_at_files(self) -> None:
-        """Look whether the sockets are still where others find them."""
+        """Check whether the socket files are still there, where others find them."""
         if (text := self.own_files.look(time.monotonic())) is not None:
             self.log(f"the service goes on, but {text}; who is connected stays, nobody else can connect: {REMEDY}", "")
             if not self.own_files.is_at_place(self._spec.worker_address):
@@ -228,7 +228,7 @@ class Server:
 
     # -- the provider ----------------------------------------------------------------------------------------------
     def provider_ready(self, schema: Schema, source: str, cell_grants: CellGrants | None) -> None:
-        """Begin with the provider that the first worker declared."""
+        """Begin to serve, with the provider that the first worker declared."""
         resources = self._jobs.provider_ready(schema, source, cell_grants)
         self._gateway.answer_waiting(time.monotonic())
         for thread in resources.disk_threads:
@@ -236,15 +236,15 @@ class Server:
             self._poll.add(thread.wake_fd)
 
     def provider_differences(self, schema: Schema, source: str) -> list[str]:
-        """Return in words how that provider differs from the one with which the state directory was written."""
+        """Return texts with the differences between that provider and the one of the state directory."""
         return self._snapshotter.provider_differences(
             len(self._files), lambda options: provider_identity(options, schema, self._spec, self._files, source)
         )
 
-    # -- what the user is told -------------------------------------------------------------------------------------
+    # -- reports to the user ---------------------------------------------------------------------------------------
     def log(self, text: str, kind: str) -> None:
-        """Write a line to stderr. Of each kind (but '') the first few are written, then a count at every power of
-        two."""
+        """Write a line to stderr. For each kind, except '', the first few lines are written, then a count at every
+        power of two."""
         if kind:
             self._logged[kind] += 1
             count = self._logged[kind]
@@ -256,8 +256,8 @@ class Server:
         write_stderr(f"pydp2: {text}")
 
     def _log_refused(self, text: str, kind: str) -> None:
-        """Log why a connection was refused, whenever the hub says so; a lack of descriptors once, until there has been
-        none for a while."""
+        """Log why a connection was refused. A lack of descriptors is logged once, and again only after there were
+        enough of them for a while."""
         if kind != LACKS_DESCRIPTORS:
             self.log(f"{kind}: {text}", "")
             return
@@ -284,7 +284,8 @@ class Server:
 
     # -- the end ---------------------------------------------------------------------------------------------------
     def close(self, reason: str, error: Error | None = None, *, asked: bool = False) -> None:
-        """Tell everybody, of ``error`` too if that is why, and end the workers. ``asked``: its program wanted that."""
+        """End the service: tell all peers the ``reason``, and the ``error`` if there is one, and end the workers.
+        ``asked``: the program asked for the end."""
         self.pool.close()
         self._gateway.close(reason, error, asked=asked)
         if self._hosts is not None:

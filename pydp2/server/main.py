@@ -21,7 +21,7 @@ def main(descriptor: int) -> int:
     channel = set_up_process(descriptor, "pydp2-server")
     spec, files = receive_spec(channel)
     try:
-        require_gil()  # our program may have been given its lock by an option that we do not see
+        require_gil()  # an option that this process did not inherit may have given the program its lock
     except GuardError as error:
         send_plain(channel, {"error": to_wire(error)})
         return 1
@@ -35,7 +35,7 @@ def main(descriptor: int) -> int:
     else:
         engine, pump = NoEngine(), new_pump()
     wakeup = watch_signals()
-    from pydp2.server.serving import serve  # while the zygote prepares the user's code, which takes a core of its own
+    from pydp2.server.serving import serve  # imported late, while the zygote prepares the user's code on another core
 
     return serve(spec, files, engine, pump, channel, wakeup)
 

@@ -1,8 +1,8 @@
-"""Export the statistics of a service over HTTP: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for whoever
-starts and ends services (docs/hosts.md, "Watching").
+"""Export the statistics of a service over HTTP: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for programs
+that start and end services (docs/hosts.md, "Watching").
 
-A thread answers requests with what the loop published last. It touches nothing of the loop, so a request cannot delay
-a batch. The library is an extra, imported when an endpoint is made.
+A thread answers requests with the statistics that the loop published last. It touches nothing of the loop, so a request
+cannot delay a batch. The library is an extra, imported when an endpoint is made.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 from pydp2.errors import OptionError, ServiceUnreachable
 
-_REQUEST_SECONDS = 5.0  # for a peer to send its request, and to take the answer
-_MOST_REQUESTS = 16  # at a time: descriptors are for trainers and workers
-_STALE_SECONDS = 10.0  # since the loop published something: it hangs
+_REQUEST_SECONDS = 5.0  # seconds that a peer has to send its request and to read the answer
+_MOST_REQUESTS = 16  # connections at a time; trainers and workers need the other descriptors
+_STALE_SECONDS = 10.0  # seconds without published statistics after which the loop counts as hanging
 _POLL_SECONDS = 0.2
 
-# name, what it is, key of the statistics of a job
+# name, help text, key in the statistics of a job
 _JOB_COUNTERS = (
     ("pydp2_samples", "samples delivered", "samples"),
     ("pydp2_batches", "batches delivered", "batches"),
@@ -52,7 +52,7 @@ _HOST_GAUGES = (
 
 
 class MetricsEndpoint:
-    """HTTP server at ``address``, a text HOST:PORT (port 0: any). Raises OptionError where the extra ``metrics`` is not
+    """HTTP server at ``address``, a text HOST:PORT (port 0: any). Raises OptionError if the extra ``metrics`` is not
     installed, ServiceUnreachable if the address cannot be bound."""
 
     def __init__(self, address: str) -> None:
@@ -60,7 +60,7 @@ class MetricsEndpoint:
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
-        registry.register(self)  # it has collect()
+        registry.register(self)  # as a collector: it calls collect()
         self._latest: Callable[[], bytes] = lambda: generate_latest(registry)
         self._published: tuple[float, Mapping[str, Any], bool] = (time.monotonic(), {}, False)
         host, _, port = address.rpartition(":")
@@ -93,7 +93,8 @@ class MetricsEndpoint:
         self._thread.start()
 
     def publish(self, stats: Mapping[str, Any], *, ready: bool) -> None:
-        """Answer with ``stats``, those of the service, from now on. ``ready``: a trainer would get batches."""
+        """Answer requests with ``stats``, the statistics of the service, from now on. ``ready``: a trainer would get
+        batches."""
         self._published = (time.monotonic(), stats, ready)
 
     def answer(self, path: str) -> tuple[int, bytes]:
@@ -131,7 +132,8 @@ class MetricsEndpoint:
 
 
 class _HttpServer(ThreadingHTTPServer):
-    """Server of few connections at a time, each for a short time: whoever reaches the port takes nothing else."""
+    """Server that limits the number of connections and the time of each, so that strangers who reach the port cannot
+    use up descriptors."""
 
     daemon_threads = True
     block_on_close = False
@@ -140,7 +142,7 @@ class _HttpServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        self._began: dict[socket.socket, float] = {}  # open connections, and since when
+        self._began: dict[socket.socket, float] = {}  # open connections, and when they were opened
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -158,11 +160,11 @@ class _HttpServer(ThreadingHTTPServer):
     def service_actions(self) -> None:
         """End connections that are open for too long, however often they send a byte."""
         limit = time.monotonic() - _REQUEST_SECONDS
-        for request in [each for each, began in [*self._began.items()] if began < limit]:
+        for request in [request for request, began in [*self._began.items()] if began < limit]:
             _end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do nothing: a peer that goes in the middle of its request is none of ours."""
+        """Do nothing: that a peer disconnects in the middle of its request is no error of this service."""
 
 
 def _end(request: socket.socket) -> None:
@@ -174,11 +176,11 @@ _Metric = tuple[str, str, str, list[str], list[tuple[list[str], float]]]
 
 
 def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
-    """Return kind, name, text, names of the labels, and each value behind its labels."""
+    """Yield each metric: kind, name, help text, names of its labels, and pairs of label values and number."""
     jobs = stats["jobs"]
     of_jobs = [([name], job) for name, job in jobs.items()]
-    workers = [([str(each["worker"]), str(each["host"])], each) for each in stats["workers"]]
-    hosts = [([str(each["host"])], each) for each in stats["hosts"]]
+    workers = [([str(worker["worker"]), str(worker["host"])], worker) for worker in stats["workers"]]
+    hosts = [([str(host["host"])], host) for host in stats["hosts"]]
     for kind, rows, labels, named in (
         ("counter", _JOB_COUNTERS, ["job"], of_jobs),
         ("gauge", _JOB_GAUGES, ["job"], of_jobs),
@@ -187,7 +189,7 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
         ("gauge", _HOST_GAUGES, ["host"], hosts),
     ):
         for name, text, key in rows:
-            yield kind, name, text, labels, [(label, float(each.get(key, 0))) for label, each in named]
+            yield kind, name, text, labels, [(label, float(figures.get(key, 0))) for label, figures in named]
     for what in ("waited", "worked"):
         yield (
             "counter",
@@ -211,8 +213,8 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
     yield "gauge", "pydp2_workers", "workers that there are to be", [], [([], float(scaling["workers"]))]
     yield "gauge", "pydp2_workers_wanted", "workers that there should be", [], [([], float(scaling["wanted"]))]
     refused: Counter[tuple[str, str]] = Counter()
-    for each in stats["refused"]:
-        refused[each["port"], each["reason"]] += each["count"]
+    for refusal in stats["refused"]:
+        refused[refusal["port"], refusal["reason"]] += refusal["count"]
     yield (
         "counter",
         "pydp2_refused_peers",
@@ -226,7 +228,7 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
 
 
 def require_prometheus() -> None:
-    """Raise OptionError where prometheus_client is not installed."""
+    """Raise OptionError if prometheus_client is not installed."""
     with contextlib.suppress(ImportError):
         import prometheus_client  # noqa: F401
 

@@ -1,7 +1,7 @@
 """Write the quarantine: a file with one line of JSON for each loss of a pass, which ``pydp2 check --replay`` reads.
 
-It is only ever added to, a whole line at a time. What it holds already, from an earlier service too, is not written
-again: a pass that goes back to a saved state, or is run anew, meets the same losses.
+Lines are only ever appended, one complete line at a time. A loss that the file has already, also from an earlier
+service, is not written again: a pass that goes back to a saved state, or is repeated, has the same losses.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ _VALUES: dict[str, tuple[Callable[[object], bool], str]] = {
     "kind": (_is_kind, f"one of {', '.join(_KINDS)}"),
     "exception": (_is_text, "a text"),
     "sample_timeout": (_is_seconds, "a number of seconds above 0"),
-}  # what a line has, and what each value may be
-_LOCK_SECONDS = 5.0  # seconds to wait for another service that tries out whether the file can be written
+}  # keys of a line, with a check of each value
+_LOCK_SECONDS = 5.0  # seconds to wait for another service that is testing whether the file can be written
 _POLL_SECONDS = 0.01
 _OPTIONAL = ("exception", "sample_timeout")
 
 
 class Quarantine:
-    """Writes losses to ``path`` (None: nowhere). ``log(text, kind)`` tells, once, that it cannot be written any more.
+    """Writer of losses to ``path`` (None: nowhere). It calls ``log(text, kind)``, once, if the file cannot be written
+    any more.
 
-    Raises OptionError when the file cannot be written now.
+    Raises OptionError if the file cannot be written now.
     """
 
     def __init__(self, path: str | None, log: Callable[[str, str], None]) -> None:
@@ -65,7 +66,7 @@ class Quarantine:
         self._log = log
         self._file = -1
         self._known: set[bytes] = set()
-        self._torn = False  # the last line has no end
+        self._torn = False  # True if the last line has no line feed
         self._warning_logged = False
         if path is None:
             return
@@ -89,14 +90,14 @@ class Quarantine:
         is_alone = self._lock(fcntl.LOCK_EX)
         size = os.fstat(self._file).st_size
         self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
-        if is_alone:  # what is cut off again is no line of another service
-            os.write(self._file, b"\n")  # a full disk tells only now
+        if is_alone:  # otherwise the truncation could remove a line of another service
+            os.write(self._file, b"\n")  # a full disk gives an error only on a write
             os.ftruncate(self._file, size)
         self._share()
 
     def _share(self) -> None:
-        """Keep other services from trying out the file as long as this one may write. Raises OSError if one that tries
-        it out takes too long."""
+        """Keep other services from testing the file as long as this one may write. Raises OSError if a service that is
+        testing it takes too long."""
         deadline = time.monotonic() + _LOCK_SECONDS
         while not self._lock(fcntl.LOCK_SH):
             if time.monotonic() > deadline:
@@ -104,8 +105,8 @@ class Quarantine:
             time.sleep(_POLL_SECONDS)
 
     def _lock(self, kind: int) -> bool:
-        """Lock the file; return False if another process has locked it. On a file system without locks nobody tries a
-        file out."""
+        """Lock the file; return False if another process has locked it. On a file system without locks, no service
+        tests the file."""
         try:
             fcntl.flock(self._file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -115,7 +116,7 @@ class Quarantine:
         return True
 
     def write(self, loss: Loss) -> None:
-        """Write ``loss`` down, if that has not been done."""
+        """Append ``loss``, unless the file has it already."""
         if self._file < 0:
             return
         key = _key(loss)
@@ -139,7 +140,7 @@ class Quarantine:
         self._known.add(key)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -153,14 +154,14 @@ def _line(loss: Loss) -> bytes:
             del values[name]
     try:
         return json.dumps(values, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:  # bytes of a name that are no text: as escapes
+    except UnicodeEncodeError:  # write undecodable bytes of a name as escapes
         return json.dumps(values).encode() + b"\n"
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[tuple[int, Loss | str]]:
-    """Return the lines of a quarantine with their numbers, from 1; for a damaged one, what is wrong with it. Raises
-    OSError."""
-    with open(path, "rb") as lines:  # split at line feeds alone
+    """Yield the number, from 1, and the loss of each line of a quarantine; for a damaged line, a text that says what is
+    wrong. Raises OSError."""
+    with open(path, "rb") as lines:  # binary mode splits lines at line feeds only
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, _parsed(line)

@@ -1,8 +1,9 @@
-"""Advise how many workers a service should have, from what its trainers wait for (docs/hosts.md, "How many workers").
+"""Advise how many workers a service should have, from the time that its trainers wait (docs/hosts.md, "How many
+workers").
 
-Trainers that wait for a share of their time would take that much more: demand is the rate of samples that they got,
-divided by the share of their time that they did not wait. Supply is what a worker gives in a second of work. Nothing
-here reads a clock: times are arguments.
+Demand is the rate at which trainers would take samples if they never waited: the rate that they got, divided by the
+share of their time in which they did not wait. Supply is the number of samples that a worker gives per second of work.
+Nothing here reads a clock: times are arguments.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 WINDOW_SECONDS = 30.0
-"""Seconds that demand and supply are taken over."""
+"""Seconds over which demand and supply are measured."""
 UP_SECONDS, DOWN_SECONDS = 10.0, 120.0
-"""More workers are advised once they are wanted for so long, fewer once so."""
-_MARGIN = 1.1  # workers more than the ratio says, so that trainers do not wait
-_DOWN_SHARE = 0.8  # fewer are advised if so many of those that there are would do
-_MAX_WAIT = 0.95  # share of waiting that demand is computed from: above that it says little
-_WAITS = 0.05  # share of their time that trainers may wait before more workers could help
-_IDLE = 0.3  # share of their time that workers may have nothing to do while trainers wait
-_SERVER_BUSY = 0.85
-_LEAST_SECONDS = 3.0  # before that there is nothing to say
+"""Seconds for which more workers, or fewer, must be wanted before they are advised."""
+_MARGIN = 1.1  # factor on the ratio of demand and supply, so that trainers do not wait
+_DOWN_SHARE = 0.8  # share of the present workers that must be enough before fewer are advised
+_MAX_WAIT = 0.95  # largest share of waiting from which demand is computed: a larger one says little
+_WAITS = 0.05  # share of their time that trainers may wait before more workers are wanted
+_IDLE = 0.3  # share of their time that workers may be idle while trainers wait
+_SERVER_BUSY = 0.85  # share of the time that the server's loop may be busy before more workers would not help
+_LEAST_SECONDS = 3.0  # seconds that must be measured before there is any advice
 
 
 class Totals(NamedTuple):
-    """What was counted since the service began. ``samples`` that trainers got; seconds that trainers ``waited`` and
-    ``worked``; ``read``: samples that workers sent; seconds that these were ``busy`` and ``idle``; seconds that the
-    server's loop was at work."""
+    """Totals since the service began.
+
+    ``samples``: samples that trainers got; ``waited``, ``worked``: seconds of trainers; ``read``: samples that workers
+    sent; ``busy``, ``idle``: seconds of workers; ``server``: seconds in which the server's loop was busy."""
 
     samples: int
     waited: float
@@ -41,8 +43,8 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True)
 class ScalingAdvice:
-    """Advice on the number of workers. ``wanted``: how many there should be; ``reason``: why, in words; ``demand`` and
-    ``supply``: samples a second that trainers would take, and that a worker gives, 0.0 where it is not known."""
+    """Advice on the number of workers. ``wanted``: how many there should be; ``reason``: why, as text; ``demand`` and
+    ``supply``: samples per second that trainers would take, and that a worker gives; 0.0 if it is not known."""
 
     wanted: int
     reason: str
@@ -50,8 +52,8 @@ class ScalingAdvice:
     supply: float = 0.0
 
     def to_plain(self, present: int) -> dict[str, Any]:
-        """Return it as plain data, beside the number of workers that there are."""
-        wanted = self.wanted if self.supply else present  # it may be older than the last host
+        """Return the advice as plain data, with ``present``, the number of workers."""
+        wanted = self.wanted if self.supply else present  # the advice may be older than the newest host
         return {
             "workers": present,
             "wanted": wanted,
@@ -62,17 +64,17 @@ class ScalingAdvice:
 
 
 class ScalingAdvisor:
-    """Adviser of one service. Give it totals about once a second."""
+    """Adviser of one service. Call :meth:`add` about once a second."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, Totals]] = deque()
-        self._beyond_since: float | None = None  # since when more are wanted than there are
+        self._beyond_since: float | None = None  # time since which more workers are wanted than there are
         self._below_since: float | None = None
         self.advice = ScalingAdvice(0, "nothing to say yet")
 
     def add(self, now: float, totals: Totals, workers: int, *, attached: bool) -> None:
-        """Add what was counted until ``now``; ``workers``: how many there are to be now; ``attached``: a trainer
-        reads."""
+        """Add the totals at the time ``now``; ``workers``: number of workers that the service runs now; ``attached``: a
+        trainer is attached."""
         self._points.append((now, totals))
         while now - self._points[0][0] > WINDOW_SECONDS and len(self._points) > 2:
             self._points.popleft()
@@ -82,8 +84,8 @@ class ScalingAdvisor:
         is_early = self._beyond_since is not None and now - self._beyond_since < UP_SECONDS
         is_late = self._below_since is not None and now - self._below_since >= DOWN_SECONDS
         change = (found.wanted > workers and not is_early) or (found.wanted < workers and is_late)
-        held = found.wanted if change else workers
-        self.advice = ScalingAdvice(held, found.reason, found.demand, found.supply)
+        wanted = found.wanted if change else workers
+        self.advice = ScalingAdvice(wanted, found.reason, found.demand, found.supply)
 
     def _estimate(self, workers: int, *, attached: bool) -> ScalingAdvice:
         (began, first), (ended, last) = self._points[0], self._points[-1]
@@ -105,7 +107,7 @@ class ScalingAdvisor:
         return ScalingAdvice(wanted, why, demand, supply)
 
     def _limited(self, workers: int, wanted: int, waits: float, spent: Totals, seconds: float) -> tuple[int, str]:
-        """Return how many workers would help where ``wanted`` are, and why."""
+        """Return how many workers would help if the ratio says ``wanted``, and the reason as text."""
         if waits < _WAITS:
             return workers, "trainers and workers keep up with each other"
         if spent.server / seconds > _SERVER_BUSY:
@@ -119,5 +121,6 @@ class ScalingAdvisor:
 
 
 def _since(since: float | None, now: float, holds: bool) -> float | None:
-    """Return since when something holds that held since ``since``."""
+    """Return the time since which a condition holds: ``since``, or ``now`` if it began just now; None if it does not
+    hold."""
     return (now if since is None else since) if holds else None

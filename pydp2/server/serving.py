@@ -1,6 +1,6 @@
 """Run the server process from the fork of the supervisor on: sockets, the loop, the end in order.
 
-It is imported while the supervisor prepares the user's code: what it needs, workers do not.
+It is imported while the supervisor prepares the user's code, because workers do not need its imports.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from pydp2.transport.key_files import AllowedKeys, remove_connection
 from pydp2.transport.keys import KeyPair, advertised_address
 from pydp2.transport.sockets import new_context, prepare_zero_copy
 
-_FAREWELL_MS = 1_000  # that last words have to leave in, where a peer is slow to read them
-_SPARE_BYTES = 4 << 20  # addresses, of which no page is used, for the last words of a server that has no memory left
-_COLLECT = 10_000  # lists and the like that are made and kept before one looks for rings of them; we make none
-_KEPT = 3  # descriptors that workers leave to others: theirs come out of what trainers leave
-_HOST_BACKLOG = 256  # messages of one host that wait here: what the loop takes in one round; more wait at the host
-_HOST_IO_THREADS = 4  # that decrypt what comes from hosts; a connection stays on the one that had the fewest
-_BACKLOG = 64  # messages of one client: more than one that waits for batches ever has under way
+_FAREWELL_MS = 1_000  # milliseconds that the last messages have to leave, if a peer is slow to read them
+_SPARE_BYTES = 4 << 20  # reserved addresses, without memory, for the last messages of a server that is out of memory
+_COLLECT = 10_000  # threshold of the garbage collector; it is high, because the server makes no reference cycles
+_KEPT = 3  # descriptors that the connections of workers must leave free
+_HOST_BACKLOG = 256  # messages of one host that wait here: as many as the loop takes in a turn; more wait at the host
+_HOST_IO_THREADS = 4  # threads that decrypt the data of hosts; ZeroMQ gives a connection to the one with the fewest
+_BACKLOG = 64  # messages of one client that wait here: more than a client ever sends before it waits
 
 
 def serve(
     spec: ServiceSpec, files: FileList, engine: Engine, pump: OutputPump, channel: socket.socket, wakeup: int
 ) -> int:
-    """Serve until told to stop; the exit status. ``channel`` leads to the program that started this process, ``wakeup``
-    is readable when a signal has come."""
-    zmq = new_context(1 if spec.server_key is None else 2)  # encrypting takes time of the thread that sends
-    host_zmq = new_context(_HOST_IO_THREADS)  # its own: a context has one ZAP handler, which belongs to one hub
+    """Serve until told to stop; return the exit status. ``channel`` leads to the program that started this process;
+    ``wakeup`` is readable when a signal has come."""
+    zmq = new_context(1 if spec.server_key is None else 2)  # the thread that sends also encrypts
+    host_zmq = new_context(_HOST_IO_THREADS)  # a second context: each has one ZAP handler, which belongs to one hub
     hubs: list[Hub] = []
     server: Server | None = None
-    serving = False  # before that, the program hears of errors and tells of them
+    serving = False  # while it is False, errors go to the program, which shows them
     reason = "of an error inside it; look at what it wrote"
     status = 0
     address = ""
@@ -58,9 +58,9 @@ def serve(
     log = contextlib.ExitStack()
     spare = mmap.mmap(-1, _SPARE_BYTES)
     try:
-        log.enter_context(unfailing_stderr())  # only now: the supervisor has no such thread
+        log.enter_context(unfailing_stderr())  # it starts a thread, so it must come after the fork of the supervisor
         with _short_of_memory(spare):
-            raise_descriptor_limit()  # what workers were forked from has the limits that the user gave
+            raise_descriptor_limit()  # only here: workers keep the limit that the user gave
             prepare_zero_copy()
             workers = Hub(zmq, spec.worker_address, -1, reserve=_KEPT)
             hubs.append(workers)
@@ -85,7 +85,7 @@ def serve(
                 hosts = HostGateway(spec, files, far)
             server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup, hosts)
             server.started(_progress_sender(channel))
-            gc.freeze()  # modules and code stay: no collection has to look at them again
+            gc.freeze()  # modules and code stay, so no collection has to look at them
             gc.set_threshold(_COLLECT)
             send_plain(
                 channel, {"address": address, "host_address": host_address, "pid": os.getpid(), "once": engine.once}
@@ -107,7 +107,7 @@ def serve(
     except BrokenPipeError:
         reason = "its program is gone"
     except Exception:
-        sys.excepthook(*sys.exc_info())  # here: the process ends even if its log is not read
+        sys.excepthook(*sys.exc_info())  # here, so that the process ends even if nobody reads its log
         status = 1
     finally:
         if server is not None:
@@ -131,7 +131,8 @@ def serve(
 
 
 def _progress_sender(channel: socket.socket) -> Callable[[str], None]:
-    """Return a function that tells the program what the user's code does, whenever that is another text."""
+    """Return a function that sends its text, which says what the user's code is doing, to the program if it is a new
+    one."""
     last = ""
 
     def send(text: str) -> None:
@@ -145,7 +146,7 @@ def _progress_sender(channel: socket.socket) -> Callable[[str], None]:
 
 @contextlib.contextmanager
 def _short_of_memory(spare: mmap.mmap) -> Iterator[None]:
-    """Raise what says that there is no memory as an OutOfMemory, which trainers are told: give ``spare`` back for
+    """Turn errors that come from a lack of memory into OutOfMemory, which is sent to trainers. Unmap ``spare`` for
     that."""
     try:
         yield

@@ -1,12 +1,12 @@
-"""Talk to the workers of a service, on this machine and on other hosts: they get what the pool decides, and what they
-send goes to the dispatchers.
+"""Exchange messages with the workers of a service, on this machine and on other hosts: carry out the decisions of the
+pool, and pass the chunks of workers to the dispatchers.
 
-A worker of another host is a worker like any other. Its messages come by its host, in the same order as if it were
-here, and its end comes behind them; only who starts it, kills it and watches it is the agent there.
+A worker of another host is a worker like any other. Its messages come through its host, in the same order as from a
+local worker, and its end comes behind them. The only difference is that the agent there starts, kills and watches it.
 
-The first worker that is ready says what the provider declares, and the service begins with that. Where the service has
-workers of its own, the first is one of them: whoever started it waits for it, and a host whose provider differs is
-compared with the service, not the service with a host. What hosts declare before that waits.
+The service begins with the declaration of the first worker that is ready. If the service has local workers, it waits
+for one of them, because the program is waiting for it too, and because each host must be compared with the service and
+not the service with a host. Declarations from hosts before that have to wait.
 """
 
 from __future__ import annotations
@@ -58,33 +58,33 @@ from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.system.process_memory import resident_bytes
 
-_MAX_MESSAGES = 256  # taken in one round, so that trainers are served in between
+_MAX_MESSAGES = 256  # messages that are read in one turn, so that trainers are served in between
 
 
 class ServiceSide(Protocol):
-    """Part of a server that is not about workers."""
+    """Interface of the server that the worker gateway needs."""
 
     def log(self, text: str, kind: str) -> None:
-        """Tell the user."""
+        """Write a line to the log; ``kind`` as in :class:`pydp2.server.actions.Log`."""
         ...
 
     def provider_ready(self, schema: Schema, source: str, cell_grants: CellGrants | None) -> None:
-        """Begin with the provider that the first worker declared."""
+        """Begin to serve, with the provider that the first worker declared."""
         ...
 
     def provider_differences(self, schema: Schema, source: str) -> list[str]:
-        """Return in words how that provider differs from the one with which the state directory was written."""
+        """Return texts with the differences between that provider and the one of the state directory."""
         ...
 
     def look_at_files(self) -> None:
-        """Look whether the sockets are still there: a worker may have ended because it found none."""
+        """Check whether the socket files are still there: a worker may have ended because they are missing."""
         ...
 
 
 class WorkerGateway:
-    """Workers of a service: ``local`` ones, and those of ``hosts`` (None: there are no other hosts).
+    """Gateway to the workers of a service: ``local`` ones, and those of ``hosts`` (None: there are no other hosts).
 
-    ``pool`` decides about them, and the ``clients`` of ``jobs`` have what they read.
+    ``pool`` decides which workers run and read, and the ``clients`` of ``jobs`` get what they read.
     """
 
     def __init__(
@@ -103,37 +103,38 @@ class WorkerGateway:
         self._remote: dict[int, WorkerConnection] = {}
         self.schema: Schema | None = None
         """Declaration of the provider; None until the first worker is ready."""
-        self._early: list[tuple[int, WorkerConnection, m.Declared]] = []  # of hosts, before that
+        self._early: list[tuple[int, WorkerConnection, m.Declared]] = []  # declarations from hosts before that
         self._cell_grants: CellGrants | None = None
         self.read_samples = 0
-        """Number of samples that came from workers."""
+        """Number of samples that workers have sent."""
         self.busy_us = self.idle_us = 0
-        """Microseconds that all workers together were busy with samples, and that they waited."""
+        """Microseconds, of all workers together, in which they were busy with samples, and in which they waited."""
 
     # -- rounds ----------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start the workers of this machine, if there are to be some."""
+        """Start the workers of this machine, if it shall have any."""
         self.apply(self._pool.start())
 
     def receive(self, ready: Container[Any], now: float) -> bool:
-        """Take what workers did and sent. ``ready``: the handles that can be read. Return True if there may be more."""
+        """Handle the starts, ends and messages of workers. ``ready``: handles that can be read. Return True if there
+        may be more."""
         more = self._local.receive(self, ready, now, _MAX_MESSAGES)
         if self._hosts is not None:
             more = self._receive_from_hosts(self._hosts, now) or more
         return more
 
     def dispatch(self) -> None:
-        """Carry out what followed from what trainers said, and give out files and credit."""
+        """Carry out the actions that followed from requests of trainers, and assign files and credit."""
         actions, self._jobs.actions = self._jobs.actions, []
         self.apply([*actions, *self._pool.dispatch()])
 
     def watch(self, now: float) -> None:
-        """Look at what no message announces."""
+        """Do the checks that no message triggers."""
         self._local.watch(self, now)
 
-    # -- what the pool decides -------------------------------------------------------------------------------------
+    # -- actions of the pool ---------------------------------------------------------------------------------------
     def apply(self, actions: Sequence[Action]) -> None:
-        """Carry out ``actions``. Raises the error of a Fatal one."""
+        """Carry out ``actions``. Raises the error of a Fatal action."""
         for action in actions:
             match action:
                 case Send(worker, message, frames):
@@ -170,18 +171,18 @@ class WorkerGateway:
             self._local.send(connection, message, [m.encode(message), *frames])
 
     def _grant_cells(self, worker: int) -> None:
-        """Grant ``worker`` cells for what it sends next, if it sees their memory."""
+        """Grant ``worker`` cells for its next rows, if it has mapped their memory."""
         if self._cell_grants is None or worker in self._remote:
             return
         if (cells := self._cell_grants.next_grant(worker)) is not None:
             self._send(worker, m.GrantCells(), [cells])
 
-    # -- what workers do -------------------------------------------------------------------------------------------
+    # -- events of workers -----------------------------------------------------------------------------------------
     def worker_started(self, worker: int, pid: int) -> None:
-        """Do nothing: the pool has known the worker since it asked for it."""
+        """Do nothing: the pool has known the worker since it requested the start."""
 
     def worker_sent(self, worker: int, connection: WorkerConnection, frames: list[memoryview], now: float) -> None:
-        """Take a message of a worker, its header first. Raises ProtocolError."""
+        """Handle a message of a worker; ``frames`` begin with its header. Raises ProtocolError."""
         message, body = m.decode(frames)
         connection.link.check_received(message)
         match message:
@@ -195,7 +196,7 @@ class WorkerGateway:
                 self._pool.return_files(worker, set(check_ints("ReturnFiles", attempts, len(attempts))))
 
     def worker_exited(self, exited: m.WorkerExited, connection: WorkerConnection) -> None:
-        """Have others read the files of a worker that has ended."""
+        """Handle the end of a worker: other workers get its files."""
         if not connection.host:
             if self._cell_grants is not None:
                 self._cell_grants.worker_gone(exited.worker)
@@ -205,7 +206,7 @@ class WorkerGateway:
             file, attempt, sample_index = exited.running
             running = file, attempt, sample_index
         reason = connection.kill_reason or exited.kill_reason
-        gone = WorkerGone(
+        event = WorkerGone(
             exited.worker,
             running,
             reason or _describe_exit(exited.status),
@@ -214,7 +215,7 @@ class WorkerGateway:
             sample_timeout=self._spec.sample_timeout if exited.timed_out else None,
             broke_protocol=connection.broke_protocol,
         )
-        self.apply(self._pool.handle(gone))
+        self.apply(self._pool.handle(event))
 
     def _chunk(
         self, worker: int, connection: WorkerConnection, chunk: m.Chunk, body: Sequence[memoryview], now: float
@@ -226,7 +227,7 @@ class WorkerGateway:
         if self.schema is None:
             return
         pool = self._pool
-        claim: Callable[..., Any] | None = None  # what rows are that lie elsewhere
+        claim: Callable[..., Any] | None = None  # claims rows that are in cells or stay on the host
         if connection.host and self._hosts is not None:
             claim = self._hosts.claim_of(connection.host)
         elif self._cell_grants is not None and not connection.host:
@@ -243,7 +244,7 @@ class WorkerGateway:
 
     # -- the provider ----------------------------------------------------------------------------------------------
     def _declared(self, worker: int, connection: WorkerConnection, message: m.Declared) -> None:
-        """Compare what the provider declares in ``worker`` with what others had, and let the worker read."""
+        """Compare the declaration of ``worker`` with that of the first worker, and let it read."""
         declared = Schema.from_wire(message.schema)
         if self.schema is None and connection.host and self._spec.workers:
             self._early.append((worker, connection, message))
@@ -259,7 +260,7 @@ class WorkerGateway:
         self.apply(self._pool.handle(WorkerReady(worker, message.schema)))
         early, self._early = self._early, []
         for declaration in early:
-            if self._remote.get(declaration[0]) is declaration[1]:  # the worker was not lost meanwhile
+            if self._remote.get(declaration[0]) is declaration[1]:  # not if the worker was lost meanwhile
                 self._declared(*declaration)
 
     def _is_accepted(self, host: int, declared: Schema, message: m.Declared) -> bool:
@@ -279,7 +280,7 @@ class WorkerGateway:
         return True
 
     def _begin(self, connection: WorkerConnection, declared: Schema, message: m.Declared) -> None:
-        """Begin with what the first worker declares."""
+        """Begin to serve, with the declaration of the first worker."""
         for note in message.warnings:
             self._service.log(str(note), "")
         if not connection.host:
@@ -292,7 +293,7 @@ class WorkerGateway:
 
     # -- other hosts -----------------------------------------------------------------------------------------------
     def _receive_from_hosts(self, hosts: HostGateway, now: float) -> bool:
-        """Take what came from other hosts. Return True if there may be more."""
+        """Handle the events of other hosts. Return True if there may be more."""
         events, more = hosts.receive(now, _MAX_MESSAGES)
         for event in [*events, *hosts.watch(now)]:
             self._host_event(hosts, event, now)
@@ -325,10 +326,10 @@ class WorkerGateway:
                     del self._remote[exited.worker]
                     self.worker_exited(exited, connection)
 
-    def _host_gone(self, gone: HostGone) -> None:
-        for worker in self._pool.workers_of(gone.host):
+    def _host_gone(self, event: HostGone) -> None:
+        for worker in self._pool.workers_of(event.host):
             self._remote.pop(worker, None)
-        self._pool.remove_host(gone.host, gone.running, gone.how)
+        self._pool.remove_host(event.host, event.running, event.how)
         self._jobs.fit_budget()
         self._jobs.restart_broken_passes()
 
@@ -347,7 +348,9 @@ class WorkerGateway:
     # -- statistics, the end ---------------------------------------------------------------------------------------
     def stats(self, now: float) -> list[dict[str, Any]]:
         """Return statistics of each worker as plain data."""
-        running = {worker: each for worker, each in self._local.connections.items() if each.pid} | self._remote
+        running = {
+            worker: connection for worker, connection in self._local.connections.items() if connection.pid
+        } | self._remote
         return [
             {
                 "worker": number,
@@ -364,7 +367,7 @@ class WorkerGateway:
         ]
 
     def close(self) -> None:
-        """Close the file of losses, and the memory of cells."""
+        """Close the quarantine and the memory of cells."""
         self._quarantine.close()
         if self._cell_grants is not None:
             self._cell_grants.close()
@@ -377,6 +380,6 @@ def _is_sigkill(status: int) -> bool:
 def _describe_exit(status: int) -> str:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        known = number in {int(each) for each in signal.Signals}  # real-time signals have no names
+        known = number in {int(member) for member in signal.Signals}  # real-time signals have no names
         return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
     return f"ended with exit code {os.WEXITSTATUS(status)}"

@@ -16,7 +16,7 @@ from pydp2.data.columns.columns import Columns
 from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.order.sample_source import SampleRun
 from pydp2.server.cache import disk as module
-from pydp2.server.cache import folder as place
+from pydp2.server.cache import folder as cache_folder
 from pydp2.server.cache.disk import DiskCache
 from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin, DiskHit, DiskMiss, OfferSettled
 from pydp2.server.cache.file_format import CacheEntryReader
@@ -147,8 +147,8 @@ def test_a_full_cache_is_not_counted_for_every_entry_that_is_written(
         counts.append(folder)
         return real(folder, progress)
 
-    real = place.used_bytes
-    monkeypatch.setattr(place, "used_bytes", used_bytes)
+    real = cache_folder.used_bytes
+    monkeypatch.setattr(cache_folder, "used_bytes", used_bytes)
     monkeypatch.setattr(module, "_COUNT_PAUSE", 1e9)  # as where counting takes long
     after = user("b")
     for file in range(9):
@@ -207,7 +207,7 @@ def test_a_disk_that_tells_only_on_closing_that_it_is_full_costs_the_entry_alone
 def date(folder: Path, days: float) -> None:
     """Have all entries used so many days from now."""
     then = time.time() + days * DAY
-    for each in place.entry_files(folder):
+    for each in cache_folder.entry_files(folder):
         os.utime(each.path, (then, then))
 
 
@@ -231,7 +231,7 @@ def test_the_last_use_of_an_entry_is_noted_at_most_once_a_day(
     tmp_path: Path, user: Users, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def last_used() -> int:
-        (entry,) = place.entry_files(tmp_path)
+        (entry,) = cache_folder.entry_files(tmp_path)
         return entry.last_used
 
     one = user()

@@ -44,7 +44,7 @@ def is_active() -> bool:
 
 
 def packing() -> str:
-    """Return how samples are packed in this installation: ``"compiled"``, or ``"in Python"`` and why."""
+    """Return the form of packing in this installation as text: ``"compiled"``, or ``"in Python"`` with the reason."""
     return packing_form().text
 
 
@@ -57,17 +57,18 @@ def packing_form() -> PackingForm:
 
 
 def _why_not_built() -> tuple[str, str]:
-    """Return why there is no compiled form, as the end of a sentence, and a remedy that the sentence does not name."""
+    """Return the reason why there is no compiled form, as the end of a sentence, and a remedy; '' if there is none, or
+    the reason names it."""
     import sysconfig
 
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
-    if (here / f"_packing{suffix}").exists():
+    if (folder / f"_packing{suffix}").exists():
         return f"what was compiled cannot be loaded: {_load_error}", ""
-    others = sorted(file.name.removeprefix("_packing") for file in here.glob("_packing.*.so"))
+    others = sorted(file.name.removeprefix("_packing") for file in folder.glob("_packing.*.so"))
     if others:
         return f"it was compiled for {others[0]}, and this Python needs {suffix}: install pydp2 again for it", ""
-    checkout = here.parents[2]
+    checkout = folder.parents[2]
     if (checkout / "pyproject.toml").exists() and not _installed_from(checkout):
         return f"this checkout was never built: pip install -e {checkout} does, where there is a C compiler", ""
     return "there was no C compiler at the installation", "install pydp2 where there is one"

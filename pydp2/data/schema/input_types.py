@@ -1,6 +1,6 @@
 """Describe slots: type, width and sequence level; the constructors that users write; all slots of a provider together.
 
-This module also says which arrays a slot becomes (:attr:`Slots.fields`), because everything that stores or sends
+This module also lists the arrays that store a slot (:attr:`Slots.fields`), because everything that stores or sends
 samples starts from there. Nothing here looks at a sample.
 """
 
@@ -383,11 +383,11 @@ integer_sequence = integer_value_sequence
 
 
 class Field(NamedTuple):
-    """Array that a slot becomes, together with others.
+    """One of the arrays that store a slot.
 
-    ``kind``: "subs", "steps", "nnz" or "nbytes" (how many sub-sequences a row, steps a row or sub-sequence, entries an
-    element, bytes a string has), then "ids", "indices", "values" or "bytes". ``shape``: of one entry; ``entry_bytes``:
-    its bytes.
+    ``kind`` is the meaning of an entry. Counts: "subs" (sub-sequences of a row), "steps" (steps of a row or
+    sub-sequence), "nnz" (entries of an element), "nbytes" (bytes of a string). Elements: "ids", "indices", "values" or
+    "bytes". ``shape`` is the shape of one entry, ``entry_bytes`` its size.
     """
 
     kind: str
@@ -457,13 +457,13 @@ class Slots:
 
     @cached_property
     def fields(self) -> tuple[tuple[Field, ...], ...]:
-        """Arrays that each slot becomes, counts from the outside in, then the elements."""
+        """For each slot the arrays that store it: counts from the outside in, then the elements."""
         return tuple(_fields_of(t) for t in self.types)
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Number of arrays of each slot that are counts. Array number i of a slot has an entry per row for i = 0, else
-        as many as its count array number ``min(i, depth) - 1`` sums to."""
+        """For each slot the number of its arrays that are counts. Array 0 of a slot has one entry for each row; array
+        i > 0 has as many entries as count array ``min(i, depth) - 1`` sums to."""
         return tuple(t.depth for t in self.types)
 
     @cached_property
@@ -487,8 +487,8 @@ class Slots:
 
     @classmethod
     def from_wire(cls, wire: object) -> Slots:
-        """Return the slots that :meth:`to_wire` made ``wire`` of. Raises
-        :class:`RemoteProtocolError` for anything else."""
+        """Return the slots of ``wire``, a result of :meth:`to_wire`. Raises :class:`RemoteProtocolError` for anything
+        else."""
         try:
             types, names = _checked_list(wire, 2)
             made = [_input_type_from_wire(t) for t in _checked_list(types)]

@@ -1,4 +1,4 @@
-"""Describe what a provider declares once its hook has run, as plain values that travel."""
+"""Describe the declarations of a provider once its hook has run, as plain values that can be sent."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
 
     head | label (msgpack) | one row for each entry of a list, in the order of their names
 
-A row has the name of the entry, the stamp of the file that it was counted from, and the count. Services share the file:
-each reads it again, under a lock of the folder, before it puts a new one in its place.
+A row has the name of the entry, the stamp of the file when it was counted, and the count. Services share the file: each
+reads it again, under a lock of the folder, before it replaces it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.server.cache import folder as place
+from pydp2.server.cache import folder as cache_folder
 from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin
 from pydp2.server.cache.disk_thread import DISK_ERRORS, DiskThread, failure_text
 from pydp2.server.cache.entry_names import EntryNames
@@ -41,7 +41,7 @@ _VERSION = 1
 _HEAD = struct.Struct("<12sIIQ16s")
 _STAMP = [("size", "<i8"), ("mtime", "<i8"), ("inode", "<i8")]
 COUNT = np.dtype([("samples", "<i8"), ("dropped", "<i8"), ("weight", "<i8"), ("plain", "?"), ("early", "?")])
-"""Count of a file: samples that are delivered, dropped ones, the weight of those delivered; ``plain``: each weighs 1;
+"""Count of a file: delivered samples, dropped samples, weight of the delivered ones; ``plain``: each sample weighs 1;
 ``early``: the file ended before its data did."""
 _ROW = np.dtype([("name", "S24"), *_STAMP, ("count", COUNT)])
 _COUNTED = np.dtype([("file", "<i8"), *_STAMP, ("count", COUNT)])
@@ -49,14 +49,14 @@ _NO_FILE = (-1, 0, 0)  # stamp in a row of an entry that names no file
 _LOCK_SECONDS = 5.0  # seconds to wait for another service that writes its counts
 _POLL_SECONDS = 0.01
 _DAY_SECONDS = 86_400.0
-_FEW = 4096  # files that are looked for at a time
+_FEW = 4096  # files that are looked up at a time
 
 Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class CountsLoaded:
-    """Counts that are remembered of ``files`` (int64), one row of ``counts`` (COUNT) each. ``is_last``: there are no
+    """Remembered counts of ``files`` (int64), with one row of ``counts`` (COUNT) for each. ``is_last``: there are no
     more."""
 
     files: npt.NDArray[np.int64]
@@ -66,8 +66,8 @@ class CountsLoaded:
 
 @dataclass(slots=True)
 class StampBefore:
-    """Stamp that ``file`` had before it was read. ``stamp``: None if it may have changed meanwhile, and until it is
-    known."""
+    """Stamp of ``file`` before it was read. ``stamp``: None until it is known, and if the file may have changed
+    meanwhile."""
 
     file: int
     stamp: tuple[int, ...] | None = None
@@ -85,27 +85,27 @@ class CountStore(DiskThread[CountAnswer]):
         self._folder = folder
         self._origin = origin
         self._names = EntryNames(origin)
-        self._path = folder / origin.key / place.COUNTS_NAME
+        self._path = folder / origin.key / cache_folder.COUNTS_NAME
         self._counted = bytearray()  # rows (_COUNTED) that are not written yet
-        # Of each file a hash of stamp and count, 0: none. Mapped, so that memory is used where files were counted only.
+        # One hash of stamp and count for each file, 0 for none. Mapped memory takes pages only for counted files.
         mapped = mmap.mmap(-1, 8 * max(1, len(origin.files)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._remembered = np.frombuffer(mapped, np.int64)
         self._failed = False
         self._noted_at = -math.inf  # when the last use was noted, on time.monotonic
 
     def load(self) -> None:
-        """Look for what is remembered; the answers are CountsLoaded."""
+        """Load the remembered counts; the answers are CountsLoaded."""
         self._enqueue(self._load)
 
     def begin(self, file: int) -> StampBefore:
-        """Note that ``file`` begins to be read; :meth:`end` takes the result."""
+        """Note that the reading of ``file`` begins; pass the result to :meth:`end`."""
         before = StampBefore(file)
         self._enqueue(self._begin, before, time.time_ns())
         return before
 
     def end(self, before: StampBefore, count: Rows) -> None:
-        """Note that the file was read to its end, and has ``count`` (COUNT). The next :meth:`write` remembers it,
-        unless that is known already, or the file changed meanwhile."""
+        """Note that the file was read to its end, and has ``count`` (COUNT). The next :meth:`write` stores it, unless
+        it is known already, or the file changed meanwhile."""
         self._enqueue(self._end, before, count)
 
     def write(self) -> None:
@@ -113,12 +113,14 @@ class CountStore(DiskThread[CountAnswer]):
         self._enqueue(self._write)
 
     def find(self) -> CountsLoaded:
-        """Return what is remembered, at once, without the thread; nothing if it cannot be read."""
+        """Return the remembered counts, at once, without the thread; none if they cannot be read."""
         rows = np.empty(0, _ROW)
         with contextlib.suppress(DamagedEntry, *DISK_ERRORS):
             rows = read_counts(self._path)[1]
         found = [*self._find(rows)]
-        return CountsLoaded(np.concatenate([each.files for each in found]), np.concatenate([e.counts for e in found]))
+        return CountsLoaded(
+            np.concatenate([loaded.files for loaded in found]), np.concatenate([e.counts for e in found])
+        )
 
     # -- the thread ------------------------------------------------------------------------------------------------
     def _load(self) -> None:
@@ -135,12 +137,12 @@ class CountStore(DiskThread[CountAnswer]):
             self._answer(found)
 
     def _note_use(self) -> None:
-        """Note that the counts are in use."""
+        """Set the modification time of the file, which says that the counts are in use."""
         self._noted_at = time.monotonic()
         os.utime(self._path)
 
     def _find(self, rows: Rows) -> Iterator[CountsLoaded]:
-        """Find those counts in ``rows`` that are of the files as they are, some at a time."""
+        """Yield the counts in ``rows`` whose stamp is the present one of their file, some at a time."""
         number = len(self._origin.files) if len(rows) else 0
         for first in range(0, number, _FEW):
             self._note_progress()
@@ -169,7 +171,7 @@ class CountStore(DiskThread[CountAnswer]):
         stamp, file = before.stamp, before.file
         if stamp is None:
             return
-        # every pass comes here, and mostly nothing is new: then the disk is not asked
+        # Every pass calls this, and mostly nothing is new: then do not access the disk.
         known = _hash(stamp or _NO_FILE, count.tolist())
         if known != self._remembered[file] and self._names.stamp(file) == stamp:
             self._remembered[file] = known
@@ -201,7 +203,7 @@ class CountStore(DiskThread[CountAnswer]):
     def _locked(self) -> Iterator[None]:
         """Keep other services from writing counts inside the context. Raises OSError if one of them takes
         too long."""
-        lock = os.open(place.prepare_folder(self._folder, self._origin.key), os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(cache_folder.prepare_folder(self._folder, self._origin.key), os.O_RDONLY | os.O_CLOEXEC)
         deadline = time.monotonic() + _LOCK_SECONDS
         try:
             while True:
@@ -217,20 +219,20 @@ class CountStore(DiskThread[CountAnswer]):
             os.close(lock)
 
     def _merge(self, rows: Rows) -> None:
-        """Put ``rows`` in the place of those of the same names."""
+        """Write ``rows`` to the file, in place of those with the same names."""
         with contextlib.suppress(DamagedEntry, FileNotFoundError):
             known = read_counts(self._path)[1]
             rows = np.concatenate([rows, known[~np.isin(known["name"], rows["name"])]])
         label = cast(bytes, msgpack.packb({"key": self._origin.key, "provider": self._origin.provider}))
         body = label, rows[np.argsort(rows["name"], kind="stable")].view(np.uint8).data
-        new = self._path.with_name(f"{place.TEMPORARY_PREFIX}{os.urandom(8).hex()}")
+        new = self._path.with_name(f"{cache_folder.TEMPORARY_PREFIX}{os.urandom(8).hex()}")
         try:
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # others can tell it from one that was left behind
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # shows others that it is no leftover
                 file.write(_HEAD.pack(_MAGIC, _VERSION, len(label), len(rows), _digest(*body)))
                 file.writelines(body)
                 file.flush()
-                place.flush_writes(file.fileno())
+                cache_folder.flush_writes(file.fileno())
                 new.rename(self._path)  # still locked: otherwise others would remove it
         except BaseException:
             with contextlib.suppress(OSError):

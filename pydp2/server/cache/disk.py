@@ -1,8 +1,8 @@
 """Cache whole files on the disk (CACHE_PASS_ON_DISK), for later passes and later runs.
 
-A thread of its own does all that touches the disk, because a disk may take its time: it looks for the entry of a file,
-verifies it before its first use, and writes what is offered. What it finds comes back as answers. If the disk cannot
-keep up, is full or fails, files are not kept; the service waits for it only as long as it makes progress.
+A thread of its own makes all accesses to the disk, because a disk may be slow: it looks for the entry of a file,
+verifies it before its first use, and writes the samples that are offered. Its results come back as answers. If the disk
+cannot keep up, is full or fails, files are not cached; the service waits for it only as long as it makes progress.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from pydp2.data.columns.checksum import EndChecksum
 from pydp2.data.columns.columns import Columns
-from pydp2.server.cache import folder as place
+from pydp2.server.cache import folder as cache_folder
 from pydp2.server.cache.disk_messages import (
     CacheNotice,
     CacheOrigin,
@@ -41,12 +41,12 @@ from pydp2.server.cache.file_format import (
 )
 
 BLOCK_BYTES = 4 << 20  # bytes of samples that are written together
-MAX_PENDING_BYTES = 64 << 20  # bytes that may wait to be written; a file that would come on top is not kept
-_RETRY_SECONDS = 60.0  # seconds without trying after the disk failed
-_COUNT_PARTS = 64  # the directory is counted anew when a service has written one of so many parts of the limit
-_COUNT_PAUSE = 20  # time between two counts, as a multiple of the time that one takes
+MAX_PENDING_BYTES = 64 << 20  # bytes that may wait to be written; a file that would exceed this is not cached
+_RETRY_SECONDS = 60.0  # seconds without an attempt after the disk failed
+_COUNT_PARTS = 64  # count the directory again after this service has written 1/64 of the limit
+_COUNT_PAUSE = 20  # least time between two counts, as a multiple of the time that a count takes
 _DAY_NS = 86_400 * 10**9
-_OLDEST = 1024  # entries to be removed that are looked for at once
+_OLDEST = 1024  # entries to be removed that are found in one scan
 
 
 @dataclass
@@ -62,21 +62,21 @@ class _PendingFile:
 
 
 class DiskCache(DiskThread[DiskAnswer]):
-    """Cache of entries of ``origin`` in the directory ``folder`` ("": the default one), which together with all others
-    there have at most ``limit`` bytes; None: half of what is free. Answers come by :meth:`take_answers` once
-    :attr:`wake_fd` can be read. Raises OptionError if there is no default one."""
+    """Cache of entries of ``origin`` in the directory ``folder``, "" for the default one. All entries of the directory
+    together have at most ``limit`` bytes; None: half of the free space. :meth:`take_answers` returns answers once
+    :attr:`wake_fd` can be read. Raises OptionError if there is no default directory."""
 
     def __init__(self, folder: str | Path, origin: CacheOrigin, limit: int | None) -> None:
-        self._folder = folder = Path(folder or place.default_folder())
+        self._folder = folder = Path(folder or cache_folder.default_folder())
         super().__init__("pydp2-cache")
         self._origin = origin
         self._names = EntryNames(origin)
         self._key_folder = folder / origin.key
         self.limit = limit
         self.used_bytes = 0
-        """Number of bytes in the directory, as far as is known."""
+        """Number of bytes in the directory, as far as it is known."""
         self.files_read = self.files_written = 0
-        """Number of files that came from the disk, and of files that went to it."""
+        """Number of files that were read from the disk, and of files that were written to it."""
         self._began_ns = time.time_ns()
         self._pending_files: dict[int, _PendingFile] = {}
         self._verified: dict[int, tuple[int, int, int]] = {}
@@ -84,14 +84,14 @@ class DiskCache(DiskThread[DiskAnswer]):
         self._notices_sent: set[str] = set()
         self._failed_at: float | None = None
         self._pending_bytes = 0
-        self._bytes_since_count = 0  # that this service wrote
+        self._bytes_since_count = 0  # bytes that this service wrote
         self._next_count_at = 0.0
-        self._oldest: list[place.EntryFile] = []  # entries that are the next to be removed, the last one first
+        self._oldest: list[cache_folder.EntryFile] = []  # entries that are the next to be removed, the last one first
 
     # -- for the loop ----------------------------------------------------------------------------------------------
     @property
     def accepts_offers(self) -> bool:
-        """True if it is of use to offer a file."""
+        """True if an offered file would be written."""
         failed = self._failed_at
         return not self._full and not self.is_stalled and (failed is None or time.monotonic() - failed > _RETRY_SECONDS)
 
@@ -100,8 +100,8 @@ class DiskCache(DiskThread[DiskAnswer]):
         self._enqueue(self._look_up, file)
 
     def offer(self, file: int, stamp: tuple[int, ...], samples: WeightedRun | None, dropped: Sequence[Any]) -> bool:
-        """Keep the next samples of ``file``, which must not change afterwards. Return False if the disk does not keep
-        up; then the file will not be kept."""
+        """Write the next samples of ``file``, which must not change afterwards. Return False if the disk does not keep
+        up; then the file will not be cached."""
         size = 0 if samples is None else int(samples.sizes[samples.lo : samples.hi].sum())
         if self._pending_bytes + size > MAX_PENDING_BYTES and self._pending_bytes:
             text = "the disk is too slow for the cache: some files are not kept, and are read again in the next pass"
@@ -113,7 +113,7 @@ class DiskCache(DiskThread[DiskAnswer]):
         return True
 
     def finish_file(self, file: int, stamp: tuple[int, ...], end: EndChecksum = (0, 0)) -> None:
-        """Finish ``file``, which ended and was offered whole; the answer is OfferSettled."""
+        """Finish ``file``, which ended and was offered completely; the answer is OfferSettled."""
         self._enqueue(self._finish_file, file, stamp, end)
 
     def discard(self, file: int) -> None:
@@ -144,7 +144,7 @@ class DiskCache(DiskThread[DiskAnswer]):
 
     def _prepare(self) -> None:
         try:
-            place.prepare_folder(self._folder, self._origin.key)
+            cache_folder.prepare_folder(self._folder, self._origin.key)
         except OSError as error:
             self._note_failure(error)
         self._count()
@@ -180,10 +180,10 @@ class DiskCache(DiskThread[DiskAnswer]):
     def _load_entry(self, file: int, path: Path, stamp: tuple[int, ...] | None) -> DiskHit | None:
         reader = CacheEntryReader(path)
         label = self._names.label(file)
-        there = reader.index.label
-        if (there.key, there.list_entry, there.duplicate) != (label.key, label.list_entry, label.duplicate):
-            raise DamagedEntry(f"it holds the samples of {there.list_entry!r:.200}")
-        if there.stamp != stamp:
+        stored = reader.index.label
+        if (stored.key, stored.list_entry, stored.duplicate) != (label.key, label.list_entry, label.duplicate):
+            raise DamagedEntry(f"it holds the samples of {stored.list_entry!r:.200}")
+        if stored.stamp != stamp:
             return None  # the file has changed
         known = (reader.stat.st_ino, reader.stat.st_size, reader.stat.st_mtime_ns)
         if self._verified.get(file) != known:
@@ -191,11 +191,11 @@ class DiskCache(DiskThread[DiskAnswer]):
             self._verified[file] = known
         self._touch(file, path, reader.stat.st_mtime_ns)
         pieces = reader.pieces(self._origin.slots, weighted=self._origin.weighted)
-        return DiskHit(file, there.stamp, pieces, reader.index.dropped, reader.index.end)
+        return DiskHit(file, stored.stamp, pieces, reader.index.dropped, reader.index.end)
 
     def _touch(self, file: int, path: Path, last_used: int = 0) -> None:
-        """Note that the entry is in use: it is the last to be thrown out, and need not be verified again. Once a day is
-        enough, and spares other services that use it a new look at all bytes."""
+        """Note in the modification time that the entry is in use: then it is the last to be removed. Do so once a day
+        at most, because a new time makes other services verify all bytes again."""
         now = time.time_ns()
         if max(self._began_ns, now - _DAY_NS) <= last_used <= now + _DAY_NS:
             return
@@ -225,9 +225,9 @@ class DiskCache(DiskThread[DiskAnswer]):
             return
         weights = None
         try:
-            columns = Columns.concat([each.columns.slice(each.lo, each.hi) for each in waiting])
+            columns = Columns.concat([part.columns.slice(part.lo, part.hi) for part in waiting])
             if self._origin.weighted:
-                weights = np.concatenate([each.weights[each.lo : each.hi] for each in waiting])
+                weights = np.concatenate([part.weights[part.lo : part.hi] for part in waiting])
             if pending.writer is None:
                 pending.writer = self._new_writer()
             if self._make_room(block_bytes(columns, weights)):
@@ -243,8 +243,8 @@ class DiskCache(DiskThread[DiskAnswer]):
     def _new_writer(self) -> CacheEntryWriter:
         try:
             made = CacheEntryWriter(self._key_folder)
-        except FileNotFoundError:  # the folder was empty, and another service removed it
-            place.prepare_folder(self._folder, self._origin.key)
+        except FileNotFoundError:  # another service removed the empty folder
+            cache_folder.prepare_folder(self._folder, self._origin.key)
             made = CacheEntryWriter(self._key_folder)
         self.used_bytes += made.size
         return made
@@ -260,7 +260,7 @@ class DiskCache(DiskThread[DiskAnswer]):
     def _finish_file(self, file: int, stamp: tuple[int, ...], end: EndChecksum) -> None:
         pending = self._pending_files.setdefault(file, _PendingFile(stamp))
         self._write_block(pending)
-        # If the file changed in between, its samples may be of two versions.
+        # If the file changed while it was read, its samples may be of two versions.
         if not pending.abandoned and self._names.stamp(file) == pending.stamp:
             path = self._path(file)
             try:
@@ -298,7 +298,7 @@ class DiskCache(DiskThread[DiskAnswer]):
         )
 
     def _make_room(self, size: int) -> bool:
-        """Make room for ``size`` bytes that are about to be written; return False if there is none."""
+        """Free room for ``size`` bytes that are about to be written; return False if there is none."""
         if self.limit is None:
             return True
         self._bytes_since_count += size
@@ -315,21 +315,22 @@ class DiskCache(DiskThread[DiskAnswer]):
         return False
 
     def _count(self) -> None:
-        """Count the bytes in the directory, where other services write, too."""
+        """Count the bytes in the directory, because other services write there too."""
         began = time.monotonic()
-        self.used_bytes = place.used_bytes(self._folder, self._note_progress)
+        self.used_bytes = cache_folder.used_bytes(self._folder, self._note_progress)
         self._bytes_since_count = 0
         now = time.monotonic()
         self._next_count_at = now + _COUNT_PAUSE * (now - began)
 
     def _remove_oldest(self, size: int, limit: int) -> bool:
-        """Remove the entries used longest ago, never those used since this service began: a pass over more than fits
-        would remove exactly what the next one wants first. Return False if there is still no room for ``size``."""
+        """Remove the entries used longest ago, but none that was used since this service began: a pass larger than the
+        limit would remove exactly the entries that the next pass needs first. Return False if there is still no room
+        for ``size``."""
         has_looked = has_removed = False
         while self.used_bytes + size > limit:
             if self._oldest:
                 oldest = self._oldest.pop()
-                if not place.was_used_since(oldest) and place.remove_entry(oldest):
+                if not cache_folder.was_used_since(oldest) and cache_folder.remove_entry(oldest):
                     self.used_bytes -= oldest.size
                     has_removed = True
             elif has_looked and not has_removed:
@@ -340,13 +341,14 @@ class DiskCache(DiskThread[DiskAnswer]):
                 has_looked, has_removed = True, False
         return True
 
-    def _find_oldest(self) -> list[place.EntryFile]:
-        """Return some of the entries that were not used since this service began, the one used longest ago last.
-        An entry whose time lies ahead counts as unused for long: a clock was wrong, and it would never go."""
+    def _find_oldest(self) -> list[cache_folder.EntryFile]:
+        """Return some of the entries that were not used since this service began, the one used longest ago last. An
+        entry whose time is in the future counts as unused for long: a clock was wrong, and it would never be
+        removed."""
         latest = time.time_ns() + _DAY_NS  # the clock of a file server may be a little ahead
 
-        def last_used(entry: place.EntryFile) -> int:
+        def last_used(entry: cache_folder.EntryFile) -> int:
             return entry.last_used if entry.last_used <= latest else 0
 
-        unused = (each for each in place.entry_files(self._folder) if last_used(each) < self._began_ns)
+        unused = (file for file in cache_folder.entry_files(self._folder) if last_used(file) < self._began_ns)
         return heapq.nsmallest(_OLDEST, unused, key=last_used)[::-1]

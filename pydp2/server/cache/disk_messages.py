@@ -23,8 +23,8 @@ class WeightedRun(CacheableRun, Protocol):
 
 @dataclass(frozen=True)
 class CacheOrigin:
-    """Origin of the entries of a service: ``key`` of the provider and all that it is told; its address; the list, whose
-    entries are files below ``root`` or names of something else; the slots."""
+    """Origin of the entries of a service: ``key`` of the provider with its arguments; its address; the list, whose
+    entries are files below ``root`` or other names; the slots."""
 
     key: str
     provider: str
@@ -36,8 +36,8 @@ class CacheOrigin:
 
 @dataclass(frozen=True)
 class DiskHit:
-    """All of ``file``, which has the stamp ``stamp``, is on the disk, and was verified. ``end``: where it ends, and
-    the checksum there."""
+    """The samples of ``file``, with the stamp ``stamp``, are on the disk and were verified. ``end``: end checksum of
+    the file."""
 
     file: int
     stamp: tuple[int, ...]
@@ -48,7 +48,7 @@ class DiskHit:
 
 @dataclass(frozen=True)
 class DiskMiss:
-    """``file`` is not there. ``stamp``: of the file now; what is read from here on may be kept unless it is None."""
+    """``file`` is not in the cache. ``stamp``: its present stamp; if it is None, the file must not be cached."""
 
     file: int
     stamp: tuple[int, ...] | None
@@ -73,5 +73,5 @@ DiskAnswer = DiskHit | DiskMiss | OfferSettled | CacheNotice
 
 
 def cache_key(*parts: Any) -> str:
-    """Return a key of plain values."""
+    """Return the key that belongs to the plain values ``parts``."""
     return blake2b(cast(bytes, msgpack.packb(parts)), digest_size=12, person=b"pydp2 cache").hexdigest()

@@ -1,4 +1,4 @@
-"""Do what touches the disk in a thread of its own, step by step, because a disk may take its time."""
+"""Access the disk in a thread of its own, step by step, because a disk may be slow."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Generic, TypeVar
 _STALLED_SECONDS = 10.0  # seconds without progress after which the service does not wait for the disk any more
 _CLOSE_SECONDS = 2.0  # seconds for the remaining work when the service ends
 DISK_ERRORS = (OSError, MemoryError)
-"""Errors of a disk, and of what is read from it or written to it."""
+"""Errors of a disk, and of the data that are read from it or written to it."""
 
 _Answer = TypeVar("_Answer")
 
 
 class DiskThread(Generic[_Answer]):
-    """Thread that takes steps in the order in which they were asked for. Answers come by :meth:`take_answers` once
+    """Thread that takes steps in the order in which they were enqueued. :meth:`take_answers` returns answers once
     :attr:`wake_fd` can be read."""
 
     def __init__(self, name: str) -> None:
@@ -36,7 +36,7 @@ class DiskThread(Generic[_Answer]):
 
     @property
     def is_stalled(self) -> bool:
-        """True if the disk has not moved for long: then nothing should wait for it."""
+        """True if there was no progress for long: then nothing should wait for the disk."""
         since = self._step_began
         return since is not None and time.monotonic() - since > _STALLED_SECONDS
 
@@ -50,18 +50,18 @@ class DiskThread(Generic[_Answer]):
         return out
 
     def stop(self) -> None:
-        """Stop the thread; nothing more may be asked for."""
+        """Tell the thread to stop; no step may be enqueued afterwards."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Do the remaining steps, as far as that is done soon, and release the descriptors."""
+        """Wait a short time for the remaining steps, and release the descriptors."""
         self.stop()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
             if self._thread.is_alive():
-                return  # it ends with the process; the pipe is the thread's until then
+                return  # the thread ends with the process, and needs the pipe until then
         os.close(self.wake_fd)
         os.close(self._wake_writer)
 
@@ -91,10 +91,10 @@ class DiskThread(Generic[_Answer]):
         self._finish()
 
     def _prepare(self) -> None:
-        """Do what comes before the first step."""
+        """Prepare for the first step."""
 
     def _finish(self) -> None:
-        """Do what is left when the thread ends."""
+        """Clean up when the thread ends."""
 
     def _note_progress(self) -> None:
         self._step_began = time.monotonic()
@@ -106,5 +106,5 @@ class DiskThread(Generic[_Answer]):
 
 
 def failure_text(error: Exception) -> str:
-    """Return why the disk failed, in a few words."""
+    """Return a short text that says why the disk failed."""
     return getattr(error, "strerror", None) or str(error) or "there is no memory for it"

@@ -1,5 +1,5 @@
-"""Name the entries of a list as the cache on disk and the counts of samples know them: what they are of, and which
-version of a file."""
+"""Make the labels under which the cache on disk and the counts of samples store the entries of a list, and the stamps
+that tell versions of a file apart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydp2.file_parts import file_of
 from pydp2.server.cache.disk_messages import CacheOrigin, cache_key
 from pydp2.server.cache.file_format import EntryLabel
 
-_RACY_NS = 20_000_000  # ns; a file that was changed less than this ago may change again and look the same
+_RACY_NS = 20_000_000  # ns; a file whose last change is more recent may change again without a new time stamp
 _STAMP_BITS = (1 << 63) - 1  # an inode may have 64 bits
 _HASH_BITS = (1 << 31) - 1  # enough to find the few entries that may be equal to others
 
@@ -26,7 +26,7 @@ class EntryNames:
         self._duplicates: dict[int, int] | None = None
 
     def label(self, file: int, stamp: tuple[int, ...] = ()) -> EntryLabel:
-        """Return what the entry of ``file`` is of."""
+        """Return the label of the entry of ``file``."""
         origin = self._origin
         if self._duplicates is None:
             self._duplicates = self._number_duplicates()
@@ -44,8 +44,7 @@ class EntryNames:
         return cache_key(label.list_entry, label.duplicate)
 
     def stamp(self, file: int) -> tuple[int, ...] | None:
-        """Return what tells a file from a changed one; () if the entry names no file, None if it may be changing just
-        now."""
+        """Return the stamp of ``file``; () if the entry names no file, None if the file may be changing just now."""
         known = self._stat(file)
         if known is not None and 0 <= time.time_ns() - known.st_mtime_ns < _RACY_NS:
             return None
@@ -57,7 +56,7 @@ class EntryNames:
         known = self._stat(file)
         if known is not None:
             unsettled = when_ns - _RACY_NS
-            # a time of change that lies ahead was given to the file; when that was done, the other time has
+            # A modification time in the future was set by a program; the other time says when that was done.
             if known.st_ctime_ns > unsettled or unsettled < known.st_mtime_ns <= time.time_ns():
                 return None
         return _stamp_of(known)
@@ -67,7 +66,7 @@ class EntryNames:
         return _stat_or_none(root / entry) or _stat_or_none(root / file_of(entry))
 
     def _number_duplicates(self) -> dict[int, int]:
-        """Number the equal entries of the list, which are kept apart, as in memory: the samples they draw may
+        """Number the equal entries of the list. They are stored apart, as in memory, because their samples may
         differ."""
         files = self._origin.files
         hashes = np.fromiter((hash(text) & _HASH_BITS for text in files), np.int32, len(files))

@@ -5,9 +5,9 @@
     head (64 bytes) | block | block | … | index
 
 A block holds consecutive samples: the frames of their columns, then, if the provider weighs them, their weights, each
-beginning at a multiple of 64 bytes. The index (msgpack) says what the entry is of, which samples were dropped, and of
-each block its rows, checksum and sizes. The head says where the index is; its digest covers both. Nothing here is ever
-executed, and nothing is accepted that does not agree with the declared slots.
+beginning at a multiple of 64 bytes. The index (msgpack) has the label of the entry, the dropped samples, and the rows,
+checksum and sizes of each block. The head has the offset of the index; its digest covers both. Nothing here is ever
+executed, and data that do not agree with the declared slots are refused.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from pydp2.server.cache.folder import TEMPORARY_PREFIX, flush_writes
 
 FORMAT_VERSION = 2
 _MAGIC = b"pydp2 cache\n"
-# Magic, version, where the index begins, its size, digest of all that and the index.
+# Magic, version, offset of the index, its size, digest of these and of the index.
 _HEAD = struct.Struct("<12sIQQ16s")
-_FIRST_BLOCK = 64  # where the first block begins
+_FIRST_BLOCK = 64  # offset of the first block
 _ALIGN = 64
-_MIN_MAPPED_BYTES = 1 << 18  # bytes; what is smaller is read, which takes no descriptor
+_MIN_MAPPED_BYTES = 1 << 18  # bytes; a smaller entry is read, which takes no descriptor
 _INDEX_LIMIT = 16 << 20  # bytes of an index; a file with more dropped samples than fit is not kept
 _WEIGHT_LIMIT = 1 << 31
 _ZEROS = bytes(_ALIGN)
 
 DroppedSample = tuple[int, str, str]
-"""Sample index, slot and reason of a dropped sample: a pass tells the same wherever its files come from."""
+"""Sample index, slot and reason of a dropped sample, so that a pass reports the same losses from the cache."""
 
 
 class DamagedEntry(Exception):
-    """The bytes that were read are no whole entry of ours, or not one that can be used."""
+    """The bytes that were read are not a complete entry, or not one that can be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntryLabel:
-    """Label that says what an entry is of.
+    """Label of an entry of the cache.
 
-    ``key``: of the provider and all that it was told; ``list_entry``: the entry of the list, and ``duplicate`` which
-    one of several alike; ``stamp``: of the file that it names, as it was before it was read, or () if it names none.
+    ``key``: key of the provider with its arguments; ``list_entry``: the entry of the list; ``duplicate``: its number
+    among equal entries; ``stamp``: stamp of the named file before it was read, or () if the entry names no file.
     """
 
     key: str
@@ -80,7 +80,7 @@ class StoredPiece:
 
 @dataclass(frozen=True)
 class EntryBlock:
-    """Rows, frame sizes and checksum of a block, and where it lies."""
+    """Rows, frame sizes, checksum and offset of a block."""
 
     start: int
     end: int
@@ -112,10 +112,10 @@ def block_bytes(columns: Columns, weights: npt.NDArray[np.int64] | None) -> int:
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 class CacheEntryWriter:
-    """Entry that is being written, in ``folder``, under a name that no reader takes for an entry. It is locked as long
-    as it is written, so that others can tell it from one that was left behind.
+    """Entry that is being written, in ``folder``, under a name that no reader takes for an entry. It is locked while it
+    is being written, so that other services can tell it from a file that a killed service left.
 
-    The bytes are not forced to the disk: what a power failure leaves of them does not have the right checksums. Every
+    The bytes are not forced to the disk: after a power failure, the checksums of a damaged entry are wrong. Every
     method may raise OSError; then only :meth:`discard` may follow.
     """
 
@@ -134,7 +134,7 @@ class CacheEntryWriter:
             raise
 
     def write_block(self, columns: Columns, weights: npt.NDArray[np.int64] | None) -> None:
-        """Write a block with the rows of ``columns``, which follow those of the last one."""
+        """Write a block with the rows of ``columns``, which follow those of the last block."""
         frames = columns.frames()
         if weights is not None:
             frames.append(np.ascontiguousarray(weights, np.int64))
@@ -149,8 +149,8 @@ class CacheEntryWriter:
         self._rows += columns.rows
 
     def pack_index(self, label: EntryLabel, dropped: Sequence[DroppedSample], end: EndChecksum = (0, 0)) -> bytes:
-        """Return the index that :meth:`commit` has to write after all samples were added. ``end``: where the file
-        ends, and the checksum there."""
+        """Return the index that :meth:`commit` has to write after all samples were added. ``end``: end checksum of the
+        file."""
         index = cast(
             bytes,
             msgpack.packb(
@@ -162,7 +162,7 @@ class CacheEntryWriter:
                     "stamp": list(label.stamp),
                     "rows": self._rows,
                     "end": list(end),
-                    "holes": [list(each) for each in dropped],
+                    "holes": [list(hole) for hole in dropped],
                     "blocks": np.array(self._blocks, "<i8").tobytes(),
                     "count": len(self._blocks),
                 }
@@ -173,7 +173,7 @@ class CacheEntryWriter:
         return index
 
     def commit(self, path: Path, index: bytes) -> None:
-        """Put the entry in its place at ``path``, at once and whole. ``index``: what :meth:`pack_index` returned."""
+        """Write ``index``, which :meth:`pack_index` returned, and rename the complete entry to ``path``."""
         head = _pack_head(FORMAT_VERSION, self.size, index)
         self._write(index)
         os.pwrite(self._file, head, 0)
@@ -182,16 +182,17 @@ class CacheEntryWriter:
         self._close()
 
     def discard(self) -> None:
-        """Remove the entry, which will not be whole."""
+        """Remove the entry, which will not be completed."""
         with contextlib.suppress(OSError):
             self._path.unlink()
         self._close()
 
     def _close(self) -> None:
-        """Close the file once: the descriptor is gone even if that fails, and may be another file's by then."""
+        """Close the file, only once: even a close that fails frees the descriptor, which may then be that of another
+        file."""
         file, self._file = self._file, -1
         if file >= 0:
-            with contextlib.suppress(OSError):  # what was to be kept was flushed before
+            with contextlib.suppress(OSError):  # commit() has flushed the entry before
                 os.close(file)
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -230,7 +231,7 @@ class CacheEntryReader:
         self.index = _read_index(self._data)
 
     def verify(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Raise DamagedEntry unless all bytes are those that were written. ``progress`` is called after every block."""
+        """Raise DamagedEntry unless the checksums of all blocks are right. ``progress`` is called after every block."""
         if any(self._data[_HEAD.size : _FIRST_BLOCK]):
             raise DamagedEntry("there is something between its head and its samples")
         for number, block in enumerate(self.index.blocks):
@@ -239,7 +240,7 @@ class CacheEntryReader:
             progress()
 
     def pieces(self, slots: Slots, *, weighted: bool) -> list[StoredPiece]:
-        """Return the samples, which must be those of ``slots``. Raises DamagedEntry if they cannot be."""
+        """Return the samples. Raises DamagedEntry if they do not fit ``slots``."""
         found: list[tuple[Columns, npt.NDArray[np.int64] | None]] = []
         frames = frame_count(slots)
         for number, block in enumerate(self.index.blocks):
@@ -286,7 +287,7 @@ def own_file(path: str | os.PathLike[str]) -> Iterator[tuple[int, os.stat_result
 
 
 def read_exactly(file: int, size: int) -> bytes:
-    """Return the first ``size`` bytes of the descriptor ``file``. Raises DamagedEntry if there are less."""
+    """Return the first ``size`` bytes of the descriptor ``file``. Raises DamagedEntry if there are fewer."""
     data = os.pread(file, size, 0)
     if len(data) != size:
         raise DamagedEntry(f"it has {len(data)} bytes of {size}")
@@ -311,13 +312,13 @@ def _read_index(data: memoryview) -> EntryIndex:
             provider=_expect(str, plain["provider"]),
             list_entry=_expect(str, plain["text"]),
             duplicate=_expect(int, plain["copy"]),
-            stamp=tuple(_expect(int, each) for each in _expect(list, plain["stamp"])),
+            stamp=tuple(_expect(int, number) for number in _expect(list, plain["stamp"])),
         )
         dropped_samples = tuple(
             (_expect(int, y), _expect(str, slot), _expect(str, why)) for y, slot, why in _expect(list, plain["holes"])
         )
         rows = _expect(int, plain["rows"])
-        end, checksum = (_expect(int, each) for each in _expect(list, plain["end"]))
+        end, checksum = (_expect(int, number) for number in _expect(list, plain["end"]))
         blocks = _read_blocks(_expect(bytes, plain["blocks"]), _expect(int, plain["count"]), start)
     except (ValueError, TypeError, KeyError) as error:  # errors of msgpack are ValueErrors
         raise DamagedEntry(f"its index is not valid: {error!r:.200}") from None

@@ -1,14 +1,15 @@
-"""Manage the directory of the cache on disk: where it is, what lies in it, what is oldest.
+"""Manage the directory of the cache on disk: its path, its entries, the removal of entries.
 
 ::
 
     DIRECTORY / key of a provider / name of an entry
     DIRECTORY / key of a provider / counts
 
-Several services may use one directory at the same time: entries come and go by rename and unlink alone, each whole.
+Several services may use one directory at the same time, because complete entries appear by rename and disappear by
+unlink only.
 
-A user may name a directory that holds other files too. So only what has the names that pydp2 gives is looked at, and
-removed: keys and entries are named by 24 hexadecimal digits.
+A user may name a directory that holds other files too. So pydp2 looks at, and removes, only files with the names that
+it gives: keys and entries are named by 24 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -51,54 +52,54 @@ def prepare_folder(folder: Path, key: str) -> Path:
     """Return the directory of entries of ``key``; make it if it is not there. Raises OSError."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _scan(folder):  # what others keep there is to be in their backup
+    if not _scan(folder):  # a backup must not leave out a directory with other files
         with contextlib.suppress(FileExistsError):
             tag = os.open(folder / _TAG, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(tag, "w", encoding="ascii") as file:
                 file.write(_TAGGED)
-    place = folder / key
-    place.mkdir(mode=0o700, exist_ok=True)
-    return place
+    directory = folder / key
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
 
 
 def entry_files(folder: Path) -> Iterator[EntryFile]:
     """Yield all entries in ``folder``, in no order."""
-    return (each for each in _files(folder) if each.path.name != COUNTS_NAME)
+    return (file for file in _files(folder) if file.path.name != COUNTS_NAME)
 
 
 def count_files(folder: Path) -> Iterator[EntryFile]:
     """Yield the files with counts of samples in ``folder``, in no order."""
-    return (each for each in _files(folder) if each.path.name == COUNTS_NAME)
+    return (file for file in _files(folder) if file.path.name == COUNTS_NAME)
 
 
 def used_bytes(folder: Path, progress: Callable[[], None]) -> int:
-    """Return the bytes of all entries in ``folder``, with those that services are writing; remove what killed services
-    left. ``progress`` is called after every entry."""
+    """Return the number of bytes of all entries in ``folder``, including those that services are writing; remove the
+    leftovers of killed services. ``progress`` is called after every entry."""
     written = remove_leftovers(folder).written_bytes
-    for each, known in _known_files(folder):
-        written += known.st_size if each.name != COUNTS_NAME else 0
+    for entry, known in _known_files(folder):
+        written += known.st_size if entry.name != COUNTS_NAME else 0
         progress()
     return written
 
 
 def _files(folder: Path) -> Iterator[EntryFile]:
-    return (EntryFile(known.st_mtime_ns, known.st_size, Path(each.path)) for each, known in _known_files(folder))
+    return (EntryFile(known.st_mtime_ns, known.st_size, Path(entry.path)) for entry, known in _known_files(folder))
 
 
 def _known_files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    for each in _in_places(folder):
-        if each.name == COUNTS_NAME or _DIGEST.fullmatch(each.name):
+    for entry in _in_places(folder):
+        if entry.name == COUNTS_NAME or _DIGEST.fullmatch(entry.name):
             with contextlib.suppress(OSError):  # another service removed it
-                known = each.stat(follow_symlinks=False)
+                known = entry.stat(follow_symlinks=False)
                 if not stat.S_ISDIR(known.st_mode):
-                    yield each, known
+                    yield entry, known
 
 
 def _in_places(folder: Path) -> Iterator[os.DirEntry[str]]:
     """Yield the entries of the directories of keys."""
-    for place in _scan(folder):
-        if _DIGEST.fullmatch(place.name) and place.is_dir(follow_symlinks=False):
-            yield from _scan(place.path)
+    for directory in _scan(folder):
+        if _DIGEST.fullmatch(directory.name) and directory.is_dir(follow_symlinks=False):
+            yield from _scan(directory.path)
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,13 @@ class Leftovers:
 
 
 def remove_leftovers(folder: Path) -> Leftovers:
-    """Remove what services that were killed had begun to write, and leave what others are writing now."""
+    """Remove the unfinished files of killed services, but not those that other services are writing now."""
     removed: list[int] = []
     written = 0
-    for each in _in_places(folder):
-        if each.name.startswith(TEMPORARY_PREFIX):
+    for entry in _in_places(folder):
+        if entry.name.startswith(TEMPORARY_PREFIX):
             with contextlib.suppress(OSError):
-                size, is_removed = _remove_leftover(Path(each.path))
+                size, is_removed = _remove_leftover(Path(entry.path))
                 written += 0 if is_removed else size
                 removed += [size] if is_removed else []
     return Leftovers(len(removed), sum(removed), written)
@@ -128,7 +129,7 @@ def _remove_leftover(path: Path) -> tuple[int, bool]:
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         size = os.fstat(file).st_size
-        if not size:  # it may just have been made, and its writer is about to lock it
+        if not size:  # its writer may just have made it, and be about to lock it
             return 0, False
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,8 +143,8 @@ def _remove_leftover(path: Path) -> tuple[int, bool]:
 
 
 def flush_writes(file: int) -> None:
-    """Send what was written to the descriptor ``file`` to the server of its file system. Raises OSError, where closing
-    ``file`` would: a network file system tells only then that there is no room. The lock of ``file`` stays."""
+    """Flush the descriptor ``file`` to the server of a network file system, as closing it would. Raises OSError: such a
+    file system reports only then that there is no room. The lock of ``file`` stays."""
     os.close(os.dup(file))
 
 
@@ -167,9 +168,9 @@ def remove_entry(found: EntryFile) -> bool:
     return True
 
 
-def _remove_if_empty(place: Path) -> None:
+def _remove_if_empty(directory: Path) -> None:
     with contextlib.suppress(OSError):  # another service uses the directory
-        place.rmdir()
+        directory.rmdir()
 
 
 def _scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:

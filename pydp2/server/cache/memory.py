@@ -1,10 +1,10 @@
 """Cache whole files in memory (CACHE_PASS_IN_MEM), up to a limit.
 
-The first files that fit are kept: in a pass larger than the limit, an LRU would push out exactly what the next pass
-wants first. Where there is an append-only store, samples move there as they are offered, and the pass that reads them
-takes them from there too. So they stay there, also if their file does not become whole: the next time that it is read,
-the samples that are there already are passed over, as long as they are the same, and the rest of it follows. What is
-not the same any more (the file has changed, or the provider draws anew) takes room for nothing from then on.
+The first files that fit are cached: in a pass larger than the limit, an LRU would evict exactly the files that the next
+pass needs first. With an append-only store, samples move into the store as they are offered, and the pass that reads
+them takes them from there too. So they stay in the store, even if their file is never read to its end: the next time
+that the file is read, the samples that are in the store already are skipped, as long as they are equal, and the others
+follow. Samples that differ then (the file has changed, or the provider draws random numbers) waste their room.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _DROPPED_BYTES = 512  # bytes per dropped sample
 
 
 class _PartialFile:
-    """File of which not all was offered yet. ``until``: the samples before this index are here. ``confirmed``: those
-    before this one were offered by the present reading, the others by an earlier one. ``row_ranges``: first row and
-    number of rows of each part in the append-only store."""
+    """File that was not offered completely yet. ``until``: the samples before this index are here. ``confirmed``: the
+    samples before this index were offered by the present reading, the others by an earlier one. ``row_ranges``: first
+    row and number of rows of each part in the append-only store."""
 
     __slots__ = ("_part_ends", "confirmed", "dropped", "nbytes", "parts", "row_ranges", "until")
 
@@ -56,7 +56,7 @@ class _PartialFile:
         self._part_ends: list[int] = []  # index behind the last sample of each part
 
     def add(self, samples: Any, dropped: list[DroppedSample]) -> None:
-        """Add what comes next. Who offered ``samples`` may shorten its own run."""
+        """Add the next samples. The run is copied, because the caller may shorten its own."""
         last, gap = _ends(samples, dropped)
         if samples is not None:
             self.parts.append(copy(samples))
@@ -77,11 +77,11 @@ class _PartialFile:
                 self.parts.append(part)
                 self.row_ranges.append((at, count))
                 self._part_ends.append(int(part.sample_indices[part.hi - 1]) + 1)
-        self.dropped = [each for each in self.dropped if each[0] < end]
+        self.dropped = [sample for sample in self.dropped if sample[0] < end]
         self.until, self.confirmed = end, min(self.confirmed, end)
 
     def row_ids(self, begin: int, end: int) -> Ints:
-        """Return the rows in the append-only store of the samples from index ``begin`` to ``end``, not included."""
+        """Return the row ids, in the append-only store, of the samples from index ``begin`` to below ``end``."""
         found: list[Ints] = [np.empty(0, np.int64)]
         for i in range(bisect_right(self._part_ends, begin), len(self.parts)):
             part, (at, _) = self.parts[i], self.row_ranges[i]
@@ -93,8 +93,8 @@ class _PartialFile:
 
 
 class CachedSampleSet(NamedTuple):
-    """All samples that are there: the rows of the append-only store in the order of names, and the names as a set.
-    ``weight``, ``nbytes``: sums over these rows. ``max_weight``: the largest weight of one."""
+    """All samples in the cache: their row ids in the append-only store, in the order of file and sample index, and
+    these two as an encoded set. ``weight``, ``nbytes``: sums over the rows. ``max_weight``: largest weight of a row."""
 
     row_ids: Ints
     encoded: bytes
@@ -104,7 +104,7 @@ class CachedSampleSet(NamedTuple):
 
 
 class MemoryCache(Generic[S]):
-    """Cache of files by number. A file is in the cache once all of it is: never a part of one."""
+    """Cache of files by number. It has only complete files."""
 
     def __init__(self, limit: int, row_store: AppendOnlyStore | None = None) -> None:
         self.limit = limit
@@ -113,12 +113,12 @@ class MemoryCache(Generic[S]):
         """True if a file in the cache has dropped samples."""
         self.bytes = 0
         self.full = False
-        """True if a file did not fit; from then on nothing is added."""
+        """True once a file did not fit; from then on nothing is added."""
         self._files: dict[int, tuple[list[S], list[DroppedSample]]] = {}
         self._ends: dict[int, EndChecksum] = {}
         self._partial: dict[int, _PartialFile] = {}
         self.rejected: dict[int, tuple[list[S], list[DroppedSample]]] = {}
-        """Files that were not whole when the cache was found to be full, for a caller that keeps them elsewhere."""
+        """Files that were not complete when the cache became full, for a caller that stores them elsewhere."""
         # First row and number of rows of each part of each file in the append-only store.
         self._row_ranges: dict[int, list[tuple[int, int]]] = {}
         self._sample_set: CachedSampleSet | None = None
@@ -127,7 +127,7 @@ class MemoryCache(Generic[S]):
         return len(self._files)
 
     def has(self, file: int) -> bool:
-        """Return True if all of ``file`` is here."""
+        """Return True if ``file`` is in the cache."""
         return file in self._files
 
     def runs_of(self, file: int) -> list[S]:
@@ -139,14 +139,14 @@ class MemoryCache(Generic[S]):
         return self._files[file][1]
 
     def end_checksum(self, file: int) -> EndChecksum:
-        """Return the end of ``file`` and the checksum there; (0, 0) if it is not here."""
+        """Return the end checksum of ``file``; (0, 0) if it is not in the cache."""
         return self._ends.get(file, (0, 0))
 
     def offer(self, file: int, samples: S | None, dropped: Sequence[Sequence[Any]] = ()) -> None:
-        """Keep the next samples of ``file``, and the dropped ones, if there is room. They must not change afterwards.
+        """Cache the next samples of ``file``, and the dropped ones, if there is room. They must not change afterwards.
 
-        With an append-only store ``samples`` lies there afterwards; if some of them are there already from another time
-        when the file was read, only the others do.
+        With an append-only store, ``samples`` is in the store afterwards; samples that are there already, from an
+        earlier reading of the file, are not added again.
         """
         if self.full or file in self._files:
             return
@@ -172,20 +172,20 @@ class MemoryCache(Generic[S]):
         self.bytes += size
 
     def _become_full(self, file: int, samples: S | None, dropped: list[DroppedSample]) -> None:
-        """Note that the next samples of ``file`` do not fit, and reject all files that are not whole: of each what its
-        present reading has offered."""
+        """Note that the next samples of ``file`` do not fit. Reject all files that are not complete: :attr:`rejected`
+        gets the samples that their present reading has offered."""
         self.full = True
         for partial in self._partial.values():
             partial.truncate(partial.confirmed)
         self._partial[file].add(samples, dropped)
-        if self.row_store is None:  # else what lies there stays there
+        if self.row_store is None:  # rows in an append-only store stay there
             self.bytes -= sum(partial.nbytes for partial in self._partial.values())
         self.rejected = {file: (partial.parts, partial.dropped) for file, partial in self._partial.items()}
         self._partial.clear()
 
     def finish_file(self, file: int, end: EndChecksum = (0, 0)) -> None:
-        """Finish ``file``, which was offered whole, with its ``end``. What it had behind that when it was read before
-        is forgotten."""
+        """Finish ``file``, which was offered completely, with its end checksum. Samples of an earlier reading behind
+        its end are forgotten."""
         if self.full or file in self._files:
             return
         partial = self._partial.pop(file, _PartialFile())
@@ -198,10 +198,10 @@ class MemoryCache(Generic[S]):
             self._sample_set = None
 
     def sample_set(self) -> CachedSampleSet:
-        """Return all samples that are there. This needs an append-only store, and no file with dropped samples."""
+        """Return all samples in the cache. This needs an append-only store, and no file with dropped samples."""
         if self._sample_set is None:
             files = sorted(self._row_ranges)
-            ranges = [each for file in files for each in self._row_ranges[file]]
+            ranges = [row_range for file in files for row_range in self._row_ranges[file]]
             first, count = np.array(ranges, np.int64).reshape(-1, 2).T
             counts = np.array([sum(count for _, count in self._row_ranges[file]) for file in files], np.int64)
             sample_indices = expand_ranges(np.zeros(len(files), np.int64), counts)
@@ -218,7 +218,8 @@ class MemoryCache(Generic[S]):
         return self._sample_set
 
     def discard(self, file: int) -> None:
-        """Note that ``file`` will not be complete. What lies in an append-only store waits there for the rest of it."""
+        """Note that the present reading of ``file`` will not be complete. Its samples in an append-only store stay
+        there for the next reading."""
         if (partial := self._partial.get(file)) is not None:
             partial.confirmed = 0
             if self.row_store is None:
@@ -227,18 +228,18 @@ class MemoryCache(Generic[S]):
 
 
 def _ends(samples: Any, dropped: list[DroppedSample]) -> tuple[int, int]:
-    """Return the sample indices behind the last of ``samples`` and of ``dropped``, 0 where there are none."""
+    """Return the sample indices behind the last of ``samples`` and behind the last of ``dropped``, 0 for none."""
     last = 0 if samples is None else int(samples.sample_indices[samples.hi - 1]) + 1
     return last, dropped[-1][0] + 1 if dropped else 0
 
 
 def _count_before(run: Any, index: int) -> int:
-    """Return how many samples of ``run`` come before sample index ``index``."""
+    """Return the number of samples of ``run`` before sample index ``index``."""
     return int(np.searchsorted(run.sample_indices[run.lo : run.hi], index))
 
 
 def _split(run: Any, index: int) -> tuple[Any, Any]:
-    """Return the samples of ``run`` before sample index ``index``, and the others; None where there are none."""
+    """Return two runs: the samples of ``run`` before sample index ``index``, and the others; None for an empty one."""
     count = 0 if run is None else _count_before(run, index)
     if not count:
         return None, run
@@ -250,14 +251,14 @@ def _split(run: Any, index: int) -> tuple[Any, Any]:
 def _pass_over_known(
     partial: _PartialFile, samples: Any, dropped: list[DroppedSample], row_store: AppendOnlyStore
 ) -> tuple[Any, list[DroppedSample]]:
-    """Return what of ``samples`` and ``dropped``, which come next in a file, does not lie in ``row_store`` from an
-    earlier reading. Where that one was another, all that it left from here on is forgotten."""
+    """Return those of ``samples`` and ``dropped``, the next ones of a file, that are not in ``row_store`` from an
+    earlier reading. If they differ from that reading, forget all of its samples from here on."""
     begin, until = partial.confirmed, partial.until
     end = min(until, max(begin, *_ends(samples, dropped)))
-    gaps = [each for each in dropped if each[0] < until]
+    gaps = [sample for sample in dropped if sample[0] < until]
     known, rest = _split(samples, until)
-    there = [each for each in partial.dropped if begin <= each[0] < end]
-    if gaps == there and _is_same(known, partial.row_ids(begin, end), row_store):
+    known_gaps = [sample for sample in partial.dropped if begin <= sample[0] < end]
+    if gaps == known_gaps and _is_same(known, partial.row_ids(begin, end), row_store):
         partial.confirmed = end
         return rest, dropped[len(gaps) :]
     partial.truncate(begin)
@@ -265,7 +266,7 @@ def _pass_over_known(
 
 
 def _is_same(run: Any, row_ids: Ints, row_store: AppendOnlyStore) -> bool:
-    """Return True if the samples of ``run`` (None: there are none) are those at ``row_ids``, bit by bit."""
+    """Return True if the samples of ``run`` (None: no samples) are those at ``row_ids``, bit by bit."""
     lo, hi = (0, 0) if run is None else (run.lo, run.hi)
     if hi - lo != len(row_ids):
         return False
@@ -282,8 +283,8 @@ def _is_same(run: Any, row_ids: Ints, row_store: AppendOnlyStore) -> bool:
 
 
 def _move_to_store(part: Any, row_store: AppendOnlyStore) -> tuple[int, int]:
-    """Move the rows of ``part`` into ``row_store``; its columns are views of that afterwards. Return the first row and
-    the number of rows."""
+    """Move the rows of ``part`` into ``row_store``; its columns are views of the store afterwards. Return the first row
+    id and the number of rows."""
     lo, hi, weights = part.lo, part.hi, part.weights
     weights = None if weights is None else weights[lo:hi]
     at, part.columns = row_store.add(part.columns.slice(lo, hi), part.sample_indices[lo:hi], part.sizes[lo:hi], weights)

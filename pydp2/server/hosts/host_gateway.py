@@ -1,5 +1,5 @@
-"""Talk to the hosts that run workers of a service: what comes from them becomes events, in the order in which it
-came."""
+"""Exchange messages with the hosts that run workers of a service: their messages become events, in the order of
+arrival."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from pydp2.transport import Hub, PeerGone
 from pydp2.transport.compression import CODEC, MAX_INFLATED_BYTES, FrameInflater
 from pydp2.transport.service_address import split_key
 
-_MAX_BREAKS = 5  # of the protocol by a host: after them it may not join any more
-_MAX_NAMES = 1024  # of hosts whose breaks are counted at a time
+_MAX_BREAKS = 5  # violations of the protocol after which a host may not join any more
+_MAX_NAMES = 1024  # names of hosts for which violations are counted
 
 
 @dataclass(frozen=True, slots=True)
 class HostReady:
-    """Host that can run ``worker_slots`` workers."""
+    """A host has joined and can run ``worker_slots`` workers."""
 
     host: int
     worker_slots: int
@@ -43,14 +43,14 @@ class HostReady:
 
 @dataclass(frozen=True, slots=True)
 class HostLeaves:
-    """Host that wants no new files."""
+    """A host drains: it takes no new files."""
 
     host: int
 
 
 @dataclass(frozen=True, slots=True)
 class HostGone:
-    """Host without a session any more, ``how`` in words. ``running``: the samples that its workers asked for."""
+    """The session of a host has ended, ``how`` as text. ``running``: the samples that its workers were asking for."""
 
     host: int
     running: dict[int, tuple[int, int, int]]
@@ -59,7 +59,7 @@ class HostGone:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStarted:
-    """Worker of ``host`` that is process ``pid`` there."""
+    """A worker of ``host`` has started, as process ``pid``."""
 
     host: int
     worker: int
@@ -68,7 +68,7 @@ class RemoteStarted:
 
 @dataclass(frozen=True, slots=True)
 class RemoteMessage:
-    """Message of a worker of ``host``, its header first."""
+    """A worker of ``host`` has sent a message; the header is the first frame."""
 
     host: int
     worker: int
@@ -77,16 +77,16 @@ class RemoteMessage:
 
 @dataclass(frozen=True, slots=True)
 class RemoteExited:
-    """Worker of ``host`` whose process has ended."""
+    """The process of a worker of ``host`` has ended."""
 
     host: int
     exited: m.WorkerExited
 
 
-_MAX_ASKED = 4096  # peers that are remembered to have got the spec
+_MAX_ASKED = 4096  # peers that are remembered as having received the spec
 _REASON_LENGTH = 500
 _ADDRESS_LENGTH = 400
-_MAX_STATUS = 1 << 16  # what os.waitpid gives is below
+_MAX_STATUS = 1 << 16  # every status of os.waitpid is below
 HostEvent = HostReady | HostLeaves | HostGone | RemoteStarted | RemoteMessage | RemoteExited
 
 
@@ -97,7 +97,7 @@ class HostGateway:
         self._timing = spec.timing
         self._files = files
         self.hub = hub
-        """Hub that hosts connect to."""
+        """Hub to which hosts connect."""
         self._log: Callable[[str, str], None] = lambda text, kind: None
         self.sessions = HostSessions(m.WIRE_VERSION, RELEASE)
         self.row_servers = RowServers()
@@ -109,11 +109,11 @@ class HostGateway:
         self._frames: list[Any] = [spec.args, spec.program, *files.to_buffers(), source]
         self._digest = _digest(m.encode(m.Spec(self._terms, "")), self._frames)
         self._events: list[HostEvent] = []
-        self._breaks: Counter[str] = Counter()  # of the protocol, by the name of the host
+        self._breaks: Counter[str] = Counter()  # violations of the protocol by name of the host
         self._memory_limit = spec.memory_limit
-        self._inflater: FrameInflater | None = None  # once a host has joined that compresses
-        self._inflated = 0  # bytes, in this call of receive()
-        self._asked: dict[bytes, None] = {}  # peers that have got the spec already, the last few thousand
+        self._inflater: FrameInflater | None = None  # made when the first host that compresses joins
+        self._inflated = 0  # bytes that were inflated in this call of receive()
+        self._asked: dict[bytes, None] = {}  # peers that have received the spec, the last few thousand
         if spec.workers:
             self.sessions.note_opened(None, opened_entries(files, Path(spec.root)), self._sampled)
 
@@ -121,13 +121,13 @@ class HostGateway:
         return self._files[sampled_entries(self._files)[i]]
 
     def begin(self, log: Callable[[str, str], None]) -> None:
-        """Begin to serve hosts; ``log`` writes what the user is to know."""
+        """Begin to serve hosts; ``log(text, kind)`` writes a line for the user."""
         self._log = log
 
-    # -- what comes ------------------------------------------------------------------------------------------------
+    # -- messages from hosts ---------------------------------------------------------------------------------------
     def receive(self, now: float, most: int) -> tuple[list[HostEvent], bool]:
-        """Return what came from hosts, of at most ``most`` messages, and True if there may be more. What hosts have
-        compressed is inflated here, and a call ends early rather than hold much of it."""
+        """Read at most ``most`` messages of hosts. Return their events, and True if there may be more messages. Frames
+        that hosts have compressed are inflated; the call ends early before they take much memory."""
         more = True
         self._inflated = 0
         for _ in range(most):
@@ -153,8 +153,8 @@ class HostGateway:
         return events, more
 
     def _end_breaker(self, session: HostSession, error: ProtocolError, why: str) -> None:
-        """End ``session``, whose message raised ``error``, and say ``why``. The host may join anew, unless it did so
-        too often."""
+        """End ``session``, whose message raised ``error``, and log ``why``. The host may join again, unless this
+        happened too often."""
         if len(self._breaks) >= _MAX_NAMES:
             self._breaks.clear()
         self._breaks[session.name] += 1
@@ -166,7 +166,7 @@ class HostGateway:
 
     def _handle(self, peer: bytes, frames: list[memoryview], now: float) -> None:
         if self.hub.role_of(peer) != "worker":
-            return  # its key was removed, or is one for another address
+            return  # the key of the peer was removed, or is for another address
         session = self.sessions.at(peer)
         message, body = m.decode(frames)
         if session is None:
@@ -224,10 +224,10 @@ class HostGateway:
                     if found is not None:
                         found.data[peer].check_received(message)
                         self._send_control(found, m.DataOpened())
-                case m.HostBeat():  # of a session that is over
+                case m.HostBeat():  # it belongs to a session that has ended
                     self._send(peer, m.Closing("its session is over", {}, True))
                     self.hub.end_peer(peer)
-                case _:  # the same, or nothing that begins one
+                case _:  # it belongs to a session that has ended, or cannot begin a session
                     self.hub.end_peer(peer)
         except HostRefused as error:
             self._log(shorten(str(error), 2000), "host refused")
@@ -236,7 +236,8 @@ class HostGateway:
             self.hub.end_peer(peer)
 
     def _note_asked(self, peer: bytes) -> None:
-        """Note that ``peer`` asks for the spec, which may be large. Raises RemoteProtocolError if it has got it."""
+        """Note that ``peer`` asks for the spec. Raises RemoteProtocolError if it has received the spec already, which
+        may be large."""
         if peer in self._asked:
             raise RemoteProtocolError("AskSpec: the spec comes once over a connection")
         self._asked[peer] = None
@@ -244,7 +245,7 @@ class HostGateway:
             del self._asked[next(iter(self._asked))]
 
     def _check_codec(self, join: m.Join) -> None:
-        """Raise HostRefused unless this service can inflate what the host compresses."""
+        """Raise HostRefused unless this service can inflate the frames that the host compresses."""
         if join.codec not in ("", CODEC):
             raise HostRefused(f"a host may compress with {CODEC}, {join.name:.100} does with {join.codec!r:.40}")
         if join.codec and self._inflater is None:
@@ -267,7 +268,7 @@ class HostGateway:
             self.turn_away(session.host, error)
             return
         self._log(f"{session.name} joins with {session.worker_slots} workers", "host")
-        self._events.append(HostReady(session.host, session.worker_slots))  # before a send that may find it gone
+        self._events.append(HostReady(session.host, session.worker_slots))  # before a send, which may end the session
         if session.host in self._row_addresses:
             self.row_servers.add(session.host, self._row_addresses.pop(session.host))
             self._send_control(session, m.RowReaders(sorted(self._readers)))
@@ -291,8 +292,7 @@ class HostGateway:
                 self._events.append(RemoteExited(session.host, exited))
 
     def _inflate(self, session: HostSession, body: Sequence[memoryview], raw_sizes: Sequence[Any]) -> list[memoryview]:
-        """Return the message ``body`` with the frames behind its header as they were before they were compressed.
-        Raises RemoteProtocolError."""
+        """Return the message ``body`` with all compressed frames inflated. Raises RemoteProtocolError."""
         if self._inflater is None or not session.compresses:
             raise RemoteProtocolError("FromWorker: compressed frames of a host that did not say so as it joined")
         header, *packed = body
@@ -303,18 +303,19 @@ class HostGateway:
         return [header, *frames]
 
     def check_source(self, host: int, fingerprint: str, modules: dict[str, Any]) -> None:
-        """Compare the code of a provider on ``host`` (0: this one) with that of the first one that declared it. Raises
-        HostRefused naming what differs."""
+        """Compare the code of the provider on ``host`` (0: this machine) with the first code that was declared. Raises
+        HostRefused, naming what differs."""
         session = self.sessions.get(host)
         self.sessions.check_source(None if session is None else session.name, fingerprint, modules)
 
-    # -- what goes -------------------------------------------------------------------------------------------------
+    # -- messages to hosts -----------------------------------------------------------------------------------------
     def start(self, host: int, worker: int, status_row: int) -> None:
-        """Have ``host`` start a worker."""
+        """Tell ``host`` to start a worker."""
         self.send_to_host(host, m.StartWorker(worker, status_row))
 
     def kill(self, host: int, worker: int, now: float) -> None:
-        """Have ``host`` end a worker at once. A host that does not is lost, because it keeps the worker's files."""
+        """Tell ``host`` to end a worker at once. If it does not, the host counts as lost, because it would keep the
+        files of the worker."""
         session = self.sessions.get(host)
         if session is not None and worker not in session.ends_at:
             session.ends_at[worker] = now + self._timing.host_timeout
@@ -326,7 +327,7 @@ class HostGateway:
 
     # -- rows that stay there --------------------------------------------------------------------------------------
     def claim_of(self, host: int) -> ClaimRows | None:
-        """Return what takes over rows that stayed on ``host``; None: none may stay there."""
+        """Return the function that claims rows that stay on ``host``; None if no rows may stay there."""
         return partial(self._claim, host) if host in self.row_servers else None
 
     def _claim(self, host: int, rows: int, frames: Sequence[npt.NDArray[np.uint8]]) -> HostRows:
@@ -338,12 +339,12 @@ class HostGateway:
         return self.row_servers.accept(host, handles, sizes)
 
     def is_needed(self, host: int) -> bool:
-        """Return True if trainers may still need something of ``host``."""
+        """Return True if trainers may still need rows of ``host``."""
         return self.row_servers.row_count(host) > 0
 
     def send_updates(self, trainer_keys: Callable[[], frozenset[str]]) -> None:
-        """Tell the row servers which rows they need not keep any more, and that the trainers with the public keys
-        ``trainer_keys()``, and no others, may fetch from them."""
+        """Tell the row servers which rows they may drop, and that only trainers with the public keys
+        ``trainer_keys()`` may fetch rows."""
         for host, handles in self.row_servers.take_released():
             self.send_to_host(host, m.ReleaseRows(), [handles])
         keys = trainer_keys() if len(self.row_servers) else frozenset()
@@ -354,14 +355,14 @@ class HostGateway:
                     self._send_control(session, m.RowReaders(sorted(keys)))
 
     def turn_away(self, host: int, error: Error) -> None:
-        """Have no workers on ``host`` any more, because of ``error``."""
+        """Turn ``host`` away because of ``error``: end its session."""
         session = self.sessions.get(host)
         if session is not None:
             self._log(f"{session.name} is turned away: {shorten(str(error), 2000)}", "host refused")
             self._end(session, "was turned away", m.Refused(to_wire(error)))
 
     def release(self, host: int) -> None:
-        """Let ``host`` go, which wanted to leave."""
+        """End the session of ``host``, which has asked to leave."""
         session = self.sessions.get(host)
         if session is not None:
             self._log(f"{session.name} has left", "host")
@@ -374,7 +375,7 @@ class HostGateway:
             self._send_control(session, message, frames)
 
     def _report(self, session: HostSession, now: float) -> None:
-        """Tell a host how much has come from it, and so that the service is there."""
+        """Tell a host how much was received from it, which also shows that the service is there."""
         session.reported, session.sent_at = session.received, now
         self._send_control(session, m.HostReceived(session.received, session.beat_ns))
 
@@ -396,7 +397,7 @@ class HostGateway:
         self._end(session, f"was on host {session.name}, which was lost", m.Closing("it was lost", {}, True))
 
     def _end(self, session: HostSession, how: str, last: m.Message) -> None:
-        """End a session, with a last word."""
+        """End a session, with ``last`` as the last message."""
         if self.sessions.end(session.host) is None:
             return
         self._send(session.control, last)
@@ -407,7 +408,7 @@ class HostGateway:
         self._events.append(HostGone(session.host, session.running, how))
 
     def watch(self, now: float) -> list[HostEvent]:
-        """Look which hosts are still there, and tell them that the service is. Return what follows."""
+        """End the sessions of hosts that are lost, and show the others that the service is there. Return the events."""
         dropped = set(self.hub.take_dropped())
         for session in self.sessions:
             if dropped & session.peers:
@@ -426,8 +427,8 @@ class HostGateway:
         return events
 
     def draining(self) -> list[HostSession]:
-        """Return the hosts that want to leave."""
-        return [each for each in self.sessions if each.link.state is LinkState.DRAINING]
+        """Return the sessions of the hosts that drain."""
+        return [host for host in self.sessions if host.link.state is LinkState.DRAINING]
 
     def stats(self, now: float) -> list[dict[str, Any]]:
         """Return statistics of the hosts as plain data."""
@@ -442,12 +443,12 @@ class HostGateway:
 
 
 def _checked_row_server(address: str) -> str:
-    """Return ``address`` if trainers can be told of it. Raises RemoteProtocolError."""
+    """Return ``address`` if it is a valid address of a row server. Raises RemoteProtocolError."""
     usable = len(address) <= _ADDRESS_LENGTH and address.startswith("tcp://") and address.isprintable()
     try:
         if not address or (usable and split_key(address)[1]):
             return address
-    except OptionError:  # what stands there is no key
+    except OptionError:  # the key in it is not valid
         pass
     raise RemoteProtocolError("Join: the address of a row server must be one of TCP, with its key")
 

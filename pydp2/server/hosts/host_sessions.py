@@ -1,8 +1,8 @@
-"""Keep the hosts that run workers of a service: which sessions there are, and which host may have one. Pure: time is an
+"""Keep the sessions of the hosts that run workers of a service, and decide which host may have one. Pure: time is an
 argument.
 
-A host has a session from the moment it joins until it is lost, leaves or is turned away; when it comes back it has a
-new one. Nothing that belongs to an old session counts any more (docs/hosts.md).
+A host has a session from the moment it joins until it is lost, leaves or is turned away; when it comes back it gets a
+new one. Nothing of an old session counts any more (docs/hosts.md).
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from pydp2.system.rates import RateCounter
 MAX_WORKER_SLOTS = 1024
 """Number of workers that one host may run."""
 MAX_DATA_CONNECTIONS = 8
-"""Number of connections for data that a host may have."""
+"""Number of data connections that a host may have."""
 MAX_BEATS = 4
-"""Number of beats that are answered in the time between two; more come after a delay, or from a host that lies."""
+"""Number of beats that are answered within one interval; more than that come after a delay, or from a host that does
+not keep to the interval."""
 _MAX_HOSTS = 1024
-_MAX_ALL_WORKER_SLOTS = 4096  # workers of all hosts: each takes memory and time of the server, also if it does nothing
+_MAX_ALL_WORKER_SLOTS = 4096  # workers of all hosts: even an idle one takes memory and time of the server
 _FIGURES = ("pid", "memory", "waiting_bytes", "window_bytes", "round_trip_ms")
 _NAME_LENGTH = 100
 _SERVICE_HOST = "the host of the service"
-_REPORT_BYTES = 1 << 20  # received since the host was told how much has come
+_REPORT_BYTES = 1 << 20  # bytes after which the host is told how much was received
 
 
 @dataclass(slots=True)
 class HostSession:
-    """Session of host number ``host``, with a connection for ``control``, and some for ``data`` once they are there."""
+    """Session of host number ``host``: its connection ``control``, and its connections ``data``, once it has opened
+    them."""
 
     host: int
     name: str
@@ -45,32 +47,32 @@ class HostSession:
     sent_at: float = 0.0
     beat_ns: int = 0
     compresses: bool = False
-    received: int = 0  # bytes of its data, as they came over the connection
-    inflated: int = 0  # the same, once what it compressed is inflated
+    received: int = 0  # bytes of its data, as they came over the connections
+    inflated: int = 0  # the same, with compressed frames inflated
     beat_at: float = 0.0
-    """When the last beat that was answered came."""
+    """Time of the last beat that was answered."""
     reported: int = 0
     drain_until: float = 0.0
     running: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
     ends_at: dict[int, float] = field(default_factory=dict)
-    """Workers that the host was told to end, and when that must be done."""
+    """Workers that the host was told to end, with the deadline for each."""
     rates: RateCounter = field(default_factory=RateCounter)
     lacked: Sequence[int] = ()
-    """Sampled entries that are no files there."""
+    """Sampled entries that are not files on the host."""
 
     @property
     def peers(self) -> set[bytes]:
-        """All connections that it has."""
+        """All connections of the host."""
         return {self.control, *self.data}
 
     @property
     def owes_report(self) -> bool:
-        """True if the host is to be told how much has come."""
+        """True if it is time to tell the host how much was received."""
         return self.received - self.reported >= _REPORT_BYTES
 
     def note_beat(self, now: float, sent_ns: int, running: Sequence[Any], figures: Mapping[str, Any]) -> None:
-        """Note what a beat says. Raises RemoteProtocolError."""
+        """Store the content of a beat. Raises RemoteProtocolError."""
         rows = [check_ints("HostBeat", row, 4) for row in running]
         known = {name: figures.get(name) for name in _FIGURES}
         self.figures = {name: value for name, value in known.items() if type(value) in (int, float)}
@@ -93,15 +95,15 @@ class HostSession:
 
 
 class HostSessions:
-    """Sessions of a service whose pydp2 is of ``release`` and whose wire has ``version``."""
+    """Sessions of a service with this ``version`` of the wire and this ``release`` of pydp2."""
 
     def __init__(self, version: int, release: str) -> None:
         self._version, self._release = version, release
         self._sessions: dict[int, HostSession] = {}
         self._at: dict[bytes, HostSession] = {}
         self._next = 1
-        self._opened: dict[int, str] = {}  # sampled entries that a host had as files, and its name
-        self._source: tuple[str, Mapping[str, Any]] | None = None  # of the first provider that was declared
+        self._opened: dict[int, str] = {}  # sampled entries that are files on a host, with its name
+        self._source: tuple[str, Mapping[str, Any]] | None = None  # fingerprint and modules of the first provider
 
     def __iter__(self) -> Iterator[HostSession]:
         return iter([*self._sessions.values()])
@@ -114,7 +116,7 @@ class HostSessions:
         return self._sessions.get(host)
 
     def at(self, peer: bytes) -> HostSession | None:
-        """Return the session that ``peer`` is a connection of."""
+        """Return the session to which the connection ``peer`` belongs."""
         return self._at.get(peer)
 
     def check_version(self, version: int, release: str) -> None:
@@ -133,13 +135,13 @@ class HostSessions:
             )
         if len(self._sessions) >= _MAX_HOSTS:
             raise HostRefused(f"the service has {_MAX_HOSTS} hosts, which is the limit; end one of them")
-        others = sum(each.worker_slots for each in self._sessions.values())
+        others = sum(host.worker_slots for host in self._sessions.values())
         if others + worker_slots > _MAX_ALL_WORKER_SLOTS:
             raise HostRefused(
                 f"the hosts of a service may have {_MAX_ALL_WORKER_SLOTS} workers together, with this one they would "
                 f"have {others + worker_slots}; start fewer there"
             )
-        if not session or any(each.session == session for each in self._sessions.values()):
+        if not session or any(host.session == session for host in self._sessions.values()):
             raise HostRefused("the session of a host must be its own; join again")
         made = HostSession(
             self._next, self._free_name(shown(name, _NAME_LENGTH) or "host"), worker_slots, session, peer, now
@@ -149,14 +151,14 @@ class HostSessions:
         return made
 
     def _free_name(self, name: str) -> str:
-        taken = {each.name for each in self._sessions.values()}
+        taken = {host.name for host in self._sessions.values()}
         names = (name if n == 1 else f"{name}#{n}" for n in range(1, _MAX_HOSTS + 2))
-        return next(each for each in names if each not in taken)
+        return next(free for free in names if free not in taken)
 
     def open_data(self, peer: bytes, session: str, now: float) -> HostSession | None:
-        """Return the session whose data comes over ``peer``, too, from now on; None: there is no such session, or it
-        may have no more connections."""
-        found = next((each for each in self._sessions.values() if each.session == session), None)
+        """Add the data connection ``peer`` to the session, and return the session; None if there is no such session, or
+        it may have no more connections."""
+        found = next((host for host in self._sessions.values() if host.session == session), None)
         if found is None or found.link.state is not LinkState.JOINED or len(found.data) >= MAX_DATA_CONNECTIONS:
             return None
         found.data[peer], found.heard_at = host_link(LinkRole.SERVER), now
@@ -172,16 +174,16 @@ class HostSessions:
         return found
 
     def silent(self, now: float, limit: float) -> list[HostSession]:
-        """Return the sessions that have not been heard for ``limit`` seconds."""
-        return [each for each in self._sessions.values() if now - each.heard_at > limit]
+        """Return the sessions that have sent nothing for ``limit`` seconds."""
+        return [host for host in self._sessions.values() if now - host.heard_at > limit]
 
-    # -- what all hosts must have in common ------------------------------------------------------------------------
+    # -- checks that all hosts agree -------------------------------------------------------------------------------
     def note_opened(self, session: HostSession | None, opened: Sequence[Any], entry: Callable[[int], str]) -> None:
         """Note which sampled entries are files on the host of ``session`` (None: that of the service). Raises
-        HostRefused if another host has one that it lacks, or one that is at work lacks one that it has: no host is
-        turned away on the word of a later one. ``entry``: the name of sampled entry ``i``."""
+        HostRefused if the host lacks a file that another host has, or has one that an earlier host lacks: a host is
+        never turned away because of a later one. ``entry(i)`` returns the name of sampled entry ``i``."""
         name = _SERVICE_HOST if session is None else session.name
-        lacked = [i for i, there in enumerate(opened) if not there]
+        lacked = [i for i, is_file in enumerate(opened) if not is_file]
         for i in lacked:
             if i in self._opened:
                 raise HostRefused(
@@ -196,23 +198,23 @@ class HostSessions:
                         f"{other.name}, which joined before; end {other.name}, or mount it there (--root, --map "
                         "OLD=NEW), and start this agent again"
                     )
-        for i, there in enumerate(opened):
-            if there:
+        for i, is_file in enumerate(opened):
+            if is_file:
                 self._opened.setdefault(i, name)
         if session is not None:
             session.lacked = lacked
 
     def check_source(self, name: str | None, fingerprint: str, modules: Mapping[str, Any]) -> None:
-        """Compare the code of a provider on the host ``name`` (None: that of the service) with that of the first host
-        that declared one. Raises HostRefused naming what differs."""
+        """Compare the code of the provider on the host ``name`` (None: that of the service) with the first code that
+        was declared. Raises HostRefused, naming what differs."""
         if self._source is None:
             self._source = fingerprint, modules
             return
         name = name or "this host"
-        first, theirs = self._source
-        other = sorted(path for path, known in modules.items() if theirs.get(path, known) != known)
-        if fingerprint != first or other:
-            named = ", ".join(other[:3]) if other and other != ["*"] else "it"
+        first, first_modules = self._source
+        differing = sorted(path for path, known in modules.items() if first_modules.get(path, known) != known)
+        if fingerprint != first or differing:
+            named = ", ".join(differing[:3]) if differing and differing != ["*"] else "it"
             raise HostRefused(
                 f"a host needs the code of the provider as the service has it; {named} is another one on {name}; copy "
                 "the same files there, and start the agent again"
@@ -220,8 +222,8 @@ class HostSessions:
 
 
 def check_state_directory(name: str, wrong: Sequence[str]) -> None:
-    """Raise HostRefused if the provider of the host ``name``, the first one that there is, differs as ``wrong`` says
-    from that with which the state directory was written: the service would end over it."""
+    """Raise HostRefused if ``wrong`` has differences between the provider of the first host, ``name``, and that of the
+    state directory. Otherwise they would end the service."""
     if wrong:
         raise HostRefused(
             "a host needs the provider with which the state directory of the service was written, and it is another "
@@ -231,5 +233,5 @@ def check_state_directory(name: str, wrong: Sequence[str]) -> None:
 
 
 def shown(text: str, limit: int) -> str:
-    """Return the first ``limit`` characters of ``text``, which a host sent, as a terminal can show them."""
+    """Return the first ``limit`` characters of ``text``, which a host sent, with "?" for unprintable ones."""
     return "".join(c if c.isprintable() else "?" for c in text[:limit])

@@ -1,2 +1,1 @@
-"""Writes down where each job stands, so that a service can go on after its process was killed (docs/order.md,
-"State")."""
+"""Write snapshots of all jobs, so that a service can continue after its process was killed (docs/order.md, "State")."""

@@ -1,8 +1,7 @@
-"""Describe a job as a service writes it down, so that the job goes on after the process was killed (docs/order.md,
-"State").
+"""Define the snapshot of a job, from which the job continues after the server was killed (docs/order.md, "State").
 
-Plain values, checked when they are read: the same state of the stream that trainers save, and which trainer had which
-rank.
+It consists of plain values, checked when they are read: the same state of the stream that trainers save, and the
+trainer of each rank.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from pydp2.protocol.stream_identity import check_int
 class PassState(Enum):
     """State of a trainer in the pass of its job."""
 
-    BEFORE = "before"  # it has not begun it
+    BEFORE = "before"  # it has not begun the pass
     IN = "in"
     ENDED = "ended"  # it has used all of its batches
-    LEFT = "left"  # it does not want its rest
+    LEFT = "left"  # it left the pass before its end
 
 
 @dataclass(frozen=True, slots=True)
 class RankSnapshot:
-    """Rank of a job as it is written down: its number, the session of its trainer, where that stands in the pass,
-    and whether it knows the generation. It has used all of its batches before ``first_unused``. ``unanswered``: the
-    state that it has loaded, while it is not known to have had anything since."""
+    """Snapshot of a rank: its number, the session of its trainer, the trainer's state in the pass, and whether it has
+    joined the generation. The trainer has used all of its batches before ``first_unused``. ``unanswered``: the state
+    that it has loaded, as long as it is not known to have received anything since."""
 
     rank: int
     session: str
@@ -43,10 +42,10 @@ class RankSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """Job as it is written down. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the
-    state that its generation began with; ``begun_from_state``: the ranks that began from it; ``running``: the state of
-    the pass under way; ``previous_pass``: the pass that all had ended before, -1: none; ``errors``: of passes that
-    failed; ``buckets``: bounds of buckets of all passes, once they are known."""
+    """Snapshot of a job. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the state with
+    which its generation began; ``begun_from_state``: the ranks that began from it; ``running``: the state of the pass
+    under way; ``previous_pass``: the pass before, which all ranks have ended, -1: none; ``errors``: errors of passes
+    that failed; ``buckets``: bounds of the buckets of all passes, once they are known."""
 
     name: str
     world: int
@@ -63,8 +62,8 @@ class JobSnapshot:
 
     @property
     def is_cut_off(self) -> bool:
-        """True if trainers that share the job were in a pass that cannot be taken up: it has no state in its middle."""
-        begun = self.pass_id >= 0 and any(one.state is not PassState.BEFORE for one in self.ranks)
+        """True if ranks were in the middle of a pass that cannot be resumed, because it has no state there."""
+        begun = self.pass_id >= 0 and any(rank.state is not PassState.BEFORE for rank in self.ranks)
         return begun and self.running is None and self.options.order == "relaxed"
 
     def to_plain(self) -> dict[str, Any]:
@@ -75,8 +74,8 @@ class JobSnapshot:
             "options": asdict(self.options),
             "stream_identity": self.stream_identity,
             "ranks": [
-                [one.rank, one.session, one.state.value, one.joined, one.first_unused, one.unanswered]
-                for one in self.ranks
+                [rank.rank, rank.session, rank.state.value, rank.joined, rank.first_unused, rank.unanswered]
+                for rank in self.ranks
             ],
             "pass": self.pass_id,
             "loaded": self.loaded,
@@ -89,7 +88,8 @@ class JobSnapshot:
 
     @classmethod
     def from_plain(cls, plain: Any, files: int) -> JobSnapshot:
-        """Inverse of :meth:`to_plain`, for a list of ``files`` files. Raises StateMismatch for what cannot be one."""
+        """Return the snapshot that :meth:`to_plain` wrote, for a list of ``files`` files. Raises StateMismatch if it is
+        not valid."""
         try:
             running = plain["running"]
             return cls(

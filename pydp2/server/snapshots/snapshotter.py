@@ -1,4 +1,4 @@
-"""Write down what the jobs of a service need to go on, and bring them back from that."""
+"""Write snapshots of the jobs of a service, and restore the jobs from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydp2.server.snapshots.state_dir import StateDir
 
 
 class SnapshottedJob(Protocol):
-    """Job that can be written down, as :class:`pydp2.server.jobs.session.JobSession` can."""
+    """Job with snapshots, such as a :class:`pydp2.server.jobs.session.JobSession`."""
 
     @property
     def options(self) -> JobOptions:
@@ -38,14 +38,15 @@ class SnapshottedJob(Protocol):
 
 
 class Snapshotter:
-    """Writer of the state directory ``path``; None: nothing is kept. Raises OptionError, StateMismatch."""
+    """Writer of snapshots to the state directory ``path``; None: there is no directory, and nothing is written. Raises
+    OptionError, StateMismatch."""
 
     def __init__(self, path: str | None, log: Callable[[str, str], None], timing: Timing) -> None:
         self._every = timing.snapshot_interval
         self._path = path
         self._state = None if path is None else StateDir(path, log, timing.snapshot_write)
         self._found: list[Any] = []
-        self._begun = False  # until then nothing is written over what was found
+        self._begun = False  # True after restore(); until then the snapshot that was read must not be replaced
         self._at = 0.0
         if self._state is not None:
             self._state.check()
@@ -53,17 +54,18 @@ class Snapshotter:
 
     @property
     def durable(self) -> bool:
-        """True if the service can go on when it is started again."""
+        """True if the service has a state directory, from which it can be started again."""
         return self._state is not None
 
     @property
     def loss(self) -> str:
-        """Reason why the service cannot go on from that one, for trainers; empty if it can."""
+        """Reason, for trainers, why the latest snapshot was lost; "" if it was not."""
         return "" if self._state is None else self._state.loss
 
     def provider_differences(self, files: int, identity_of: Callable[[JobOptions], dict[str, Any]]) -> list[str]:
-        """Return in words how a provider differs from that with which jobs were written down that are not restored yet.
-        ``identity_of``: what the stream of a job with these options has from the provider. Raises StateMismatch."""
+        """Return texts with the differences between the provider and that of the snapshots which are not restored yet.
+        ``identity_of`` returns the part of a job's stream identity that comes from the provider. Raises
+        StateMismatch."""
         wrong: dict[str, None] = {}
         for plain in self._found:
             snapshot = JobSnapshot.from_plain(plain, files)
@@ -77,11 +79,12 @@ class Snapshotter:
         return [*wrong]
 
     def restore(self, files: int, opens: Callable[[JobSnapshot], SnapshottedJob], now: float) -> None:
-        """Open the session of each job that was written down. Raises StateMismatch where a stream would be another."""
+        """Open and restore the session of each job that has a snapshot. Raises StateMismatch if the stream of one would
+        be different."""
         assert self._state is not None
         for plain in self._found:
             snapshot = JobSnapshot.from_plain(plain, files)
-            if snapshot.options.share == "dynamic":  # from a release that wrote them
+            if snapshot.options.share == "dynamic":  # only an earlier release wrote these
                 continue
             job_session = opens(snapshot)
             if wrong := differences(snapshot.stream_identity, _plain(job_session.stream_identity)):
@@ -95,12 +98,12 @@ class Snapshotter:
         self._begun = True
 
     def is_due(self, now: float) -> bool:
-        """Return True if the time has come to write again."""
+        """Return True if it is time for the next snapshot."""
         return self.durable and now - self._at >= self._every
 
     def write(self, job_sessions: Iterable[SnapshottedJob], now: float, *, wait: bool = False) -> None:
-        """Write down how ``job_sessions`` stand, if it is time, or (``wait``) before this returns. Of a dynamic job
-        nothing is written: after a restart its trainers load a state."""
+        """Write snapshots of ``job_sessions`` if it is time. With ``wait``, write in any case, and return once they are
+        on the disk. A dynamic job has no snapshot: after a restart its trainers load a state."""
         if self._state is None or not self._begun or not (wait or self.is_due(now)):
             return
         self._at = now
@@ -110,12 +113,12 @@ class Snapshotter:
         self._state.write(jobs, wait=wait)
 
     def close(self) -> None:
-        """Write what is due."""
+        """Write the pending snapshot and stop."""
         if self._state is not None:
             self._state.close()
 
 
 def _plain(identity: dict[str, Any]) -> dict[str, Any]:
-    """Return ``identity`` as it comes out of a file."""
+    """Return ``identity`` in the form in which it is read from a file."""
     plain: dict[str, Any] = msgpack.unpackb(msgpack.packb(identity))
     return plain

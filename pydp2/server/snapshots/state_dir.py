@@ -1,8 +1,8 @@
-"""Keep the state directory of a service, from which it goes on when it is started again.
+"""Read and write the state directory of a service, from which it continues when it is started again.
 
-Two snapshots are kept, so that one is whole whatever happens while the other is written: a new one is written beside
-them, brought to the disk, and only then takes the place of the last, which takes that of the one before. A thread does
-the writing, because a disk may take its time.
+There are two snapshots, so that one is complete whatever happens while the other is written. A new snapshot is written
+beside them and synchronized with the disk. Only then it replaces the last one, which replaces the one before it. A
+thread writes, because a disk may be slow.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pydp2.system.file_bytes import read_own
 VERSION = 3
 LAST, BEFORE, NEW = "snapshot", "snapshot.old", "snapshot.new"
 _MAGIC = b"pydp2 state\n"
-_MAX_BYTES = 1 << 31  # of a snapshot: as many jobs as a service has, each with the largest pool that it takes
-_HEAD = struct.Struct("<12sIQQ16s")  # magic, version, serial, size of what follows, digest of all but itself
+_MAX_BYTES = 1 << 31  # bytes of a snapshot: as many jobs as a service may have, each with the largest pool
+_HEAD = struct.Struct("<12sIQQ16s")  # magic, version, serial, size of the body, digest of all but itself
 
 
 class DamagedSnapshot(Exception):
-    """Raised for a file that does not hold a whole snapshot."""
+    """A file is not a complete snapshot."""
 
 
 def encode(serial: int, jobs: list[dict[str, Any]], version: int = VERSION) -> bytes:
@@ -41,7 +41,8 @@ def encode(serial: int, jobs: list[dict[str, Any]], version: int = VERSION) -> b
 
 
 def decode(data: bytes) -> tuple[int, list[Any]]:
-    """Inverse of :func:`encode`. Raises DamagedSnapshot, or StateMismatch for one of another release."""
+    """Return the serial and the jobs of a snapshot that :func:`encode` wrote. Raises DamagedSnapshot, or StateMismatch
+    for the snapshot of another release."""
     if len(data) < _HEAD.size:
         raise DamagedSnapshot(f"it has {len(data)} bytes, its head alone needs {_HEAD.size}")
     magic, version, serial, size, digest = _HEAD.unpack_from(data)
@@ -72,10 +73,10 @@ def _digest(version: int, serial: int, body: bytes) -> bytes:
 
 
 class StateDir:
-    """State directory ``path``. ``log(text, kind)`` tells what is wrong with it. The service waits at most ``patience``
-    seconds for a snapshot to be on the disk.
+    """State directory ``path``. Problems with it are reported by ``log(text, kind)``. The service waits at most
+    ``patience`` seconds for a snapshot to be on the disk.
 
-    Raises OptionError when it cannot be read or written, StateMismatch when a newer release wrote there.
+    Methods raise OptionError if it cannot be read or written, StateMismatch if a newer release wrote it.
     """
 
     def __init__(
@@ -89,12 +90,12 @@ class StateDir:
         self._patience = patience
         self._serial = 0
         self.intact = True
-        """What was read is the last that was written."""
+        """True if the snapshot that was read is the last one that was written."""
         self.loss = ""
-        """Why the service cannot go on from the last snapshot, for its trainers; empty if it can."""
+        """Reason, for trainers, why the last snapshot cannot be used; "" if it can."""
         self._jobs: list[dict[str, Any]] = []
-        self._failed: str | None = None  # why the last one could not be written,
-        self._pending_warning: str | None = None  # and one before it, of which nothing was said yet
+        self._failed: str | None = None  # why the last snapshot could not be written
+        self._pending_warning: str | None = None  # the same for an earlier one, if it was not logged yet
         self._warning_logged = False
         self._pending: bytes | None = None
         self._written = threading.Condition()
@@ -104,8 +105,8 @@ class StateDir:
 
     # -- reading ---------------------------------------------------------------------------------------------------
     def read(self) -> list[Any]:
-        """Return the jobs of the latest whole snapshot; [] if there is none. A snapshot that cannot be read just now is
-        no damaged one: it would be overwritten."""
+        """Return the jobs of the latest complete snapshot; [] if there is none. A snapshot that cannot be read is an
+        error and does not count as damaged, because it would be overwritten then."""
         found: dict[str, tuple[int, list[Any]]] = {}
         wrong: dict[str, str] = {}
         text = ""
@@ -148,8 +149,8 @@ class StateDir:
         return self._jobs
 
     def _keep_new(self, *, is_last_whole: bool) -> None:
-        """Make the snapshot that a killed service had written, but not renamed, the last: the next one is written over
-        its name."""
+        """Rename the snapshot that a killed service has written, but not renamed, to the last one, before the next
+        snapshot replaces it."""
         try:
             self._rename_new(keep_last=is_last_whole)
         except OSError as error:
@@ -159,7 +160,7 @@ class StateDir:
         """Raise OptionError unless files can be made here."""
         trial = self._path / NEW
         try:
-            with contextlib.suppress(FileExistsError):  # also a link: its target is not made
+            with contextlib.suppress(FileExistsError):  # also for a broken link, whose target is not made
                 trial.touch(0o600, exist_ok=False)
                 trial.unlink()
         except OSError as error:
@@ -173,7 +174,7 @@ class StateDir:
 
     # -- writing ---------------------------------------------------------------------------------------------------
     def write(self, jobs: list[dict[str, Any]], *, wait: bool = False) -> None:
-        """Write ``jobs`` down, soon, or with ``wait`` before this returns."""
+        """Write a snapshot of ``jobs`` soon. With ``wait``, return once it is on the disk."""
         if jobs != self._jobs or self._failed is not None:
             self._jobs = jobs
             self._serial += 1
@@ -217,7 +218,7 @@ class StateDir:
                 failed = None
             except OSError as error:
                 failed = error.strerror or str(error)
-                with contextlib.suppress(OSError):  # what is there is not the last any more, and a reader must know
+                with contextlib.suppress(OSError):  # shows a reader that this is not the last snapshot any more
                     (self._path / LAST).rename(self._path / BEFORE)
                 with contextlib.suppress(OSError):
                     (self._path / NEW).unlink()
@@ -240,7 +241,7 @@ class StateDir:
         self._rename_new(keep_last=True)
 
     def _rename_new(self, *, keep_last: bool) -> None:
-        """Rename the new snapshot to the last one; with ``keep_last`` that is kept as the one before."""
+        """Rename the new snapshot to LAST; with ``keep_last``, rename the old LAST to BEFORE first."""
         if keep_last:
             with contextlib.suppress(FileNotFoundError):
                 (self._path / LAST).rename(self._path / BEFORE)

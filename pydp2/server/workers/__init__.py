@@ -1,1 +1,1 @@
-"""Keeps the worker processes of a service: how many there are, what they send, and what they may not do."""
+"""Keep the worker processes of a service: their number, their messages and their limits."""

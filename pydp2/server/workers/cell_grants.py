@@ -1,5 +1,5 @@
-"""Grant workers the cells of the memory in which rows of one size lie (docs/internals/bytes.md). The memory is made
-when the provider is known, shown to workers and trainers, and granted to workers ahead of what they send."""
+"""Grant cells to workers, in memory for rows of one size (docs/internals/bytes.md). The memory is made when the schema
+of the provider is known, and shared with workers and trainers. Workers are granted cells before they need them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import RemoteProtocolError
 from pydp2.transport import SharedRegion
 
-_AHEAD = 16 << 20  # bytes of rows that a worker may put in cells before it is granted more, at most
-_AHEAD_SHARE = 4  # and all workers together one of so many parts of the memory that a service may use
-_LEAST_AHEAD = 8 << 20  # bytes: two full chunks of a worker, because one without a cell for each row uses none
-_MIN_CELLS = 8  # cells
-_FREE_SHARE = 4  # one grant takes at most one of so many free cells: rows that come as columns need some as well
-_ROOM = 4  # times the memory that a service may use: of these addresses, more than the machine has are never used
+_AHEAD = 16 << 20  # most bytes of cells that a worker is granted ahead
+_AHEAD_SHARE = 4  # all workers together are granted at most 1/4 of the memory that a service may use
+_LEAST_AHEAD = 8 << 20  # least bytes: two full chunks, because a chunk uses no cells unless it has one for each row
+_MIN_CELLS = 8
+_FREE_SHARE = 4  # one grant takes at most 1/4 of the free cells: rows that come as columns need some as well
+_ROOM = 4  # addresses, as a multiple of the memory that a service may use; most of them never get memory
 
 
 class CellGrants:
-    """Cells of a service: for workers, which are granted ``ahead`` bytes of them each; for trainers; and for the pools
-    of jobs."""
+    """Cells of a service, which its workers, its trainers and the pools of its jobs use. Each worker is granted
+    ``ahead`` bytes of cells."""
 
     def __init__(self, lasting: SharedRegion, layout: RegionLayout, ahead: int) -> None:
         self._lasting = lasting
@@ -39,7 +39,7 @@ class CellGrants:
         self.for_workers = lasting.writable_descriptor, self._note
 
     def next_grant(self, worker: int) -> Ints | None:
-        """Return the cells that ``worker`` is to be granted now; None: it has enough, or there are none."""
+        """Grant cells to ``worker`` and return them; None if it has enough, or no cells are free."""
         has = self.rows.granted.get(worker, 0)
         if 2 * has > self._ahead:
             return None
@@ -47,28 +47,28 @@ class CellGrants:
         return cells if len(cells) else None
 
     def claim(self, worker: int, rows: int, frames: Sequence[npt.NDArray[np.uint8]]) -> CellRows:
-        """Take over the ``rows`` that ``worker`` has put in the cells that its one frame names. Raises
-        RemoteProtocolError for cells that are not its own."""
+        """Claim the ``rows`` rows that ``worker`` has written to the cells whose numbers are in the one frame. Raises
+        RemoteProtocolError for cells that were not granted to it."""
         if len(frames) != 1 or frames[0].nbytes != 8 * rows:
             raise RemoteProtocolError("Chunk: one cell for each row is needed, of those that were granted")
         return self.rows.accept_filled(worker, frames[0].view(np.int64))
 
     def worker_gone(self, worker: int) -> None:
-        """Take back what ``worker``, whose process has ended, was granted."""
+        """Take back the cells that were granted to ``worker``, whose process has ended."""
         self.rows.reclaim_worker(worker)
 
     def release_memory(self) -> None:
-        """There is no job: give the memory back."""
+        """Return the memory to the system, because there is no job."""
         self.rows.release_memory()
 
     def close(self) -> None:
-        """Close the descriptors: no process is shown the memory any more."""
+        """Close the descriptors, so that no other process can map the memory any more."""
         self._lasting.close()
 
 
 def create_cell_grants(schema: Schema, limit: int, workers: int) -> CellGrants | None:
-    """Return cells for samples of ``schema`` in a service of so many ``workers`` that may use ``limit`` bytes. None:
-    the samples are small or of several sizes, they are kept in a cache, or memory cannot be shared here."""
+    """Return cells for samples of ``schema`` in a service of ``workers`` workers that may use ``limit`` bytes; None if
+    the samples are small or differ in size, if they are cached, or if memory cannot be shared here."""
     if not schema.uses_cells:
         return None
     room = max(_ROOM * limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -77,13 +77,13 @@ def create_cell_grants(schema: Schema, limit: int, workers: int) -> CellGrants |
         return None
     try:
         lasting = SharedRegion(layout.size)
-    except OSError:  # so many addresses are not to be had
+    except OSError:  # the system has not so many addresses
         return None
     if lasting.read_only_descriptor is None:
         return None
     try:
         share = max(_LEAST_AHEAD, limit // (_AHEAD_SHARE * max(1, workers)))
         return CellGrants(lasting, layout, min(_AHEAD, share))
-    except MemoryError:  # nor is there any for what is kept of each cell
+    except MemoryError:  # there is no memory for the bookkeeping of the cells
         lasting.close()
         return None

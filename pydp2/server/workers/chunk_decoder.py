@@ -18,10 +18,10 @@ from pydp2.protocol.messages import Chunk
 from pydp2.transport import array_views, owned_arrays
 
 WantedSamples = Callable[[FileRange], Reread | None]
-"""Function that gives the samples wanted of a file that is read again in part; None for late output of an attempt
-that was given up."""
+"""Function that returns the :class:`Reread` of a range, if its file is read again in part; None also for late output of
+an attempt that has ended."""
 DecodedRange = tuple[FileRange, SampleRun | None]
-"""Range of a file, and its samples; None: it has none. A run that is not committed has to be released."""
+"""Range of a file, and its samples, None if it has none. A run that is not committed has to be released."""
 
 
 def decode_chunk(
@@ -35,9 +35,9 @@ def decode_chunk(
 ) -> list[DecodedRange]:
     """Return each part of ``chunk`` with its samples.
 
-    ``copy``: they may stay for long, so they get memory of their own; else they may lie in memory that is shared with
-    the worker. ``claim``: what rows are that lie elsewhere; None: none may. Raises RemoteProtocolError when counts,
-    frames and slots do not agree.
+    ``copy``: copy the samples, because they may stay for long; otherwise they may be in memory that is shared with the
+    worker. ``claim``: function that claims rows in cells or on hosts; None if there may be none. Raises
+    RemoteProtocolError if counts, frames and slots do not agree.
     """
     parts = [FileRange.from_wire(part) for part in chunk.parts]
     rows = chunk.rows
@@ -95,7 +95,7 @@ def _ranges_with_runs(
             sample_indices[lo:hi] = np.delete(
                 y, [dropped_sample - part.first_index for dropped_sample, _, _ in part.dropped]
             )
-        else:  # with samples left out that were asked for, the ledger will not take it
+        else:  # if samples are missing here, the ledger will refuse the range
             sample_indices[lo:hi] = np.arange(part.first_index, part.first_index + part.rows)
         out.append((part, SampleRun(columns, lo, hi, sample_indices, sizes, weights)))
         lo = hi
@@ -116,7 +116,7 @@ def commit_chunk(decoded: Sequence[DecodedRange], commit: Callable[[FileRange, S
 
 
 def _wanted_indices(part: FileRange, reread: Reread) -> npt.NDArray[np.int64]:
-    """Return the sample indices of the rows of a part that leaves out what was not asked for."""
+    """Return the sample indices of the rows of ``part``, which has only the samples that ``reread`` asks for."""
     if part.dropped or part.first_index + part.count > reread.start:
         raise RemoteProtocolError("Chunk: counts of a part contradict each other")
     lo, hi = np.searchsorted(reread.sample_indices, [part.first_index, part.first_index + part.count])

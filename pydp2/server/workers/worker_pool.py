@@ -1,8 +1,8 @@
-"""Keep the workers of a service: how many there are, which of them work, and what follows when one is lost. Pure.
+"""Keep the workers of a service: how many there are, which of them read, and what to do when one is lost. Pure.
 
-``handle(event)`` gives the actions that follow. Each host, this machine or another one, has one worker more than it
-works with: it stands by, its provider ready, so that a loss costs no more than handing over the lost one's files.
-What ends the service where a worker of this machine meets it only turns another host away.
+``handle(event)`` returns the actions that follow. Each host, this machine or another one, has a spare worker: it stands
+by, its provider ready, so that after a loss it only has to take over the files of the lost worker. An error that ends
+the service if a worker of this machine has it only turns another host away.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.dispatch.ledger import Attempts
 
 _MAX_START_DEATHS = 5
-"""So many workers lost in a row before their provider was ready, and the service gives up."""
+"""Number of workers in a row that may be lost before their provider is ready; then the service gives up."""
 _MAX_FRUITLESS_DEATHS = 20
 _FRUITLESS = (
     "{} workers in a row ended outside of process(), without a sample between them (the last one {}); "
     "look at what they wrote"
 )
 _MAX_FRUITLESS_KILLS = 200
-"""The same of workers that were killed from outside while there is a pass: kills at random meet some that have only
-begun."""
+"""The same number for workers that were killed from outside during a pass: random kills also hit workers that are just
+starting."""
 _FRUITLESS_KILLS = (
     "{} workers in a row were killed, without a sample between them (the last one {}); find out what kills them: the "
     "kernel for lack of memory (`dmesg` shows it), or another program"
@@ -51,8 +51,8 @@ _FRUITLESS_KILLS = (
 
 
 class WorkState(Enum):
-    """Work of a worker in the pool. The watch over its process (:mod:`pydp2.host.watchdog`) is independent of it: the
-    watchdog may end any worker, and the pool takes its work away once the process has ended."""
+    """State of a worker in the pool. The watchdog (:mod:`pydp2.host.watchdog`) has a state of its own for the process:
+    it may end any worker, and the pool removes the worker once the process has ended."""
 
     STARTING = "starting"
     STANDBY = "standby"
@@ -61,17 +61,17 @@ class WorkState(Enum):
 
 
 class WorkEvent(Enum):
-    """Event that changes the work of a worker."""
+    """Event that changes the state of a worker."""
 
     READY = "ready"
-    """Its provider is ready."""
+    """The provider of the worker is ready."""
     PROMOTE = "promote"
-    """It is given files from now on."""
+    """The worker gets files from now on."""
     EXIT = "exit"
-    """Its process has ended."""
+    """The process of the worker has ended."""
 
 
-# The loop compares with these in every round, and Python 3.11 looks a member of an Enum up by a call.
+# The loop compares with these in every turn, and in Python 3.11 the access to a member of an Enum is a call.
 STARTING, STANDBY, ACTIVE = WorkState.STARTING, WorkState.STANDBY, WorkState.ACTIVE
 
 _W, _E = WorkState, WorkEvent
@@ -81,7 +81,7 @@ WORK_TRANSITIONS: dict[tuple[WorkState, WorkEvent], WorkState] = {
     (_W.STANDBY, _E.PROMOTE): _W.ACTIVE,
     **{(state, _E.EXIT): _W.GONE for state in (_W.STARTING, _W.STANDBY, _W.ACTIVE)},
 }
-"""Work and event to the work after it."""
+"""State and event, mapped to the state after the event."""
 
 
 @dataclass(slots=True)
@@ -92,12 +92,12 @@ class _PooledWorker:
     state: WorkState = STARTING  # changed by move() alone
 
     def move(self, event: WorkEvent) -> None:
-        """Change the work as ``event`` says. Raises IllegalTransition when the present work does not allow it."""
+        """Change the state according to ``event``. Raises IllegalTransition if the present state does not allow it."""
         self.state = next_state(WORK_TRANSITIONS, self.state, event)
 
 
 class HostCapacity:
-    """Worker slots of one host: ``target`` of them work."""
+    """Worker slots of one host. ``target``: number of workers that shall read."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -115,24 +115,25 @@ class HostCapacity:
 
 
 class WorkerPool:
-    """Keeps ``workers`` workers at work on this machine, more on other hosts, and one of each host in reserve."""
+    """Pool of workers: ``workers`` of them read on this machine, more on other hosts; each host has a spare one."""
 
     def __init__(self, workers: int) -> None:
         self.schema: dict[str, Any] | None = None
         self.dispatchers: dict[int, FileDispatcher] = {}
-        """What is read now, by number: one for each job that is in a pass."""
-        self._jobs: dict[int, str] = {}  # whose each is
+        """Dispatchers by dispatch number: one for each job that is in a pass."""
+        self._jobs: dict[int, str] = {}  # name of the job by dispatch number
         self.workers_lost = 0
         self.no_replacement: ServiceLost | None = None
-        """Why no worker can be started on this machine any more. The service ends with it when there is none left."""
+        """Error because of which no worker can be started on this machine any more. The service ends with it when no
+        worker is left."""
         self._workers: dict[int, _PooledWorker] = {}
-        self._active: dict[int, None] = {}  # those of them that read, in the order in which they began
+        self._active: dict[int, None] = {}  # workers that read, in the order in which they began
         self._hosts = {THIS_HOST: HostCapacity(workers)}
         self._next = 0
-        self._begun = self._committed = 0  # readings, and samples of those that are over
+        self._begun = self._committed = 0  # number of dispatches; samples of the dispatches that have ended
         self._attempts: Attempts[FileDispatcher] = Attempts()
         self._closing = False
-        self._budget = 0  # of reading ahead, once hosts have come; until then each dispatcher says it
+        self._budget = 0  # read-ahead budget in bytes, once hosts have joined; before, that of each dispatcher counts
 
     # -- events ----------------------------------------------------------------------------------------------------
     def start(self) -> list[Action]:
@@ -147,10 +148,10 @@ class WorkerPool:
             case WorkerBroken(worker, error):
                 return self._give_up(worker, error)
             case WorkerGone():
-                return self._gone(event)
+                return self._worker_gone(event)
 
     def _give_up(self, worker: int, error: Error) -> list[Action]:
-        """Return what follows when no worker can run where ``worker`` is."""
+        """Return the actions if no worker can run on the host of ``worker``."""
         known = self._workers.get(worker)
         host = THIS_HOST if known is None else known.host
         return [Fatal(error) if host == THIS_HOST else TurnAway(host, error)]
@@ -170,7 +171,7 @@ class WorkerPool:
         self._promote(worker.host)
         return []
 
-    def _gone(self, event: WorkerGone) -> list[Action]:
+    def _worker_gone(self, event: WorkerGone) -> list[Action]:
         worker = self._workers.get(event.worker)
         if worker is None:
             return []
@@ -197,12 +198,13 @@ class WorkerPool:
         return out + self._replenish(worker.host)
 
     def _start_error(self, worker: _PooledWorker, event: WorkerGone) -> Error | None:
-        """Return why no more workers are started where ``worker`` ended before it was ready; None: they are."""
+        """Return the error because of which no more workers are started on the host of ``worker``, which ended before
+        it was ready; None if more are started."""
         capacity = self._hosts[worker.host]
         capacity.start_deaths += 1
-        # kills at random meet some workers that are starting: that is not the provider's doing
+        # Random kills also hit workers that are starting: the provider is not the cause.
         most = _MAX_START_DEATHS if event.voluntary else _MAX_FRUITLESS_DEATHS
-        is_first = self.schema is None and worker.host == THIS_HOST  # its program waits for it, and learns why
+        is_first = self.schema is None and worker.host == THIS_HOST  # the program is waiting and gets the error at once
         if capacity.start_deaths < most and not is_first:
             return None
         return ProviderError(
@@ -236,21 +238,21 @@ class WorkerPool:
 
     # -- hosts -----------------------------------------------------------------------------------------------------
     def add_host(self, host: int, worker_slots: int) -> list[Action]:
-        """Start the workers of ``host``, another machine, which has room for ``capacity`` of them."""
+        """Start the workers of ``host``, another machine with ``worker_slots`` worker slots."""
         self._hosts[host] = HostCapacity(worker_slots)
         return self._replenish(host)
 
     def remove_host(self, host: int, running: Mapping[int, tuple[int, int, int]], how: str) -> None:
-        """Give the files of ``host``, which is lost, to the workers of others. ``running``: the samples that its
-        workers asked for when it was last heard. None is to blame; but if workers end at a file time and again without
-        anything new of it, that file is."""
+        """Give the files of ``host``, which is lost, to the workers of other hosts. ``running``: the samples that its
+        workers were asking for, according to its last message. No sample is blamed for that; but a file is, if workers
+        end at it again and again without a new sample of it."""
         capacity = self._hosts.pop(host, None)
         if capacity is None:
             return
         for number in capacity.workers:
             worker = self._workers.pop(number)
             if worker.state is ACTIVE:
-                self.workers_lost += capacity.target > 0 or self.files_of(number) > 0  # else the host has left in order
+                self.workers_lost += capacity.target > 0 or self.files_of(number) > 0  # not if the host left in order
                 del self._active[number]
                 self._hand_over_files(
                     WorkerGone(number, running.get(number), how, voluntary=False, over_memory=True, host_lost=True)
@@ -258,9 +260,9 @@ class WorkerPool:
             worker.move(WorkEvent.EXIT)
 
     def drain_host(self, host: int) -> None:
-        """Give ``host``, which will leave, no new files. Its workers return those that they have not begun."""
+        """Give no new files to ``host``, which will leave. Its workers return the files that they have not begun."""
         capacity = self._hosts.get(host)
-        if capacity is None:  # it leaves before it has begun
+        if capacity is None:  # the host leaves before its workers were started
             return
         capacity.target = 0
         for number in capacity.workers:
@@ -268,7 +270,7 @@ class WorkerPool:
                 dispatcher.retire_worker(number)
 
     def return_files(self, worker: int, attempts: Container[int]) -> None:
-        """Give the files of ``attempts``, which ``worker`` has not begun and will not, to others. Its host leaves."""
+        """Give the files of ``attempts`` to other workers: ``worker`` has not begun them, and its host leaves."""
         for dispatcher in self.dispatchers.values():
             dispatcher.return_files(worker, attempts)
 
@@ -278,21 +280,21 @@ class WorkerPool:
 
     @property
     def target(self) -> int:
-        """Number of workers that there are to be at work, on all hosts."""
+        """Number of workers that shall read, on all hosts."""
         return sum(capacity.target for capacity in self._hosts.values())
 
     def host_of(self, worker: int) -> int | None:
-        """Return the host of ``worker`` while it lives."""
+        """Return the host of ``worker``; None once its process has ended."""
         known = self._workers.get(worker)
         return None if known is None else known.host
 
     def workers_of(self, host: int) -> list[int]:
-        """Return the workers of ``host`` that live."""
+        """Return the workers of ``host`` whose process has not ended."""
         capacity = self._hosts.get(host)
         return [] if capacity is None else [*capacity.workers]
 
     def _describe_sample(self, event: WorkerGone) -> str:
-        """Return the sample that a lost worker was asking for, in words, if a pass still wants it."""
+        """Return text with the sample that a lost worker was asking for, if a pass still needs it."""
         if event.running_sample is None:
             return ""
         file, attempt, sample_index = event.running_sample
@@ -305,8 +307,8 @@ class WorkerPool:
         return f" in file {dispatcher.label(file)}, sample {sample_index}{of_job}"
 
     def _fruitless_error(self, host: int, event: WorkerGone, blamed: bool) -> ServiceLost | None:
-        """Return why no more workers are started on ``host``: too many were lost in a row without a sample between
-        them, none of them in a file that can be blamed. None: they are."""
+        """Return an error if no more workers are started on ``host``, because too many were lost in a row without a new
+        sample, and no file can be blamed; None if more are started."""
         capacity = self._hosts[host]
         committed = self._committed + sum(dispatcher.samples_committed for dispatcher in self.dispatchers.values())
         if blamed or committed != capacity.seen_committed:
@@ -332,7 +334,7 @@ class WorkerPool:
 
     @property
     def starting(self) -> int:
-        """Workers that are starting and will be needed."""
+        """Number of workers that are starting and will be needed to read."""
         starting = 0
         for capacity in self._hosts.values():
             if capacity.target:
@@ -341,23 +343,23 @@ class WorkerPool:
         return starting
 
     def files_of(self, worker: int) -> int:
-        """Return the number of files that ``worker`` was given and that have not ended."""
+        """Return the number of files that are assigned to ``worker``."""
         return sum(dispatcher.file_count(worker) for dispatcher in self.dispatchers.values())
 
-    # -- readings --------------------------------------------------------------------------------------------------
+    # -- dispatches ------------------------------------------------------------------------------------------------
     def begin_pass(self, dispatcher: FileDispatcher, job: str = "") -> None:
-        """Let workers read for ``dispatcher`` of ``job`` too, from now on."""
+        """Let workers also read for ``dispatcher``, which belongs to ``job``, from now on."""
         self._begun += 1
         self._jobs[self._begun] = job
         dispatcher.number, dispatcher.attempts = self._begun, self._attempts
         self.dispatchers[dispatcher.number] = dispatcher
         self._divide_budget()
         for worker in self._active:
-            if self._hosts[self._workers[worker].host].target:  # else its host leaves
+            if self._hosts[self._workers[worker].host].target:  # not if its host leaves
                 dispatcher.add_worker(worker)
 
     def end_pass(self, dispatcher: FileDispatcher) -> list[Action]:
-        """Stop reading for ``dispatcher``: workers drop what they have of it."""
+        """Stop reading for ``dispatcher``: workers drop its files."""
         if dispatcher.number not in self.dispatchers:
             return []
         out = self._name_jobs(dispatcher, dispatcher.end())
@@ -367,25 +369,25 @@ class WorkerPool:
         return out
 
     def _name_jobs(self, dispatcher: FileDispatcher, actions: list[Action]) -> list[Action]:
-        """Return the ``actions`` of one dispatcher. What the user is told names the job, unless it is the default job
-        alone."""
+        """Return the ``actions`` of one dispatcher. Log lines get the name of the job, unless the default job is the
+        only one."""
         job = self._jobs[dispatcher.number]
         if job in ("", DEFAULT_JOB) and len(self.dispatchers) < 2:
             return actions
         return [Log(f"job {job!r}: {act.text}", act.kind) if isinstance(act, Log) else act for act in actions]
 
     def _divide_budget(self) -> None:
-        """Share the read-ahead budget out."""
+        """Divide the read-ahead budget among the dispatchers."""
         for dispatcher in self.dispatchers.values():
             dispatcher.credit.resize((self._budget or dispatcher.budget) // len(self.dispatchers))
 
     def fit_budget(self, budget: int) -> None:
-        """Let all readings read ahead by ``budget`` bytes together: hosts have come or gone."""
+        """Set the read-ahead budget, in bytes, of all dispatchers together, because hosts have joined or left."""
         self._budget = budget
         self._divide_budget()
 
     def dispatch(self) -> list[Action]:
-        """Files and credit that can be given out now."""
+        """Return the actions that assign files and grant credit, as far as that is possible now."""
         actions: list[Action] = []
         if self.dispatchers:
             expecting = self.starting
@@ -393,15 +395,14 @@ class WorkerPool:
                 actions += self._name_jobs(dispatcher, dispatcher.dispatch(expecting))
         return actions
 
-    # -- what workers send -----------------------------------------------------------------------------------------
+    # -- messages from workers -------------------------------------------------------------------------------------
     def wanted_samples(self, part: FileRange) -> Reread | None:
-        """Return what was asked for of the file of ``part``, if the attempt that sends it reads the file again in
-        part."""
+        """Return the reread to which ``part`` belongs; None if its attempt reads the whole file, or has ended."""
         dispatcher = self._attempts.dispatcher_of(part.attempt)
         return None if dispatcher is None else dispatcher.wanted_samples(part)
 
     def commit(self, worker: int, part: FileRange, run: SampleRun | None) -> None:
-        """Commit a range that came from ``worker``. Late output of what is over is dropped without a word."""
+        """Commit a range that came from ``worker``. Late output of an ended dispatch is dropped silently."""
         dispatcher = self._attempts.dispatcher_of(part.attempt)
         if dispatcher is not None:
             dispatcher.commit(worker, part, run)
@@ -415,15 +416,15 @@ class WorkerPool:
             dispatcher.worker_blocked(worker, file, attempt, sample_index, need)
 
     def close(self) -> None:
-        """Workers that go are not replaced any more."""
+        """Replace no more workers."""
         self._closing = True
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _promote(self, host: int) -> None:
-        """Let workers of ``host`` that stand by read, as many as it lacks."""
+        """Let spare workers of ``host`` read, as many as are missing."""
         capacity = self._hosts[host]
         while capacity.standby and capacity.active < capacity.target:
-            number = min(capacity.standby)  # hardly ever more than one
+            number = min(capacity.standby)  # there is hardly ever more than one
             capacity.standby.remove(number)
             self._workers[number].move(WorkEvent.PROMOTE)
             capacity.active += 1
@@ -432,7 +433,7 @@ class WorkerPool:
                 dispatcher.add_worker(number)
 
     def _replenish(self, host: int) -> list[Action]:
-        """Start as many workers of ``host`` as it lacks."""
+        """Start as many workers on ``host`` as are missing."""
         capacity = self._hosts[host]
         if host == THIS_HOST and self.no_replacement is not None:
             return [] if self._workers else [Fatal(self.no_replacement)]
