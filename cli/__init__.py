@@ -38,17 +38,17 @@ from pydp2_cli.output import standard_streams, stdout_failure
 
 FAILED = 1  # data or user error; usage is click's: 2
 UNREACHABLE = 3
-CLOSED_PIPE = 128 + signal.SIGPIPE  # as of a program that the signal ends
+CLOSED_PIPE = 128 + signal.SIGPIPE  # the exit code of a program that this signal ends
 
 
 class _CommandGroup(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run, wherever the standard streams lead."""
+        """Run with safe standard streams."""
         with standard_streams():
             return super().main(*args, **kwargs)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the arguments; some options print."""
+        """Parse the arguments. Some options already print, such as ``--version``."""
         try:
             return super().make_context(*args, **kwargs)
         except OSError as error:
@@ -56,9 +56,9 @@ class _CommandGroup(click.Group):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run, and turn what ends a command into its exit code and one text on stderr."""
+        """Run, and turn exceptions of a command into an exit code and one text on stderr."""
         with warnings.catch_warnings(), signals.signals_raise(), _own_arguments():
-            warnings.simplefilter("default", UserWarning)  # each once, also if the list is read twice
+            warnings.simplefilter("default", UserWarning)  # show each once, even if the list is read twice
             warnings.showwarning = _show_warning
             try:
                 return super().invoke(ctx)
@@ -82,7 +82,7 @@ class _CommandGroup(click.Group):
 
 @contextlib.contextmanager
 def _own_arguments() -> Iterator[None]:
-    """Hide the arguments of the command from the user's code, here and in workers: they are not those of a script."""
+    """Hide the arguments of the command from the user's code, here and in workers, which expects those of a script."""
     given = sys.argv
     sys.argv = given[:1]
     try:
@@ -96,7 +96,7 @@ def _end_if_stdout_failed(error: Exception) -> None:
     failure = stdout_failure(error)
     if failure is None:
         return
-    if failure.errno == errno.EPIPE:  # its reader has what it wanted
+    if failure.errno == errno.EPIPE:  # its reader wants no more output
         raise click.exceptions.Exit(CLOSED_PIPE)
     click.echo(f"Error: stdout cannot be written: {failure.strerror}; make room, or send it elsewhere", err=True)
     raise click.exceptions.Exit(FAILED)
@@ -110,8 +110,8 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    place = "" if issubclass(category, UserWarning) else f"{filename}:{lineno}: {category.__name__}: "
-    click.echo(f"Warning: {place}{message}", err=True)
+    origin = "" if issubclass(category, UserWarning) else f"{filename}:{lineno}: {category.__name__}: "
+    click.echo(f"Warning: {origin}{message}", err=True)
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -124,7 +124,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 @click.group(
     cls=_CommandGroup,
-    # one name with two spellings, --sample_timeout and --sample-timeout
+    # Options have two spellings: --sample_timeout and --sample-timeout.
     context_settings={
         "help_option_names": ["-h", "--help"],
         "token_normalize_func": lambda name: name.replace("-", "_"),

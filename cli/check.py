@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_MAX_SHOWN_FILES = 20  # shown one by one
-_MAX_NAMES = 3  # of files without samples, in one line
-_PROGRESS_SECONDS = 0.2  # seconds between signs of life
+_MAX_SHOWN_FILES = 20  # files that are shown one by one
+_MAX_NAMES = 3  # names of files without samples in one line
+_PROGRESS_SECONDS = 0.2  # seconds between two updates of the progress line
 _MAX_NAME_LENGTH = 60  # characters of a file's name that are shown
 
 
@@ -73,7 +73,7 @@ def command(
                 f"--{name} does not go with --replay, which looks at every line of the quarantine", ctx
             )
     if not faulthandler.is_enabled():
-        faulthandler.enable(2)  # C code of the user's that crashes shows where
+        faulthandler.enable(2)  # writes a stack if C code of the user crashes
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # as in a worker
     console = stderr_console()
     sign = _ProgressLine(console)
@@ -109,7 +109,7 @@ def _shortened(file: str) -> str:
 
 
 class _ProgressLine:
-    """A sign of life on a terminal. Nothing draws it but the progress itself, so that a debugger has peace."""
+    """Progress line on a terminal. Only progress redraws it, so that it does not disturb a debugger."""
 
     def __init__(self, console: Console) -> None:
         self._line = LiveLine(console.file) if can_redraw(console) else None
@@ -163,10 +163,10 @@ _MARKS = {"still bad": "[red]✗[/red]", "file missing": "[red]✗[/red]", "now 
 
 
 def _show_replay(console: Console, report: Any) -> None:
-    for each in report.verdicts:
-        place = f" file {each.file}, sample {each.sample}" if each.file and not each.text else ""
-        text = f"line {each.line}: {each.verdict}:{place}{' ' + each.text if each.text else ''}"
-        console.print(f"{_MARKS.get(each.verdict, '·')} {_escaped(text)}", soft_wrap=True)
+    for verdict in report.verdicts:
+        where = f" file {verdict.file}, sample {verdict.sample}" if verdict.file and not verdict.text else ""
+        text = f"line {verdict.line}: {verdict.verdict}:{where}{' ' + verdict.text if verdict.text else ''}"
+        console.print(f"{_MARKS.get(verdict.verdict, '·')} {_escaped(text)}", soft_wrap=True)
     parts = [f"{count:,} {verdict}" for verdict, count in report.counts.items() if count]
     console.print(f"{'[green]ok[/green]: ' * report.ok}{', '.join(parts) or 'the quarantine is empty'}")
 
@@ -199,7 +199,8 @@ def _table(report: Any) -> Table:
 
 
 def _files_to_show(files: list[Any]) -> tuple[list[Any], int]:
-    """The files to show, those with something wrong before the others, in the order of the list; and how many not."""
+    """Return the files to show, those with errors before the others, in the order of the list, and the number of the
+    rest."""
     if len(files) <= _MAX_SHOWN_FILES:
         return files, 0
     numbers = sorted(range(len(files)), key=lambda i: not (files[i].bad or files[i].raised))[:_MAX_SHOWN_FILES]
@@ -223,7 +224,7 @@ def _rows(table: Table, name: str, samples: str, bad: str, slots: list[Any]) -> 
 
 
 def _values(slot: Any) -> str:
-    """The ranges of ids, indices and values."""
+    """Return text with the ranges of ids, indices and values."""
     parts = []
     for kind in ("ids", "indices", "values"):
         seen = slot.ranges.get(kind)
@@ -235,7 +236,7 @@ def _values(slot: Any) -> str:
 
 
 def _lengths(slot: Any) -> str:
-    """How many sub-sequences, steps, entries and bytes there are in each."""
+    """Return text with the ranges of the numbers of sub-sequences, steps, entries and bytes."""
     parts = []
     for kind, word in (("subs", "sub-sequences"), ("steps", "steps"), ("nnz", "entries"), ("nbytes", "bytes")):
         seen = slot.ranges.get(kind)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pydp2 import ListCount
 
-_MAX_SHOWN_FILES = 20  # shown one by one
+_MAX_SHOWN_FILES = 20  # files that are shown one by one
 _OPTIONS = [
     "workers",
     "start",
@@ -110,8 +110,8 @@ def _progress_bar(console: Console) -> Iterator[Callable[[int, int, int], None]]
 
 
 def _batches(counted: ListCount, job: dict[str, Any], world_size: int) -> list[int] | str:
-    """Return the number of batches of each rank, or why it is not known; "" without a batch size, and where files are
-    missing, which is told elsewhere."""
+    """Return the number of batches of each rank, or a text that says why it is not known; "" without a batch size, and
+    if files are missing, which another message says."""
     if counted.missing:
         return ""
     try:

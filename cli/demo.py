@@ -66,7 +66,7 @@ def command(picture: Path | None, as_json: bool) -> None:
                     step(number, losses[-1])
         stats = service.stats()
         samples, seconds = data.samples, time.perf_counter() - began
-    # the same in one line; what is held out is read by another provider process, which is told is_train=False
+    # The same in one line. Another service, with is_train=False, reads the held-out digits.
     with pydp2.load(
         "test.list", "digits_provider.process", root=root, is_train=False, batch_size=_BATCH, world_size=1
     ) as held_out:
@@ -99,7 +99,7 @@ def _entries(root: Path) -> list[Path]:
 
 
 def _waits(stats: dict[str, Any]) -> dict[str, float]:
-    """Return the seconds for which trainer and workers worked and waited."""
+    """Return the seconds in which trainer and workers worked and waited."""
     return {
         "trainer_waited": stats["trainer"]["waited_seconds"],
         "trainer_worked": stats["trainer"]["worked_seconds"],
@@ -123,7 +123,7 @@ def _tell(result: dict[str, Any], problem: str) -> None:
 
 
 def _picture(file: Path, losses: list[float], model: Any, batch: Any) -> tuple[str | None, str]:
-    """Draw the picture. Return the name of its file and "", or None and why there is none."""
+    """Draw the picture. Return the name of its file and "", or None and the reason why there is none."""
     if not can_draw():
         return None, f"matplotlib is not installed ({INSTALL_HINT})"
     images, labels = batch["pixel"], batch["label"]
@@ -136,7 +136,8 @@ def _picture(file: Path, losses: list[float], model: Any, batch: Any) -> tuple[s
 
 @contextlib.contextmanager
 def _progress(console: Console, total: int) -> Iterator[Step]:
-    """A line that is drawn anew, or one a pass where that cannot be. ``step(pass, loss)`` after each batch."""
+    """Return a context with ``step(pass, loss)``, to be called after each batch. It redraws a line, or prints one line
+    per pass if the terminal cannot redraw."""
     batches = -(-total // _BATCH)
     if not can_redraw(console):
         yield _lines(console, batches)

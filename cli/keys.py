@@ -1,4 +1,4 @@
-"""``pydp2 keys new | allow | drop | list``: keys that last, of services and of those that they let in."""
+"""``pydp2 keys new | allow | drop | list``: permanent keys of services and of the peers that they admit."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def list_keys(folder: Path) -> None:
 
     known = keys.allowed_keys(folder)
     table = Table("name", "role", "public key", box=None)
-    for each in known:
-        table.add_row(*each)
+    for row in known:
+        table.add_row(*row)
     if known:
         stdout_console().print(table, markup=False, soft_wrap=True)
     click.echo(f"{folder}: {len(known)} allowed; its own public key is {keys.own_pair(folder).public}", err=True)

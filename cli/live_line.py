@@ -1,7 +1,8 @@
-"""Redraw one line at the bottom of a terminal, never longer than the terminal is wide; other output stands above it.
+"""Redraw one line at the bottom of a terminal, never longer than the terminal is wide; other output appears above it.
 
-A wrapped line cannot be erased without knowing its number of rows. So each line is cut to the present width of the
-terminal. If the terminal became narrower since, it has wrapped the line, and the rows follow from the new width.
+A wrapped line can only be erased if its number of rows is known. So each line is cut to the present width of the
+terminal. If the terminal became narrower since, it has wrapped the line, and the number of rows follows from the new
+width.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-_REDRAW_SECONDS = 0.1  # seconds between drawings of what changes all the time
+_REDRAW_SECONDS = 0.1  # least number of seconds between two drawings by update()
 _SEPARATOR = " · "
 _ERASE, _ERASE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
 
@@ -26,7 +27,7 @@ class LiveLine:
         self._file = file
         self._begin, self._end = ("\x1b[1m", "\x1b[0m") if bold else ("", "")
         self._parts: Sequence[str] = ()
-        self._drawn_cells = 0  # cells that stand there
+        self._drawn_cells = 0  # width of the drawn line in cells
         self._drawn_at = 0.0
         self._lock = threading.RLock()
 
@@ -63,7 +64,7 @@ class LiveLine:
         with contextlib.suppress(OSError):
             if columns := os.get_terminal_size(self._file.fileno()).columns:
                 return columns
-        return shutil.get_terminal_size().columns  # it does not know: what COLUMNS says
+        return shutil.get_terminal_size().columns  # the terminal does not say: use COLUMNS
 
     def _erased(self) -> str:
         drawn, self._drawn_cells = self._drawn_cells, 0
@@ -74,7 +75,7 @@ class LiveLine:
 
         if not self._parts:
             return ""
-        room = self._width - 1  # the last column would leave the cursor nowhere
+        room = self._width - 1  # the last column is for the cursor
         text, *rest = self._parts
         if cell_len(text) > room:
             text = set_cell_size(text, room - 1) + "…" if room > 1 else ""

@@ -1,7 +1,7 @@
-"""Define what the commands that read a list share: the list and its provider, and flags from the tables of options.
+"""Define the common parameters of commands that read a list: the list, its provider, and flags for options.
 
-An option has one name, in Python, in TOML and as a flag: that of its table, as in ``--sample_timeout``. The same with
-dashes, ``--sample-timeout``, is taken too.
+An option has one name, in Python, in TOML and as a flag, such as ``--sample_timeout``. The spelling with dashes,
+``--sample-timeout``, is accepted too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _METAVARS_BY_NAME = {
 
 @dataclass(frozen=True)
 class SourceArguments:
-    """Input of a command, from configuration and command line together. ``files``: a list, or the quarantine file of
-    --replay in its place. ``service`` and ``job``: options, those of the command's own flags included."""
+    """Input of a command, from configuration and command line together. ``files``: a list, or with --replay the
+    quarantine file. ``service`` and ``job``: options, including those of the command's own flags."""
 
     files: str
     provider: str
@@ -61,7 +61,7 @@ class SourceArguments:
 
 # -- flags from tables -------------------------------------------------------------------------------------------------
 class OptionType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
-    """The text of a flag as the value of the option ``name``, checked as everywhere."""
+    """Type of the flag for the option ``name``: it parses the text and checks the value."""
 
     name = "text"
 
@@ -88,7 +88,7 @@ class OptionType(click.ParamType):  # type: ignore[type-arg]  # generic from cli
             self.fail(str(error), param, ctx)
 
     def _parsed(self, text: str) -> Any:
-        """Return ``text`` as a value of the option's type if possible, else as it is; the check then refuses it."""
+        """Return ``text`` as a value of the option's type, or unchanged if it is none; the check then refuses it."""
         if self._kind == "tuple[str, ...]":
             return [part.strip() for part in text.split(",")]
         if self._kind in ("int", "float"):
@@ -113,7 +113,7 @@ def flags(table: str, names: Sequence[str] | None = None) -> list[click.Option]:
 
 
 def _size_text(count: int) -> str:
-    """Return a number of bytes as an option takes it: 64MiB."""
+    """Return a number of bytes in the form of an option, such as 64MiB."""
     for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count % size == 0:
             return f"{count // size}{unit}"
@@ -181,7 +181,7 @@ def _source_params() -> list[click.Parameter]:
 
 @dataclass(frozen=True)
 class _SourceParams:
-    """Values that click parsed of the parameters that say what to read."""
+    """Parsed values of the parameters that name the input."""
 
     list_: str | None
     provider: str | None
@@ -194,9 +194,9 @@ class _SourceParams:
 
 
 class SourceCommand(click.Command):
-    """Command that reads a list. It takes LIST and provider, and the flags of ``tables``: names of tables, each with
-    names of options to take from it (None: all). The function gets them as its argument ``source_args``, of type
-    :class:`SourceArguments`.
+    """Command that reads a list. Its parameters are LIST, the provider, and flags for the options in ``tables``: a dict
+    from the name of a table to names of its options (None: all). The function gets them as its argument
+    ``source_args``, a :class:`SourceArguments`.
     """
 
     def __init__(self, *args: Any, tables: Mapping[str, Sequence[str] | None], **kwargs: Any) -> None:
@@ -205,7 +205,7 @@ class SourceCommand(click.Command):
         self._all = [*_source_params(), *self._given]
         self._table_flags: list[click.Option] | None = None
 
-    # The tables are read when they are needed: to list the commands, nothing of pydp2 is imported.
+    # The tables are read late, so that listing the commands does not import pydp2.
     @property
     def params(self) -> list[click.Parameter]:
         """All parameters of the command."""
@@ -219,7 +219,7 @@ class SourceCommand(click.Command):
         self._given = params
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the flags of the tables under a heading of their own."""
+        """Write the flags of each table under a separate heading."""
         params, late = [p for p in self.get_params(ctx) if isinstance(p, click.Option)], self._table_flags or []
         for heading, some in (
             ("Options", [param for param in params if param not in late]),
@@ -231,9 +231,9 @@ class SourceCommand(click.Command):
                     formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; if a flag belongs elsewhere or to another loader, the error names the right one, and
-        several lists are what a shell makes of a pattern without quotes."""
-        ctx.allow_extra_args = True  # to say more about them than click does
+        """Parse as click does, with better errors: for a flag that belongs elsewhere or to another loader, name the
+        right one; for several lists, name quotes, because a shell has probably expanded a pattern."""
+        ctx.allow_extra_args = True  # to raise a better error about them than click does
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -260,7 +260,7 @@ class SourceCommand(click.Command):
             raise click.UsageError(f"there is no option --{name}{hint}", ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Determine what to read, and run."""
+        """Determine the input, and run."""
         params = _SourceParams(**{field.name: ctx.params.pop(field.name) for field in fields(_SourceParams)})
         own = {table: [flag.name for flag in flags(table, names)] for table, names in self._tables.items()}
         given = {
@@ -319,7 +319,8 @@ def _parse_pair(text: str) -> tuple[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """Return ``text`` as JSON, else as TOML, else itself. Dates of TOML stay text, because args have none."""
+    """Return the value of ``text`` as JSON, or as TOML, or ``text`` itself. Dates of TOML stay text, because args
+    cannot have dates."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -349,7 +350,7 @@ def _read_args_file(name: str) -> dict[str, Any]:
         raise click.ClickException(f"--args-file {name} cannot be read: {error.strerror}") from None
     except RecursionError:
         raise click.ClickException(f"--args-file {name}: values are nested too deep; write fewer levels") from None
-    except ValueError as error:  # of JSON, TOML and UTF-8 alike
+    except ValueError as error:  # errors of JSON, TOML and UTF-8 are ValueErrors
         raise click.ClickException(f"--args-file {name}: {error}") from None
     if not isinstance(value, dict):
         raise click.ClickException(

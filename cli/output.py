@@ -1,4 +1,4 @@
-"""Write results to stdout and everything else to stderr, and redirect what other code writes meanwhile."""
+"""Write results to stdout and everything else to stderr, and redirect the output of other code meanwhile."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from pydp2.system.log_writer import LogWriter
 
-_NO_TERMINAL_WIDTH = 200  # columns where there is no terminal: nothing is cut that a program may want to read
-_WRITE_TIMEOUT = 1.0  # seconds that a command waits for its terminal at most
+_NO_TERMINAL_WIDTH = 200  # columns without a terminal, so that a program can read full lines
+_WRITE_TIMEOUT = 1.0  # longest time that a command waits for its terminal, in seconds
 _RELAY_END_SECONDS = 2.0
-_ESCAPES = "pydp2-escapes"  # name of a handler of errors in codecs
+_ESCAPES = "pydp2-escapes"  # name of an error handler for codecs
 
 
 @contextlib.contextmanager
@@ -28,12 +28,12 @@ def standard_streams() -> Iterator[None]:
     """Keep stdin, stdout and stderr open inside the context, let no write to stderr fail, and write characters that the
     encoding of stdout lacks as escapes.
 
-    Discard what stdout could not take by the end, so that it does not decide the exit code.
+    At the end, discard output that could not be written to stdout, so that it does not change the exit code.
     """
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # the parent closed it; the next file that we open would be taken for it
+        except OSError:  # the parent closed it, and the next file that is opened would get its number
             os.open(os.devnull, os.O_RDWR)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -52,11 +52,11 @@ def standard_streams() -> Iterator[None]:
 
 
 def stdout_failure(error: Exception) -> OSError | None:
-    """Return the reason why stdout cannot be written, if ``error`` comes from that, else None."""
+    """Return the error because of which stdout cannot be written, if ``error`` comes from that, otherwise None."""
     if not isinstance(error, OSError):
         return None
     try:
-        sys.stdout.flush()  # what could not be written is still in its buffer
+        sys.stdout.flush()  # raises again, because the data are still in its buffer
     except OSError as again:
         return again
     unbuffered = getattr(sys.stdout, "write_through", False)
@@ -64,7 +64,7 @@ def stdout_failure(error: Exception) -> OSError | None:
 
 
 def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Encode what a codec cannot: bytes of a file's name as they were, anything else as an escape."""
+    """Encode characters that a codec cannot: bytes of a file name as they were, others as escapes."""
     try:
         return codecs.lookup_error("surrogateescape")(error)
     except UnicodeError:
@@ -73,8 +73,8 @@ def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
 
 @contextlib.contextmanager
 def _escaping_stdout() -> Iterator[None]:
-    """Write characters that the encoding of stdout lacks as escapes inside the context; leave a stream alone whose user
-    has chosen something else for them."""
+    """Write characters that the encoding of stdout lacks as escapes inside the context, unless the user has chosen
+    another error handler."""
     stream = sys.stdout
     if not isinstance(stream, io.TextIOWrapper) or stream.errors not in ("strict", "surrogateescape"):
         yield
@@ -85,7 +85,7 @@ def _escaping_stdout() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError, ValueError):  # it cannot be written, or was closed
+        with contextlib.suppress(OSError, ValueError):  # the stream cannot be written, or was closed
             stream.reconfigure(errors=before)
 
 
@@ -109,7 +109,7 @@ class _LazyLogWriter(io.RawIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        if self._importing:  # what is imported has something to say
+        if self._importing:  # the import itself writes, for example a warning
             with contextlib.suppress(OSError):
                 os.write(self._descriptor, data)
             return len(data)
@@ -123,7 +123,7 @@ class _LazyLogWriter(io.RawIOBase):
 
 @contextlib.contextmanager
 def _unfailing_stderr() -> Iterator[None]:
-    """Let no write to stderr fail inside the context; leave a stream alone that other code put in its place."""
+    """Make writes to stderr never fail inside the context, unless other code has replaced the stream."""
     before = sys.stderr
     if not isinstance(before, io.TextIOWrapper) or before is not sys.__stderr__:
         yield
@@ -144,8 +144,8 @@ def stdout_console() -> Console:
 
     class StdoutConsole(Console):
         def on_broken_pipe(self) -> None:
-            """Let the program see it, which knows the status for it; rich would end with 1."""
-            raise  # rich calls it while it handles the exception
+            """Raise again, because the program has an exit code for it; rich would end with 1."""
+            raise  # rich calls this while it handles the exception
 
     return StdoutConsole(file=sys.stdout, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH, highlight=False)
 
@@ -158,15 +158,15 @@ def stderr_console() -> Console:
 
 
 def can_redraw(console: Console) -> bool:
-    """Return whether ``console`` is a terminal that can redraw lines."""
+    """Return True if ``console`` is a terminal that can redraw lines."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
-def count_text(number: int, one: str, many: str = "") -> str:
-    """Return ``number`` and its noun, "2,000 files". ``many``: the plural, where it is not ``one`` and an s."""
+def count_text(number: int, singular: str, plural: str = "") -> str:
+    """Return ``number`` and its noun, "2,000 files". ``plural``: default: ``singular`` and an s."""
     import pydp2
 
-    text: str = pydp2.errors.count_text(number, one, many, ",")
+    text: str = pydp2.errors.count_text(number, singular, plural, ",")
     return text
 
 
@@ -181,7 +181,7 @@ def size_text(count: float) -> str:
 
 @contextlib.contextmanager
 def user_output_to_stderr(results_only: bool) -> Iterator[None]:
-    """Send what the user's code prints in this process to stderr inside the context, so stdout has the results alone.
+    """Send output of the user's code in this process to stderr inside the context, so that stdout has only results.
 
     If stdout is a terminal and ``results_only`` is false, the output stays on stdout, for the prompt of a debugger.
     """
@@ -200,8 +200,8 @@ def user_output_to_stderr(results_only: bool) -> Iterator[None]:
 
 
 class StderrRelay:
-    """Relay of what other processes write to this stderr, line by line through ``show``, so that it does not mix with a
-    redrawn line. It relays processes started inside :meth:`diverted`; :meth:`close` waits for their end."""
+    """Relay for the output of other processes to this stderr, line by line through ``show``, so that it does not mix
+    with a redrawn line. It relays processes started inside :meth:`diverted`; :meth:`close` waits for their end."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
@@ -211,14 +211,14 @@ class StderrRelay:
 
     @contextlib.contextmanager
     def diverted(self) -> Iterator[None]:
-        """Divert descriptor 2 to the relay inside the context, for processes to inherit; the terminal needs another."""
+        """Divert descriptor 2 to the relay inside the context, for processes to inherit."""
         sys.stderr.flush()
         from pydp2.system.log_writer import LOG_TIMES
 
         saved = os.dup(2)
         os.dup2(self._write, 2)
         times = os.environ.get(LOG_TIMES)
-        os.environ[LOG_TIMES] = times or "0"  # the lines are for a terminal, which the other process cannot see
+        os.environ[LOG_TIMES] = times or "0"  # the other process does not know that its lines go to a terminal
         try:
             yield
         finally:
@@ -239,6 +239,6 @@ class StderrRelay:
                 self._show(line.rstrip("\r\n"))
 
     def close(self) -> None:
-        """Show the rest, and end the relay."""
+        """Show the remaining lines, and end the relay."""
         self._close_write_end()
         self._thread.join(_RELAY_END_SECONDS)

@@ -9,7 +9,7 @@ import click
 
 
 def _is_packed_text(path: str) -> bool:
-    """Return whether a file is gzip and not an idx array; of gzip files only idx can be read in parts."""
+    """Return True if a file is gzip and not an idx array. Among gzip files, only idx arrays can be read in parts."""
     try:
         with open(path, "rb") as file:
             if file.read(2) != b"\x1f\x8b":

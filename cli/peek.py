@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydp2 import Batch
 
 _BATCH = 8
-_ENTRIES = 8  # of an array or a list, shown
+_ENTRIES = 8  # entries that are shown of an array or a list
 
 
 @click.command(
@@ -89,7 +89,7 @@ def _values_of(sample: Any, names: list[str]) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> Any:
-    """Return a value as JSON has it: as lists, numbers and texts."""
+    """Return a value in the form of JSON: as lists, numbers and texts."""
     import numpy as np
 
     if value is None or isinstance(value, bool | int | str):
@@ -142,7 +142,7 @@ def _show_batch(console: Console, batch: Batch, labels: list[str]) -> None:
 
 
 def _form(value: Any) -> str:
-    """Return dtype and shape, or form, of a slot in a batch."""
+    """Return text with the dtype and shape, or the form, of a slot in a batch."""
     return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else repr(value).strip("<>")
 
 

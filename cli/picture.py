@@ -1,4 +1,4 @@
-"""The pictures of ``demo``, ``bench`` and ``stats``, with matplotlib, which is imported here and nowhere else."""
+"""Draw the pictures of ``demo``, ``bench`` and ``stats`` with matplotlib, which no other module imports."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 import click
 
 INSTALL_HINT = "pip install matplotlib"
-_NEEDS_TEX = {"pgf"}  # formats that matplotlib writes with another program
+_NEEDS_TEX = {"pgf"}  # formats for which matplotlib needs another program
 _DIGITS = 10
 _STRONG, _MUTED, _LIGHT = "#d1495b", "#33658a", "#b8c9d9"
 _COLOURS = ("#33658a", "#d1495b", "#6a994e", "#e09f3e", "#7d5ba6", "#5b8fb9", "#a7c957", "#8c564b")  # of jobs
 _SHARES = ("process()", "packing", "transport", "order, pool")
-_LEAST_LABEL = 0.07  # share of the time from which on it has a label
+_LEAST_LABEL = 0.07  # least share of the time that gets a label
 _TITLE_COLUMNS = 100
-_WINDOW = 3  # looks, one a second
+_WINDOW = 3  # looks, one per second
 _DPI = 120
 
 
@@ -51,8 +51,10 @@ def check_plot(option: str, file: Path) -> None:
 
 
 def _open_for_writing(file: Path) -> None:
-    """Open ``file`` for writing and leave all as it was. Raises OSError."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # the last for pipes: nobody reads
+    """Open ``file`` for writing, without a lasting change. Raises OSError."""
+    flags = (
+        os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    )  # the last for a pipe without a reader
     try:
         os.close(os.open(file, flags | os.O_EXCL, 0o600))
     except FileExistsError:
@@ -64,35 +66,35 @@ def _open_for_writing(file: Path) -> None:
 def _save(figure: Any, file: Path) -> None:
     try:
         figure.savefig(file, dpi=_DPI)
-    except Exception as error:  # of the disk, or whatever matplotlib or a library behind it lacks
+    except Exception as error:  # from the disk, from matplotlib, or from a library behind it
         what = getattr(error, "strerror", None) or f"{error or type(error).__name__}"
         raise click.ClickException(f"the picture {file} cannot be written: {what}") from None
 
 
 def draw(file: Path, losses: Sequence[float], passes: int, images: Any, labels: Any, predicted: Any) -> None:
-    """Save the loss of each batch, and some ``images`` with what they were taken for. No display is needed."""
+    """Save a picture of the loss of each batch, and of some ``images`` with the predictions. It needs no display."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     upper, lower = figure.subfigures(2, 1, height_ratios=(3, 1.4))
     axes = upper.subplots()
-    each = len(losses) / passes
-    axes.plot([(number + 1) / each for number in range(len(losses))], losses, linewidth=0.8)
+    size = len(losses) / passes
+    axes.plot([(number + 1) / size for number in range(len(losses))], losses, linewidth=0.8)
     axes.set(xlabel="pass", ylabel="loss (cross-entropy)", xlim=(0, passes), ylim=(0, None))
     axes.grid(alpha=0.3)
-    for place, image, label, guess in zip(lower.subplots(1, _DIGITS).flat, images, labels, predicted, strict=False):
-        place.imshow(image, cmap="gray_r")
-        place.set_axis_off()
+    for panel, image, label, guess in zip(lower.subplots(1, _DIGITS).flat, images, labels, predicted, strict=False):
+        panel.imshow(image, cmap="gray_r")
+        panel.set_axis_off()
         right = int(label) == int(guess)
-        place.set_title(f"{guess}" if right else f"{guess}, is {label}", color="black" if right else "red", fontsize=9)
+        panel.set_title(f"{guess}" if right else f"{guess}, is {label}", color="black" if right else "red", fontsize=9)
     lower.suptitle("held out, and what they were taken for", fontsize=10)
     _save(figure, file)
 
 
 # -- bench -------------------------------------------------------------------------------------------------------------
 def draw_bench(file: Path, seen: Mapping[str, Any]) -> None:
-    """Save the rate of each stage as a bar, and below them one bar for the time of a sample. ``seen``: the figures of
-    ``pydp2 bench --json``."""
+    """Save a picture with the rate of each stage as a bar, and below them one bar for the time of a sample. ``seen``:
+    the figures of ``pydp2 bench --json``."""
     from matplotlib.figure import Figure
 
     stages = seen["stages"]
@@ -109,26 +111,26 @@ def draw_bench(file: Path, seen: Mapping[str, Any]) -> None:
 
 
 def _draw_rates(axes: Any, stages: Sequence[Mapping[str, Any]], widest: int | None) -> None:
-    places = range(len(stages))
+    heights = range(len(stages))
     colours = [_LIGHT if stage["share"] is None else _MUTED for stage in stages]
     if widest is not None:
         colours[widest] = _STRONG
-    axes.barh(places, [stage["rate"] for stage in stages], color=colours, height=0.7)
+    axes.barh(heights, [stage["rate"] for stage in stages], color=colours, height=0.7)
     limit = 1.3 * (max([stage["rate"] for stage in stages if stage["share"] is not None] or [stages[0]["rate"]]) or 1.0)
-    for place, stage in zip(places, stages, strict=True):
+    for height, stage in zip(heights, stages, strict=True):
         note = f"  ({stage['note']})" if stage["note"] else ""
         text = f"{stage['rate']:,.0f}{note}" if stage["rate"] else "none came"
-        beyond = stage["rate"] > limit  # of a cache: the other bars would be too short to be compared
+        beyond = stage["rate"] > limit  # the rate of a cache, which would make the other bars too short to compare
         axes.annotate(
             f"{text}, beyond the scale" if beyond else text,
-            (limit if beyond else stage["rate"], place),
+            (limit if beyond else stage["rate"], height),
             xytext=(-4 if beyond else 4, 0),
             textcoords="offset points",
             va="center",
             ha="right" if beyond else "left",
             fontsize=9,
         )
-    axes.set_yticks(places, [stage["name"] for stage in stages])
+    axes.set_yticks(heights, [stage["name"] for stage in stages])
     axes.invert_yaxis()
     axes.set_xlim(0, limit)  # with room for the numbers
     axes.set_xlabel("samples/s", fontsize=9)
@@ -158,7 +160,7 @@ def _draw_shares(axes: Any, parts: Sequence[tuple[str, float]], widest: int | No
 # -- stats -------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Look:
-    """Figures of a service at one moment. ``seconds``: since the first look; ``jobs``: statistics of each job;
+    """Figures of a service at one moment. ``seconds``: time since the first look; ``jobs``: statistics of each job;
     ``idle``, ``busy``: seconds of all workers; ``server``, ``workers``: bytes of memory."""
 
     seconds: float
@@ -180,12 +182,12 @@ class Look:
                 "waited": trainer.get("waited_seconds", 0.0),
                 "worked": trainer.get("worked_seconds", 0.0),
             }
-        idle, busy = (sum(each[f"{what}_seconds"] for each in found["workers"]) for what in ("idle", "busy"))
-        return cls(seconds, jobs, idle, busy, found["memory"], sum(each["memory"] for each in found["workers"]))
+        idle, busy = (sum(worker[f"{what}_seconds"] for worker in found["workers"]) for what in ("idle", "busy"))
+        return cls(seconds, jobs, idle, busy, found["memory"], sum(worker["memory"] for worker in found["workers"]))
 
 
 def draw_stats(file: Path, looks: Sequence[Look]) -> None:
-    """Save samples/s, waits, pool and memory over the time that a service was watched; a line for each job."""
+    """Save a picture of samples/s, waits, pool and memory over time, with a line for each job."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 8), layout="constrained")
@@ -208,20 +210,20 @@ def draw_stats(file: Path, looks: Sequence[Look]) -> None:
     waits.yaxis.set_major_formatter("{x:.0%}")
     pools.set(title="pool", ylabel="samples", ylim=(0, None))
     memory.set(title="memory", ylabel="MiB", ylim=(0, None), xlabel="seconds watched", xlim=(times[0], times[-1]))
-    for each in axes:
-        each.title.set(fontsize=10, x=0, ha="left")
-        each.grid(alpha=0.3)
-        each.spines[["top", "right"]].set_visible(False)
-        if each.get_legend_handles_labels()[0]:  # not without any job
-            each.legend(fontsize=8, frameon=False, ncols=6, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
-    for each in (rates, pools, memory):
-        each.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    for axis in axes:
+        axis.title.set(fontsize=10, x=0, ha="left")
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+        if axis.get_legend_handles_labels()[0]:  # empty if there was no job
+            axis.legend(fontsize=8, frameon=False, ncols=6, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+    for axis in (rates, pools, memory):
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     _save(figure, file)
 
 
 def _rates(sums: Sequence[tuple[float, float]]) -> list[float]:
-    """Return the second numbers of ``sums`` by the first ones, over some looks each. It is nan where there was nothing,
-    or counting began again."""
+    """Return the increase of the second numbers of ``sums`` divided by that of the first ones, over some looks each. It
+    is nan if there was no increase, or counting began again."""
     found = [math.nan]
     for number in range(1, len(sums)):
         (before, less), (now, more) = sums[max(0, number - _WINDOW)], sums[number]
@@ -230,5 +232,5 @@ def _rates(sums: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _literal(text: str) -> str:
-    """Return ``text`` so that matplotlib shows it as it is: dollars would begin a formula."""
+    """Return ``text`` with escapes for dollars, which would begin a formula in matplotlib."""
     return text.replace("$", r"\$")

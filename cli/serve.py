@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pydp2 import Service
     from pydp2.ray import RayService
 
-_POLL_SECONDS = 0.5  # seconds between looks at the service
+_POLL_SECONDS = 0.5  # seconds between two requests for statistics
 _END_SECONDS = 3.0  # seconds for the server process to end
-_WRITE_TIMEOUT = 1.0  # seconds to wait for the terminal at most
-_LINE_SECONDS = 5.0  # seconds between lines where none can be drawn anew
+_WRITE_TIMEOUT = 1.0  # longest time to wait for the terminal, in seconds
+_LINE_SECONDS = 5.0  # seconds between two lines if the terminal cannot redraw one
 
 
 @click.command(
@@ -82,7 +82,7 @@ def command(
             addresses = {"address": service.address, "host_address": service.host_address, "pid": service.pid}
             _print_address(json.dumps(addresses) if as_json else service.address)
             file = source_args.service.get("connection")
-            where = file or ("" if "?token=" in service.address else service.address)  # which is a secret
+            where = file or ("" if "?token=" in service.address else service.address)  # the token is a secret
             display.print(_example_code(str(where), source_args.job), style="dim")
             if service.host_address:
                 where = str(file or service.host_address)
@@ -97,7 +97,7 @@ def command(
 
 
 def _is_given(name: str) -> bool:
-    """Return True if the flag was given, with whatever value."""
+    """Return True if the flag was given, with any value."""
     return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
@@ -136,18 +136,18 @@ def _stats_on_ray(service: RayService, *, will_restart: bool) -> dict[str, Any] 
 
     try:
         return service.stats()
-    except Exception as error:  # also Ray's own, while it starts the actor again
+    except Exception as error:  # also errors of Ray itself while it restarts the actor
         if isinstance(error, pydp2.errors.ServiceLost) and not will_restart:
             raise click.ClickException(str(error)) from None
     try:
-        RayService(service.name)  # finds no actor that has ended for good
+        RayService(service.name)  # raises if the actor has ended for good
     except pydp2.errors.ServiceUnreachable as error:
         raise click.ClickException(f"the service {service.name!r} has ended: {error}") from None
     return None
 
 
 def _print_address(address: str) -> None:
-    """Print the address. The service goes on if stdout cannot be written: trainers that know the address can read."""
+    """Print the address. If stdout cannot be written, the service goes on, because trainers may know the address."""
     try:
         click.echo(address)
     except OSError as error:
@@ -159,8 +159,8 @@ def _watch_service(
 ) -> int | None:
     """Show the progress until the service ends; return the signal that ended it, None if the server ended by itself.
 
-    ``announce`` prints the address; it runs once signals are noted, because a reader of the address may send one at
-    once. ``will_restart``: trainers may wait for the service to be started again.
+    ``announce`` prints the address. It is called after the signal handlers are set, because a reader of the address may
+    send a signal at once. ``will_restart``: trainers may wait until the service is started again.
     """
     import pydp2
 
@@ -178,17 +178,17 @@ def _watch_service(
                 display.print(f"pydp2: ending the service ({signal.Signals(number).name})")
                 if will_restart:
                     _end_resumable(service)
-                service.close()  # here, so that a second signal is heeded meanwhile
+                service.close()  # here, so that a second signal is handled meanwhile
                 return number
             if service.poll() is None:
-                with contextlib.suppress(pydp2.errors.Error):  # busy: the next look will tell; gone: so will poll()
+                with contextlib.suppress(pydp2.errors.Error):  # it is busy, or has ended, which poll() reports
                     figures.add_stats(service.stats(timeout=_POLL_SECONDS))
                     display.show(figures)
     return None
 
 
 def _end_resumable(service: Service) -> None:
-    """End the server process by SIGTERM, so that trainers know that it may come back."""
+    """End the server process with SIGTERM, which tells trainers that it may come back."""
     deadline = time.monotonic() + _END_SECONDS
     with contextlib.suppress(ProcessLookupError):
         os.kill(service.pid, signal.SIGTERM)
@@ -197,7 +197,7 @@ def _end_resumable(service: Service) -> None:
 
 
 def _why_ended(service: Service) -> str:
-    """Return why the server process has ended by itself."""
+    """Return text that says why the server process has ended by itself."""
     error = service.failure()
     status = service.poll() or 0
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
@@ -205,21 +205,21 @@ def _why_ended(service: Service) -> str:
 
 
 def _example_code(where: str, job: dict[str, Any]) -> str:
-    """Return Python code that reads from the service at ``where``; "": at the address that was printed."""
+    """Return Python code that reads from the service at ``where``; "" stands for the printed address."""
     from pydp2.options.tables import JOB_OPTIONS
 
     options = {"batch_size": 128} | {name: value for name, value in job.items() if value != JOB_OPTIONS[name].default}
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    place = f'"{where}"' if where else "address"
+    address = f'"{where}"' if where else "address"
     return (
-        f"import pydp2\n\ndata = pydp2.connect({place}, {given})\n"
+        f"import pydp2\n\ndata = pydp2.connect({address}, {given})\n"
         "for epoch in range(10):\n    for batch in data:\n        print(batch)\n"
     )
 
 
-# -- how it is shown ---------------------------------------------------------------------------------------------------
+# -- the display -------------------------------------------------------------------------------------------------------
 class _Display(Protocol):
-    """Shows how the service is doing."""
+    """Display of the progress of a service."""
 
     def starting(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which to start the service."""
@@ -230,16 +230,16 @@ class _Display(Protocol):
         ...
 
     def print(self, text: str, style: str = "") -> None:
-        """Print lines that stay."""
+        """Print lines that are not erased."""
         ...
 
     def restore(self) -> None:
-        """Leave the terminal as it was: the process ends at once."""
+        """Restore the terminal, because the process ends at once."""
         ...
 
 
 class _LineDisplay:
-    """Prints a line every few seconds, if there is progress."""
+    """Display that prints a line every few seconds, if there is progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -258,7 +258,7 @@ class _LineDisplay:
     def print(self, text: str, style: str = "") -> None:
         from pydp2.system.log_writer import with_times
 
-        is_log = text.startswith("pydp2:")  # else it is for the user to copy
+        is_log = text.startswith("pydp2:")  # other text is for the user to copy
         self._console.print(with_times(text, self._console.file) if is_log else text, style=style, soft_wrap=True)
 
     def restore(self) -> None:
@@ -266,7 +266,7 @@ class _LineDisplay:
 
 
 class _LiveDisplay:
-    """Redraws one line on the terminal; output of the service appears above it."""
+    """Display that redraws one line on the terminal; output of the service appears above it."""
 
     def __init__(self, console: Console) -> None:
         from rich.text import Text
@@ -274,7 +274,7 @@ class _LiveDisplay:
         from pydp2.system.log_writer import log_stream
 
         self._console = console
-        # A descriptor of its own: number 2 is lent to the service while it starts.
+        # A separate descriptor, because descriptor 2 is diverted while the service starts.
         self._descriptor = os.dup(2)
         console.file, self._writer = log_stream(self._descriptor, _WRITE_TIMEOUT)
         self._line = LiveLine(console.file, bold=True)

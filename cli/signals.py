@@ -1,4 +1,4 @@
-"""Handle Ctrl-C and SIGTERM, which end a command: as an exception, or as an event to wait for."""
+"""Handle Ctrl-C and SIGTERM, which end a command, as exceptions or as events to wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _REPEAT_SECONDS = 0.1
-"""In which a signal that comes again is the same one: `timeout` sends it to its child, and then to the whole group."""
+"""Seconds in which a repeated signal counts only once: `timeout` sends it to its child, and then to the whole group."""
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -62,8 +62,8 @@ def signals_call(action: Callable[[], None]) -> Iterator[None]:
 
 
 class SignalWaiter:
-    """Context that notes a signal, which :meth:`wait` returns. If a second signal comes, it calls ``on_second_signal``
-    and ends the process at once."""
+    """Context that notes the first signal for :meth:`wait`. On a second signal, it calls ``on_second_signal`` and ends
+    the process at once."""
 
     def __init__(self, on_second_signal: Callable[[], None]) -> None:
         self._on_second_signal = on_second_signal

@@ -86,7 +86,7 @@ def command(
             if passed >= limit:
                 return
             time.sleep(min(_WATCH_SECONDS, limit - passed))
-    finally:  # also if it is stopped, or the service has ended
+    finally:  # also if the user stops the command, or the service ends
         if plot is not None:
             _save_plot(plot, looks)
 
@@ -108,18 +108,18 @@ def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:
     workers = Table("worker", "pid", "files", "samples/s", "busy", "idle", "memory", box=None)
     if names:
         workers.add_column("host")
-    for each in found["workers"]:
-        if each["active"]:
+    for worker in found["workers"]:
+        if worker["active"]:
             row = [
-                str(each["worker"]),
-                str(each["pid"]),
-                str(each["files"]),
-                f"{each['samples_per_second']:,.0f}",
-                f"{each['busy_seconds']:.1f} s",
-                f"{each['idle_seconds']:.1f} s",
-                "" if each["host"] else size_text(each["memory"]),
+                str(worker["worker"]),
+                str(worker["pid"]),
+                str(worker["files"]),
+                f"{worker['samples_per_second']:,.0f}",
+                f"{worker['busy_seconds']:.1f} s",
+                f"{worker['idle_seconds']:.1f} s",
+                "" if worker["host"] else size_text(worker["memory"]),
             ]
-            workers.add_row(*row, *([names.get(each["host"], "this one")] if names else []))
+            workers.add_row(*row, *([names.get(worker["host"], "this one")] if names else []))
     stdout_console().print(workers, markup=False)
     advice = found["scaling"]
     if advice["wanted"] != advice["workers"]:
@@ -131,7 +131,8 @@ def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:
 
 
 def _received_text(host: dict[str, Any]) -> str:
-    """Return how much came from ``host``; of what it compressed, also how much that was before."""
+    """Return text with the number of bytes received from ``host``, and if it compresses, with that before
+    compression."""
     came, inflated = size_text(host["received_bytes"]), size_text(host["inflated_bytes"])
     return came if host["received_bytes"] == host["inflated_bytes"] else f"{came} ({inflated} inflated)"
 
@@ -143,16 +144,16 @@ def _print_hosts(found: list[dict[str, Any]]) -> None:
     hosts = Table(
         "host", "state", "workers", "received", "waiting there", "rows there", "round trip", "memory", box=None
     )
-    for each in found:
+    for host in found:
         hosts.add_row(
-            each["host"],
-            each["state"],
-            str(each["places"]),
-            _received_text(each),
-            size_text(each.get("waiting_bytes", 0)),
-            f"{each['rows_kept']:,}",
-            f"{each.get('round_trip_ms', 0.0):.1f} ms",
-            size_text(each.get("memory", 0)),
+            host["host"],
+            host["state"],
+            str(host["places"]),
+            _received_text(host),
+            size_text(host.get("waiting_bytes", 0)),
+            f"{host['rows_kept']:,}",
+            f"{host.get('round_trip_ms', 0.0):.1f} ms",
+            size_text(host.get("memory", 0)),
         )
     stdout_console().print(hosts, markup=False)
 
@@ -162,13 +163,13 @@ def _print_refused(found: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     refused = Table("refused", "from", "why", "times", "last", box=None)
-    for each in found[:_SHOWN_REFUSALS]:
+    for refusal in found[:_SHOWN_REFUSALS]:
         refused.add_row(
-            f"port for {each['port']}",
-            each["address"],
-            each["reason"],
-            f"{each['count']:,}",
-            f"{each['seconds_ago']:.0f} s ago",
+            f"port for {refusal['port']}",
+            refusal["address"],
+            refusal["reason"],
+            f"{refusal['count']:,}",
+            f"{refusal['seconds_ago']:.0f} s ago",
         )
     stdout_console().print(refused, markup=False)
     if len(found) > _SHOWN_REFUSALS:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydp2_cli.output import count_text, size_text
 
-_WAIT_WINDOW = 5.0  # seconds that waits are taken over
+_WAIT_WINDOW = 5.0  # seconds over which waits are measured
 _HIGH_SHARE, _LOW_SHARE = 0.3, 0.1  # shares of their time that trainer or workers wait
 Stats = Mapping[str, Any]
 
@@ -30,15 +30,15 @@ class StatsLine:
     def add_stats(self, stats: Stats) -> None:
         """Add the latest stats."""
         if self._history and _sample_count(stats) < _sample_count(self._history[-1]):
-            self._history.clear()  # another trainer: counting began again
+            self._history.clear()  # there is another trainer, and counting began again
         self._history.append(stats)
         while len(self._history) > 2 and stats["uptime_seconds"] - self._history[1]["uptime_seconds"] >= _WAIT_WINDOW:
             self._history.popleft()
 
     @property
     def progress(self) -> tuple[bool, int, int]:
-        """Progress of the service: whether a trainer is attached, the pass, and the samples. A new line is worth
-        writing if it changes."""
+        """Progress of the service: True if a trainer is attached, the pass, and the number of samples. If it changes, a
+        new line should be written."""
         last = self._history[-1]
         return last["attached"], last["pass"], _sample_count(last)
 
@@ -72,14 +72,14 @@ class StatsLine:
         return parts
 
     def _trainer_wait_share(self) -> float | None:
-        """Return the share of its time that the trainer has waited."""
+        """Return the share of the time in which the trainer has waited."""
         first, last = self._history[0]["trainer"], self._history[-1]["trainer"]
         return _wait_share(
             last["waited_seconds"] - first["waited_seconds"], last["worked_seconds"] - first["worked_seconds"]
         )
 
     def _workers_wait_share(self) -> float | None:
-        """Return the share of their time that workers have waited."""
+        """Return the share of the time in which workers have waited."""
         before = {worker["worker"]: worker for worker in self._history[0]["workers"]}
         idle = busy = 0.0
         for worker in self._history[-1]["workers"]:
@@ -104,9 +104,9 @@ def _sample_count(stats: Stats) -> int:
 
 
 def _bottleneck_text(trainer: float, workers: float) -> str:
-    """Return which is the bottleneck, from the share of its time that each waits."""
+    """Return text with the bottleneck, from the shares of the time in which trainer and workers wait."""
     if trainer > _HIGH_SHARE:
-        # workers that wait as well are not what the trainer waits for
+        # If workers wait too, the trainer does not wait for them.
         return (
             "both wait: for short passes, or for the pool to fill" if workers > _HIGH_SHARE else "bottleneck: workers"
         )

@@ -70,7 +70,7 @@ def command(address: str | None, maps: tuple[str, ...], **options: Any) -> None:
     """
     import pydp2
 
-    renamed = dict(_parse_map(each) for each in maps)
+    renamed = dict(_parse_map(text) for text in maps)
     host = pydp2.WorkerHost(address, maps=renamed, **options)
     with signals_call(host.leave):
         click.echo(f"pydp2: this host ends: {host.run()}", err=True)

@@ -1,10 +1,10 @@
-"""Explain what limits a stream of samples and what to change, in one sentence, from figures of ``pydp2 bench``.
+"""Explain the bottleneck of a stream of samples and the remedy, in one sentence, from figures of ``pydp2 bench``.
 
-The functions compute words from figures, without clock or IO. Stages build on each other, so each one is charged with
-the time that it takes beyond the one before. Rates are samples per second of all workers together.
+The functions compute texts from figures, without clock or IO. Stages build on each other, so the cost of a stage is the
+time that it takes beyond the stage before. Rates are samples per second of all workers together.
 
-Measurements vary, and the stages are measured one after another. Where a stage is much faster than one before it, which
-does less, they contradict each other: then there is no advice.
+Measurements vary, and the stages are measured one after another. If a stage is much faster than one before it, which
+does less, they contradict each other, and there is no advice.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pydp2.errors import count_text
 
 LITTLE = 0.1
 """Share of its time that a trainer may wait and still count as fed."""
-_WAITS = 0.5  # of its time a generator waits: then it is waiting that bounds it
-_LARGE = 1 << 20  # bytes of a sample
-_STREAM = 5e8  # bytes a second
-_FEW_ROWS = 32  # in a batch
+_WAITS = 0.5  # share of its time that a generator must wait for waiting to count as the cause
+_LARGE = 1 << 20  # bytes of a large sample
+_STREAM = 5e8  # bytes per second
+_FEW_ROWS = 32  # rows of a small batch
 TOLERANCE = 1.5
-"""A stage may be so many times as fast as one that does less before the two contradict each other."""
-_FED = 0.6  # of the samples that a trainer takes: with fewer it would have to wait
+"""Largest ratio of the rate of a stage to that of one that does less, before the two contradict each other."""
+_FED = 0.6  # least share of its samples that a trainer must get; with fewer it would have to wait
 STAGES = ("process", "packing", "transport", "pool")
 _RATES = ("process() alone", "checks and packing", "transport", "order and pool")
 _AGAIN = (
@@ -35,8 +35,8 @@ _CACHE = "let it be read once (cache=CacheType.CACHE_PASS_IN_MEM)"
 
 @dataclass(frozen=True)
 class Slot:
-    """Slot that takes longest to pack: its name ("slot pixel"), the form in which its values come, their dtype if they
-    are arrays (else ''), the declared dtype, and the share of values that take the slow path."""
+    """Slot that takes longest to pack: its name ("slot pixel"), the form of its values, their dtype if they are arrays
+    (otherwise ''), the declared dtype, and the share of values that take the slow path."""
 
     name: str
     form: str
@@ -47,13 +47,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Measured:
-    """Figures of a bench. Rates: the generator alone (``bare``), with checks and packing (``packed``), delivered in any
-    order (``moved``), delivered in order and out of the pool (``pooled``; 0: no batch came).
+    """Figures of a bench. Rates: of the generator alone (``bare``), with checks and packing (``packed``), of delivery
+    in any order (``moved``), of delivery in order from the pool (``pooled``; 0: no batch came).
 
-    ``busy``: the share of a core that a worker uses while it may run; ``waits``: the share of its time that its
-    generator waits for something other than a core. ``step``: seconds of a training step, None: not stated;
-    ``trainer_waits``: the share of its time that a trainer with this step waits. ``largest``: the share that the
-    largest file has of all bytes, None: not known. ``cached``: rate of later passes if the provider caches.
+    ``busy``: share of a core that a worker uses while it has a core; ``waits``: share of the time that its generator
+    waits for something other than a core. ``step``: seconds of a training step, None: not stated; ``trainer_waits``:
+    share of the time that a trainer with this step waits. ``largest``: share of the largest file in all bytes, None:
+    not known. ``cached``: rate of later passes if the provider caches.
     """
 
     cores: int
@@ -84,12 +84,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class Advice:
-    """Bottleneck, and what to change.
+    """Bottleneck and remedy.
 
     ``cause``: one of "trainer", "uneven", "filling", "files", "waiting", "process", "packing", "transport", "pool", or
-    "unclear": the stages contradict each other, and the sentence says which.
-    ``workers``: how many would feed the stated step, whether or not this machine can run them; None: no step was
-    stated, or it is fed, or more workers would not help."""
+    "unclear" if the stages contradict each other; the sentence names them.
+    ``workers``: number of workers that would feed the stated step, even if this machine cannot run so many; None: no
+    step was stated, or it is fed, or more workers would not help."""
 
     cause: str
     sentence: str
@@ -99,8 +99,8 @@ class Advice:
 def shares(measured: Measured) -> dict[str, float]:
     """Return the share of each stage in the time of a delivered sample; the shares add up to 1.
 
-    Measurements vary, so a stage may seem slower than a later one, which does more. Then the rate of the later one
-    counts for it.
+    Measurements vary, so a stage may seem slower than a later one, which does more. Then it counts with the rate of the
+    later one.
     """
     rates = [measured.bare, measured.packed, measured.moved, measured.pooled]
     if rates[-1] <= 0:
@@ -110,13 +110,13 @@ def shares(measured: Measured) -> dict[str, float]:
 
 
 def contradiction(measured: Measured) -> str | None:
-    """Return which two stages contradict each other the most, in words; None: none do.
+    """Return text with the two stages that contradict each other the most; None if none do.
 
     Two stages contradict each other if the later one, which does more, is more than :data:`TOLERANCE` times as fast.
     A trainer contradicts the stage before it if it hardly waits, and that stage gives far less than the trainer takes.
     """
     rates = list(zip(_RATES, (measured.bare, measured.packed, measured.moved, measured.pooled), strict=True))
-    pairs = [(one, other) for i, one in enumerate(rates) for other in rates[i + 1 :] if one[1] > 0]
+    pairs = [(before, after) for i, before in enumerate(rates) for after in rates[i + 1 :] if before[1] > 0]
     (name, less), (later, more) = max(pairs, key=lambda pair: pair[1][1] / pair[0][1], default=(("", 1.0), ("", 0.0)))
     if more > TOLERANCE * less:
         return (
@@ -134,22 +134,23 @@ def contradiction(measured: Measured) -> str | None:
 
 
 def workers_for(measured: Measured, step: float) -> int:
-    """Return how many workers would feed a trainer whose step takes ``step`` seconds, if each had the core it needs.
+    """Return the number of workers that would feed a trainer whose step takes ``step`` seconds, if there were enough
+    cores.
 
-    Each is assumed to deliver as much as one of the present workers, of which only those count that the cores can run
-    at once.
+    A worker is assumed to deliver as much as one of the present workers; of these, only as many count as the cores can
+    run at once.
     """
     at_once = max(1.0, min(measured.units, measured.cores / max(measured.busy, 1e-6)))
     return max(1, math.ceil(measured.batch_size / step / (measured.pooled / at_once) - 1e-9))
 
 
 def most_workers(measured: Measured) -> int:
-    """Return how many workers the cores can run at once, as busy as the workers are."""
+    """Return the number of workers, as busy as the present ones, that the cores can run at once."""
     return max(1, math.floor(measured.cores / max(measured.busy, 1e-6) + 1e-9))
 
 
 def advise(measured: Measured) -> Advice:
-    """Say which part limits the stream, and which option to change."""
+    """Return the part that limits the stream, and the option to change."""
     if measured.pooled <= 0:
         return _filling(measured)
     if (why := contradiction(measured)) is not None:
@@ -233,7 +234,7 @@ def _files(m: Measured) -> str:
 
 
 def _needed(m: Measured, before: str, after: str) -> str:
-    """Return how many workers would feed the step as text, if a step is stated, else ''."""
+    """Return text with the number of workers that would feed the step; '' if no step is stated."""
     if m.step is None:
         return ""
     need, most = workers_for(m, m.step), most_workers(m)
@@ -304,7 +305,7 @@ def _transport(m: Measured, part: str) -> str:
 
 
 def _one_long(m: Measured) -> bool:
-    """Return whether one file is much longer than a worker's part of the list."""
+    """Return True if one file is much longer than a worker's part of the list."""
     return m.largest is not None and m.largest * m.units > 1.5
 
 

@@ -34,7 +34,7 @@ from pydp2.providers.program_state import ProgramState
 _SECONDS = 15.0
 _LEAST = 1.0
 _BATCH = 128
-_OWN = (  # a measurement leaves nothing behind, and nobody else joins it
+_OWN = (  # options without effect, because a measurement leaves no files behind, and no other trainer joins it
     "bind",
     "state_dir",
     "quarantine",
@@ -51,8 +51,8 @@ _ONE_JOB = ("order", "share")
 
 @dataclass(frozen=True)
 class Stage:
-    """Rate of one stage. ``rate``: samples per second up to this stage; ``share``: of the time of a sample, what the
-    stage costs beyond the one before, None if it has no meaning; ``note``: other observations."""
+    """Rate of one stage. ``rate``: samples per second up to this stage; ``share``: share of the stage in the time of a
+    sample, beyond the stage before, None if it has no meaning; ``note``: other observations."""
 
     name: str
     rate: float
@@ -63,10 +63,9 @@ class Stage:
 @dataclass(frozen=True)
 class Bench:
     """Result of :func:`bench`. ``first_batch``: seconds from the beginning of a pass to its first batch, on a running
-    service; ``launched``: the same from its launch; None: no batch came. ``advice``: the cause, the sentence, and how
-    many workers the stated step needs. ``crowded``: the share of their time in which the generators alone could have
-    run, but other processes had the core (generators take it from each other, too, if there are more of them than
-    cores)."""
+    service; ``launched``: seconds from the launch of the service; None: no batch came. ``advice``: the cause, the
+    sentence, and the number of workers for the stated step. ``crowded``: share of the time in which the generators
+    could have run but other processes had the core (also other generators, if there are more of them than cores)."""
 
     stages: list[Stage]
     first_batch: float | None
@@ -111,22 +110,22 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
 ) -> Bench:
     """Measure a provider alone, with checks and packing, with transport, with order and pool, and with a trainer.
 
-    It reads a small list repeatedly, and of a large one only as much as fits the time. It leaves nothing behind.
+    It reads a small list repeatedly, and of a large one only as much as fits the time. It leaves no files behind.
 
     ``files``, ``provider``, ``args``, ``is_train`` and ``root`` are those of :func:`pydp2.launch`.
 
     Args:
-        seconds: for all of it together; import, hook and the start of services come on top.
-        step_ms: what a step of your trainer takes, in milliseconds; None: there is no such stage.
-        progress: called with what is measured next.
+        seconds: seconds for all measurements together, without import, hook and the start of services.
+        step_ms: milliseconds of a step of your trainer; None: there is no stage with a trainer.
+        progress: called with the name of the next measurement.
         batch_size: as for :func:`pydp2.connect`.
-        options: the others of :func:`pydp2.load`. What would be kept after the end (``state_dir, quarantine,
-            cache_dir``), what others would need to join (``bind, connection, keys, …``), ``order`` and ``share`` have
-            no effect, and ``workers=0`` is as the default.
+        options: the other options of :func:`pydp2.load`. Options for files that stay after the end (``state_dir,
+            quarantine, cache_dir``), options for other trainers (``bind, connection, keys, …``), ``order`` and
+            ``share`` have no effect, and ``workers=0`` means the default.
 
     Raises:
-        OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
-        ProviderError, BadSample: the provider raised, or yielded what its slots do not take.
+        OptionError, OptionTypeError, ListError, AddressError: an argument is not valid.
+        ProviderError, BadSample: the provider raised, or yielded a value that does not fit its slot.
         Error: there are no samples, or none came in time.
     """
     check_keywords(bench, options)
@@ -137,7 +136,7 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
     service = {name: given[name] for name in SERVICE_OPTIONS if name in given and name not in _OWN}
     job = {name: given[name] for name in JOB_OPTIONS if name in given and name not in _ONE_JOB}
     chosen, batch_size = service_options(**service), job_options(**job).batch_size
-    if chosen.workers == 0:  # of a service whose workers are on other hosts
+    if chosen.workers == 0:  # the option of a service whose workers are on other hosts
         del service["workers"]
     served = resolve_source(files, provider, args, is_train, root)
     if not len(served.files):
@@ -152,7 +151,7 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
     alone_for = partial(measure_alone, spec, served.files, units=units, seconds=parts[0] / 2)
     tell("process() alone, and with checks and packing")
     alone = alone_for()
-    _rates(alone, parts[0] / 2)  # raises where there is nothing to be had
+    _rates(alone, parts[0] / 2)  # raises if there are no samples
     source = {"files": files, "provider": provider, "args": args, "is_train": is_train, "root": root}
 
     def served_for(index: int, **how: Any) -> ServiceRates:
@@ -168,7 +167,7 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
     if step is not None and pooled.first is not None:
         tell(f"with a trainer whose step takes {step * 1000:g} ms")
         trained = served_for(3, step=step)
-    tell("process() alone once more")  # what else the machine does may have changed meanwhile
+    tell("process() alone once more")  # because the load of the machine may have changed meanwhile
     alone += alone_for()
     bare, packed = _rates(alone, parts[0])
     measured = Measured(
@@ -212,13 +211,14 @@ def _number(name: str, value: Any, least: float) -> float:
 
 
 def _parts(seconds: float, step: float | None) -> list[float]:
-    """Return the seconds that each measurement gets."""
+    """Return the seconds for each measurement."""
     weights = (40, 25, 35) if step is None else (30, 20, 25, 25)
     return [seconds * weight / 100 for weight in weights]
 
 
 def _rates(alone: ProviderRates, seconds: float) -> tuple[float, float]:
-    """Return samples per second of all units, bare and packed. A slow generator may have given only first samples."""
+    """Return samples per second of all units, bare and packed. For a slow generator, there may be only the first
+    samples."""
     bare, packed = alone.bare, alone.packed
     if not bare.samples:
         bare = alone.first + bare
@@ -232,7 +232,7 @@ def _rates(alone: ProviderRates, seconds: float) -> tuple[float, float]:
 
 
 def _busy(alone: ProviderRates) -> float:
-    """Return the share of a core that a unit uses while it may run."""
+    """Return the share of a core that a unit uses while it has a core."""
     total = alone.packed if alone.packed.samples else alone.first + alone.bare
     return max(0.001, min(1.0, total.cpu / max(total.wall - total.queued, total.cpu, 1e-9)))
 
@@ -246,8 +246,8 @@ def _waits(drawn: LoopCounts) -> float:
 def _slowest(alone: ProviderRates) -> Slot | None:
     if not alone.slots:
         return None
-    slot = max(alone.slots, key=lambda each: each.seconds)
-    name = slot.slot if slot.slot.startswith("slot ") else f"slot {slot.slot}"  # those without names have numbers
+    slot = max(alone.slots, key=lambda cost: cost.seconds)
+    name = slot.slot if slot.slot.startswith("slot ") else f"slot {slot.slot}"  # "slot 0" if there is no name
     return Slot(name, slot.form, slot.given, slot.dtype, slot.unsure)
 
 

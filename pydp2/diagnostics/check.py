@@ -1,6 +1,6 @@
 """``check``: run a provider over a list without a service, continue after errors, and report all of them.
 
-The verdicts are those of a worker, because packer, error texts and places are the same. This module prints nothing.
+The results are those of a worker, because packer, error texts and locations are the same. This module prints nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pydp2.options.tables import check_keywords, takes
 from pydp2.providers import Provider, StartedProvider
 from pydp2.providers.local_reader import LocalReader, LocalSamples
 
-_SAMPLES = 1024  # that are judged at once
+_SAMPLES = 1024  # samples that are checked together
 _SHOW = 10
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One error. ``sample``: its number in the file, from 0. ``raised``: the generator raised, and the file ended
-    there. ``slot``, ``expected``, ``got``: of a bad sample. ``text``: the whole message, with the traceback if there is
-    one. ``exception``: the name of the builtin exception that was raised, '' if it was none of these."""
+    """One error. ``sample``: sample index in the file. ``raised``: True if the generator raised, which ended the file.
+    ``slot``, ``expected``, ``got``: fields of a bad sample. ``text``: full text, with the traceback if there is one.
+    ``exception``: name of the builtin exception that was raised, or ''."""
 
     file: str
     sample: int
@@ -43,8 +43,9 @@ class Finding:
 
 @dataclass
 class FileReport:
-    """Statistics of one file. ``samples``: good ones; ``bad``: those that a service would refuse; ``raised``: the
-    generator did not reach its end; ``weight``, ``bytes``: of the good samples; ``slots``: figures of each slot."""
+    """Statistics of one file. ``samples``: number of good samples; ``bad``: number of samples that a service would
+    refuse; ``raised``: the generator did not reach its end; ``weight``, ``bytes``: sums over the good samples;
+    ``slots``: figures of each slot."""
 
     file: str
     slots: list[SlotFigures]
@@ -64,8 +65,8 @@ class FileReport:
 @dataclass
 class Report:
     """Result of :func:`check`. ``findings``: the first bad samples, and the first files whose generator raised;
-    ``found``: how many there are of both. ``repeat``: of the file that ran twice; None if none was to. A difference is
-    one more finding, with the values of both runs as ``expected`` and ``got``."""
+    ``found``: number of all findings. ``repeat``: result for the file that ran twice, None if this was not wanted. A
+    difference counts as one finding, with the values of both runs as ``expected`` and ``got``."""
 
     provider: str
     files: list[FileReport] = field(default_factory=list)
@@ -120,13 +121,14 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
     While it runs, ``root`` is the working directory.
 
     Args:
-        limit: look at the first samples of each file only.
-        max_errors: bad samples, and files whose generator raised, that are kept as findings; the others are counted.
-        repeat: whether a file runs twice. It is the first one with good samples, and at most 1,000 of them.
-        progress: called now and then with the file and its samples so far.
+        limit: number of samples to check in each file; None: all.
+        max_errors: largest number of bad samples, and of files whose generator raised, in ``findings``; others are only
+            counted.
+        repeat: run a file twice: the first file with good samples, at most 1,000 of them.
+        progress: called now and then with the file and its number of samples so far.
 
     Raises:
-        OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
+        OptionError, OptionTypeError, ListError, AddressError: an argument is not valid.
         ProviderError: the provider's module or its ``init_hook`` raised.
     """
     check_keywords(check, others)
@@ -179,19 +181,20 @@ def _repeat_finding(difference: Difference) -> Finding:
 
 
 def _first(findings: list[Finding], most: int) -> list[Finding]:
-    """Return the first ``most`` bad samples and the first ``most`` exceptions, so that neither kind hides the other."""
-    kept: list[Finding] = []
+    """Return the first ``most`` bad samples and the first ``most`` exceptions, so that neither kind displaces the
+    other."""
+    first: list[Finding] = []
     counts = {False: 0, True: 0}
     for finding in findings:
         counts[finding.raised] += 1
         if counts[finding.raised] <= most:
-            kept.append(finding)
-    return kept
+            first.append(finding)
+    return first
 
 
 class FileRun:
-    """Run of file number ``number``, ``name``. ``keep``: returns those of some findings, in the order of the file, that
-    are kept."""
+    """Run of file number ``number``, ``name``. ``keep``: function that selects the findings to keep from those of the
+    file, which are in order."""
 
     def __init__(
         self,
@@ -203,7 +206,7 @@ class FileRun:
     ) -> None:
         self.name = name
         self.length = 0
-        """How many samples were yielded."""
+        """Number of samples that were yielded."""
         self.findings: list[Finding] = []
         self.found = 0
         """Number of all findings."""
@@ -212,7 +215,7 @@ class FileRun:
         self._keep, self._progress = keep, progress
 
     def run(self, limit: int | None, position: memoryview | None = None) -> None:
-        """Draw samples until the file ends, its generator raises, or ``limit`` is reached. ``position``: as of a
+        """Draw samples until the file ends, its generator raises, or ``limit`` is reached. ``position``: as for
         :class:`LocalReader`."""
         began = time.perf_counter()
         opened = self._running.open_file(self.name, file_index=self._number, seed=0, pass_id=0)

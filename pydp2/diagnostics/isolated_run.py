@@ -1,4 +1,4 @@
-"""Run a file in a child process, because it killed its workers, or hung. The calling process survives."""
+"""Run a file that killed its workers, or hung, in a child process, so that the calling process survives."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pydp2.diagnostics.check import FileRun, Finding
 from pydp2.host.engine.fork_setup import flush_output
 from pydp2.host.engine.open_files import kept_positions
 
-_LOOK = 0.05  # seconds between looks how far it is
+_LOOK = 0.05  # seconds between two checks of its progress
 
 
 def run_isolated(run: FileRun, limit: int | None, sample_timeout: float) -> tuple[int, list[Finding]]:
-    """Do ``run`` in a child process; return the number of samples and the findings. The death of the child is a
+    """Carry out ``run`` in a child process; return the number of samples and the findings. The death of the child is a
     finding, and so is a sample that takes longer than ``sample_timeout`` seconds."""
-    at = memoryview(mmap.mmap(-1, 8)).cast("q")  # the sample that is asked for, shared with the child
+    at = memoryview(mmap.mmap(-1, 8)).cast("q")  # index of the sample that is being drawn, shared with the child
     read, write = os.pipe()
     flush_output()
-    with kept_positions():  # in files that the hook has opened: the child shares them
+    with kept_positions():  # the child shares the positions in files that the hook has opened
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of numpy's sleep between its calls
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads; those of numpy sleep between calls
             child = os.fork()
         if not child:
             _child(run, limit, at, write)
@@ -55,7 +55,7 @@ def run_isolated(run: FileRun, limit: int | None, sample_timeout: float) -> tupl
 
 
 def _child(run: FileRun, limit: int | None, at: memoryview, write: int) -> None:
-    """Run in the child process; do not return."""
+    """Run the file in the child process; do not return."""
     status = 1
     try:
         run.run(limit, at)
@@ -69,7 +69,7 @@ def _child(run: FileRun, limit: int | None, at: memoryview, write: int) -> None:
 
 
 def _watched(read: int, at: memoryview, patience: float) -> tuple[bytes, bool]:
-    """Return what the child says until its end, and True if one sample took longer than ``patience`` seconds."""
+    """Return the output of the child until its end, and True if one sample took longer than ``patience`` seconds."""
     output, seen, since = b"", at[0], time.monotonic()
     while True:
         if select.select([read], [], [], _LOOK)[0]:

@@ -1,5 +1,5 @@
-"""Start a provider as a worker would start it: in this process, for ``check``, ``peek`` and pdb, or in an interpreter
-of its own, for ``bench`` and the second look of ``check``."""
+"""Start a provider as a worker would start it: in this process, for ``check``, ``peek`` and pdb, or in a fresh
+interpreter, for ``bench`` and the repetition of ``check``."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def foreground(
     root: str | os.PathLike[str] | None,
     input_order: Sequence[str] | None,
 ) -> Iterator[tuple[ResolvedSource, StartedProvider]]:
-    """Give the source, and the provider after its hook. Inside the context, working directory and ``sys.path`` are
-    those of a worker.
+    """Return a context with the source and the started provider, in which working directory and ``sys.path`` are those
+    of a worker.
 
-    Raises what ``launch`` raises for a list, a provider or args that cannot be.
+    Raises the errors of ``launch`` for an invalid list, provider or args.
     """
     require_gil()
     served = resolve_source(files, provider, args, is_train, root)
-    # over the bytes that would travel: what a worker cannot be told is refused here too
+    # Encode and decode the arguments, so that values are refused that could not be sent to a worker.
     keywords = plain_data.decode_plain(plain_data.encode_plain(served.args))
     path = list(sys.path)
     with contextlib.chdir(served.root):
@@ -60,8 +60,8 @@ def foreground(
 
 
 def provider_spec(source: ResolvedSource, input_order: Sequence[str] | None, program: bytes = b"") -> dict[str, Any]:
-    """Return the provider of ``source`` as plain values, of which :func:`load_provider` starts it in another process.
-    ``program``: the encoded state of this program. Raises AddressError if the provider has no address."""
+    """Return the provider of ``source`` as plain values, from which :func:`load_provider` starts it in another process.
+    ``program``: encoded state of this program. Raises AddressError if the provider has no address."""
     return {
         "provider": address_of(source.provider),
         "args": plain_data.encode_plain(source.args),
@@ -77,29 +77,29 @@ def provider_spec(source: ResolvedSource, input_order: Sequence[str] | None, pro
 def provider_process(
     module: str, function: str, task: Mapping[str, Any], files: FileList, *, purpose: str, prints: bool = False
 ) -> Iterator[socket.socket]:
-    """Run ``function`` of ``module``, which calls :func:`receive_task`, in a fresh interpreter. Give the socket that
-    leads there. At the end it is killed, with all processes that it has started.
+    """Return a context with a socket to a fresh interpreter, which runs ``function`` of ``module``, a function that
+    calls :func:`receive_task`. At its end the interpreter is killed, with all processes that it has started.
 
-    ``task``: a provider (:func:`provider_spec`), and other plain values. ``purpose``: the user's code finds it in the
-    environment. ``prints``: as for :func:`~pydp2.api.interpreter.start_interpreter`.
+    ``task``: a provider (:func:`provider_spec`), and other plain values. ``purpose``: a word for the user's code, in
+    the environment. ``prints``: as for :func:`~pydp2.api.interpreter.start_interpreter`.
     """
     process, channel = start_interpreter(module, function, prints=prints, environment={IN_WORKER: purpose})
     with channel:
         try:
-            with contextlib.suppress(OSError):  # it ended: then there is no answer either
+            with contextlib.suppress(OSError):  # it has ended, and the missing answer shows that
                 blob, offsets = files.to_buffers()
                 send_plain(channel, {**task, "source": files.source})
                 send_blocks(channel, blob, offsets)
             yield channel
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
+                os.killpg(process.pid, signal.SIGKILL)  # before the wait, so that no other process has its pid
             process.wait()
 
 
 # -- in the process ----------------------------------------------------------------------------------------------------
 def receive_task(descriptor: int) -> tuple[socket.socket, dict[str, Any], FileList]:
-    """Return the socket that leads to the program, and the task and files of :func:`provider_process`."""
+    """Return the socket to the program, and the task and files of :func:`provider_process`."""
     channel = socket.socket(fileno=descriptor)
     task = receive_plain(channel)
     blob, offsets = receive_block(channel), receive_block(channel)
@@ -107,7 +107,7 @@ def receive_task(descriptor: int) -> tuple[socket.socket, dict[str, Any], FileLi
 
 
 def load_provider(spec: dict[str, Any], files: FileList) -> StartedProvider:
-    """Load the provider as a worker does."""
+    """Start the provider as a worker does."""
     program = ProgramState.from_bytes(spec["program"]) if spec["program"] else None
     set_up_process(spec["root"], spec["path"], program)
     return start_by_address(

@@ -30,7 +30,7 @@ _SAMPLES, _BATCH = 3, 8
 
 @dataclass(frozen=True)
 class PeekedSample:
-    """One good sample: number ``sample`` of ``file``, the values of its slots as they were yielded, and its weight."""
+    """One good sample: its file, its sample index, the values of its slots as they were yielded, and its weight."""
 
     file: str
     sample: int
@@ -40,9 +40,9 @@ class PeekedSample:
 
 @dataclass
 class Peek:
-    """Result of :func:`peek`. ``slots``: label and declaration of each; ``shuffled``: whether a training would shuffle;
-    ``dropped``: number of bad samples that were left out; ``files``: how many were read, or begun; ``empty_files``: for
-    how many of these ``process`` yielded nothing; ``error``: the error that ended it, if any."""
+    """Result of :func:`peek`. ``slots``: label and declaration of each slot; ``shuffled``: True if a training would
+    shuffle; ``dropped``: number of dropped samples; ``files``: number of files that were read or begun;
+    ``empty_files``: number of these files without samples; ``error``: the error that ended the reading, if any."""
 
     slots: list[tuple[str, str]]
     shuffled: bool
@@ -69,18 +69,18 @@ def peek(
 ) -> Peek:
     """Return the first ``samples`` of a list, and the first batch of an unshuffled pass, read in this process.
 
-    It reads only what these need. A bad sample, or an exception in ``process``, ends it and becomes ``error``; the
-    result has all that came before.
+    It reads no more than these need. A bad sample, or an exception in ``process``, ends the reading and becomes
+    ``error``; the result has the samples before it.
 
     ``files``, ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
     While it runs, ``root`` is the working directory.
 
     Args:
-        samples: how many to show.
+        samples: number of samples to return.
         batch_size: weight of the batch.
 
     Raises:
-        OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
+        OptionError, OptionTypeError, ListError, AddressError: an argument is not valid.
         ProviderError: the provider's module or its ``init_hook`` raised.
     """
     check_keywords(peek, others)
@@ -107,7 +107,7 @@ def peek(
 
 
 class _Reading:
-    """Reading of the samples of ``seen``, ``wanted`` of them, and of the first batch of ``plan``."""
+    """Reading of ``wanted`` samples, and of the first batch of ``plan``, into ``seen``."""
 
     def __init__(self, seen: Peek, started: StartedProvider, plan: PassPlan, wanted: int) -> None:
         self._seen, self._started, self._plan, self._wanted = seen, started, plan, wanted
@@ -115,7 +115,7 @@ class _Reading:
         self._pool = Pool(plan, self._store)
 
     def read(self, files: FileList) -> None:
-        """Read ``files`` in their order, no more of them than is needed."""
+        """Read ``files`` in order, no more of them than needed."""
         for number, name in enumerate(files):
             if self._is_over:
                 break
@@ -135,7 +135,7 @@ class _Reading:
         return seen.error is not None or (seen.batch is not None and len(seen.samples) >= self._wanted)
 
     def _add(self, number: int, name: str, drawn: LocalSamples) -> None:
-        """Add what was drawn from file ``number``, ``name``: one sample, or an error."""
+        """Add the sample, or the error, that was drawn from file ``number``, ``name``."""
         seen, schema = self._seen, self._started.schema
         for _, error in drawn.errors:
             if isinstance(error, BadSample) and schema.check_fail_continue:

@@ -1,9 +1,9 @@
 """Measure a provider alone: loop its generators in child processes, bare and with checks and packing.
 
 The program starts a supervisor, a fresh interpreter with one thread that never runs the user's code. The supervisor
-forks a unit, which imports the provider and runs the hook. If the unit has one thread, the other units are forked from
-it; else the supervisor forks them, and each prepares the code for itself. A unit counts in shared memory, so the counts
-survive a unit that hangs or dies. All of them are one process group, which :func:`measure_alone` kills at the end.
+forks a unit, which imports the provider and runs the hook. If the unit has one thread, it forks the other units;
+otherwise the supervisor forks them, and each imports the provider itself. A unit counts in shared memory, so the counts
+survive a unit that hangs or dies. All processes are in one process group, which :func:`measure_alone` kills at the end.
 
 A unit alternates between both ways of drawing, a few milliseconds each, within the same files, so other activity of the
 machine affects both alike.
@@ -37,9 +37,9 @@ _FIELDS = ("samples", "wall", "cpu", "queued")
 
 @dataclass(frozen=True)
 class ProviderRates:
-    """Rates of a provider alone. ``bare``, ``packed``: of all ``units`` together; ``first``: the first samples, counted
-    only if there were no others; ``nbytes``: of the packed columns; ``slots``: the cost of packing the first samples,
-    by slot; ``caches``: whether later passes come out of a cache."""
+    """Rates of a provider alone. ``bare``, ``packed``: counts of all ``units`` together; ``first``: counts of the first
+    samples, used only if there were no others; ``nbytes``: bytes of the packed columns; ``slots``: cost of packing the
+    first samples, by slot; ``caches``: True if later passes come from a cache."""
 
     units: int
     bare: LoopCounts
@@ -67,9 +67,9 @@ class ProviderRates:
 
 # -- in the program ----------------------------------------------------------------------------------------------------
 def measure_alone(spec: Mapping[str, Any], files: FileList, *, units: int, seconds: float) -> ProviderRates:
-    """Loop the provider of ``spec`` over ``files``, shared out among ``units`` processes, for so many seconds.
+    """Loop the provider of ``spec`` over ``files``, divided among ``units`` processes, for ``seconds``.
 
-    Raises what the provider raises: ProviderError, BadSample, with file and sample.
+    Raises the errors of the provider: ProviderError, BadSample, with file and sample.
     """
     task = {**spec, "units": units, "seconds": seconds}
     with provider_process(__name__, "supervise", task, files, purpose="bench", prints=True) as channel:
@@ -85,7 +85,7 @@ def measure_alone(spec: Mapping[str, Any], files: FileList, *, units: int, secon
         packed=LoopCounts(*result["packed"]),
         first=LoopCounts(*result["first"]),
         nbytes=result["nbytes"],
-        slots=[SlotCost(**each) for each in result["slots"]],
+        slots=[SlotCost(**cost) for cost in result["slots"]],
         caches=result["caches"],
     )
 
@@ -112,7 +112,7 @@ def supervise(descriptor: int) -> None:
     while signs.count(_DONE) < units and time.monotonic() < over:
         patience = max(0.0, min(over - time.monotonic(), 0.5))
         ready = select.select([channel.fileno(), read_end], [], [], patience)[0]
-        if channel.fileno() in ready:  # it says nothing more: the program is gone
+        if channel.fileno() in ready:  # the program sends nothing more, so it has ended
             os.killpg(0, signal.SIGKILL)
         if read_end in ready:
             more = os.read(read_end, 4096)
@@ -123,20 +123,20 @@ def supervise(descriptor: int) -> None:
         if go >= 0 and signs.count(_READY) + signs.count(_DONE) >= units:
             os.close(go)
             go, over = -1, time.monotonic() + spec["seconds"] + _GRACE
-        if not _children(statuses) or any(statuses) or any("error" in area.said() for area in areas):
+        if not _children(statuses) or any(statuses) or any("error" in area.read_report() for area in areas):
             break
-    told_all = _together(areas)
-    if any(statuses) and "error" not in told_all:
+    report = _together(areas)
+    if any(statuses) and "error" not in report:
         how = os.waitstatus_to_exitcode(max(statuses))
         how_text = f"was killed by signal {-how}" if how < 0 else f"ended with exit code {how}"
-        told_all = {"error": to_wire(provider_error(f"the process that ran process() {how_text}", "RuntimeError"))}
-    send_plain(channel, told_all)
+        report = {"error": to_wire(provider_error(f"the process that ran process() {how_text}", "RuntimeError"))}
+    send_plain(channel, report)
     channel.recv(1)
     os.killpg(0, signal.SIGKILL)
 
 
 def _children(statuses: list[int]) -> bool:
-    """Reap the children that ended, and return whether any is left."""
+    """Reap the children that ended; return True if any is left."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             statuses.append(ended[1])
@@ -147,11 +147,11 @@ def _children(statuses: list[int]) -> bool:
 def _together(areas: Sequence[ResultPage]) -> dict[str, Any]:
     result: dict[str, Any] = {"slots": [], "caches": False}
     for area in areas:
-        said = area.said()
-        if "error" in said:
-            return said
-        if said and not result["slots"]:
-            result |= said
+        report = area.read_report()
+        if "error" in report:
+            return report
+        if report and not result["slots"]:
+            result |= report
     for way, name in ((BARE, "bare"), (PACKED, "packed"), (FIRST, "first")):
         total = sum((area.counted(way) for area in areas), LoopCounts())
         result[name] = [getattr(total, field) for field in _FIELDS]
@@ -183,19 +183,19 @@ def _unit(
             else:
                 os.write(tell, _ALONE)
         os.write(tell, _READY)
-        os.read(gate, 1)  # ends when all are ready
+        os.read(gate, 1)  # returns when all units are ready
         own = list(range(unit, len(files), len(areas)))
         ProviderLoop(running, files, own, areas[unit]).run(time.perf_counter() + spec["seconds"])
     except Error as error:
-        areas[unit].say({"error": to_wire(error)})
+        areas[unit].write_report({"error": to_wire(error)})
     except BaseException as error:
-        areas[unit].say(
+        areas[unit].write_report(
             {"error": to_wire(from_user("the provider cannot be measured", error, count_own_frames(error)))}
         )
     finally:
         os.write(tell, _DONE)
         if unit == 0:
             with contextlib.suppress(ChildProcessError):
-                while True:  # the supervisor sees by its own children alone whether one is left
+                while True:  # the supervisor only knows its own children, so wait for these here
                     os.wait()
         os._exit(0)

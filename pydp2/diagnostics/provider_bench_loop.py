@@ -29,20 +29,20 @@ from pydp2.protocol.worker_status import FIELD_COUNT, RUNNING, SAMPLE_INDEX, STA
 from pydp2.providers import StartedProvider, user_error, with_location
 
 FIRST, BARE, PACKED = range(3)
-"""Ways of drawing: the first samples are looked at one by one."""
+"""Ways of drawing: the first samples one by one, then bare, and packed."""
 AREA = 64 * 1024
-"""Bytes of an :class:`ResultPage`."""
-_TEXT = 512  # where in an area its text begins
+"""Bytes of a :class:`ResultPage`."""
+_TEXT = 512  # offset of the report in a page
 _LENGTH = struct.Struct("<i")
-_SLICE = 0.02  # seconds of one way of drawing, then the other
-_KEPT = 48  # samples that are looked at one by one …
-_KEPT_SECONDS = 0.5  # … or as many as come in this time
+_SLICE = 0.02  # seconds of each way of drawing, in turn
+_KEPT = 48  # samples that are drawn one by one at first
+_KEPT_SECONDS = 0.5  # seconds after which this ends, even with fewer samples
 
 
 @dataclass(frozen=True)
 class LoopCounts:
     """Cost of one way of drawing, in seconds of all units together: ``wall``, ``cpu`` (of all their threads), and
-    ``queued``, in which they could have run but others had the core (0 if the kernel does not say)."""
+    ``queued``, in which they could have run but other processes had the core (0 if the kernel does not say)."""
 
     samples: int = 0
     wall: float = 0.0
@@ -56,7 +56,7 @@ class LoopCounts:
 
 
 class ResultPage:
-    """Shared memory with the counts of one unit, for each way of drawing as float64, and a text."""
+    """Shared memory with the counts of one unit, as float64 for each way of drawing, and a report."""
 
     def __init__(self, memory: mmap.mmap, unit: int) -> None:
         view = memoryview(memory)[unit * AREA : (unit + 1) * AREA]
@@ -77,16 +77,16 @@ class ResultPage:
     def nbytes(self) -> int:
         return int(self._numbers[12])
 
-    def say(self, value: dict[str, Any]) -> None:
+    def write_report(self, value: dict[str, Any]) -> None:
         data = json.dumps(value).encode()
         if len(data) <= len(self._text) - _LENGTH.size:
             self._text[_LENGTH.size : _LENGTH.size + len(data)] = data
-            _LENGTH.pack_into(self._text, 0, len(data))  # last: a text that is not whole is none
+            _LENGTH.pack_into(self._text, 0, len(data))  # last, so that an incomplete report does not count
 
-    def said(self) -> dict[str, Any]:
+    def read_report(self) -> dict[str, Any]:
         size = _LENGTH.unpack_from(self._text)[0]
-        told: dict[str, Any] = json.loads(bytes(self._text[_LENGTH.size : _LENGTH.size + size])) if size else {}
-        return told
+        report: dict[str, Any] = json.loads(bytes(self._text[_LENGTH.size : _LENGTH.size + size])) if size else {}
+        return report
 
 
 class ProviderLoop:
@@ -101,11 +101,11 @@ class ProviderLoop:
         self._drawer = SampleDrawer(running, self._builder, files, marker)
         self._checksums = frame_count(schema.slots) + 1
         self._kept: list[list[Any]] = []
-        self._step = 1  # samples between looks at the clock, drawn bare
+        self._step = 1  # samples that are drawn bare between two looks at the clock
         self._drawn = 0
 
     def run(self, until: float) -> None:
-        """Draw until the time ``until``, or until all files turn out to have no samples."""
+        """Draw until the time ``until``, or return earlier if no file has any samples."""
         gc.collect()
         gc.freeze()  # as in a worker
         runs = self._runs()
@@ -125,7 +125,7 @@ class ProviderLoop:
                 schema = self._running.schema
                 costs = slot_costs(schema.slots, schema.check, self._kept)
                 self._kept.clear()
-                self._area.say({"slots": [asdict(each) for each in costs], "caches": bool(schema.cache)})
+                self._area.write_report({"slots": [asdict(cost) for cost in costs], "caches": bool(schema.cache)})
             if current is None:
                 return
 
@@ -135,11 +135,11 @@ class ProviderLoop:
         for way in itertools.cycle((BARE, PACKED)):
             now = time.perf_counter()
             if now >= until and way == BARE:
-                return  # not between the two: of each there is one, however slow
+                return  # but not between the two, so that each way has at least one turn
             yield way, now + _SLICE
 
     def _runs(self) -> Iterator[tuple[Iterator[Any], FileTask]]:
-        """Open the files one after the other, in random order, so that the first ones are like the others."""
+        """Yield open files one after the other, in random order, so that the first ones are like the others."""
         numbers = list(self._own)
         for pass_id in itertools.count():
             drawn = self._drawn
@@ -154,7 +154,7 @@ class ProviderLoop:
             if self._drawn == drawn:
                 return
 
-    # Each of these draws until ``end``: how many, and whether the file is over.
+    # Each of these methods draws until ``end``, and returns the number of samples, and True if the file has ended.
     def _look(self, iterator: Iterator[Any], task: FileTask, end: float) -> tuple[int, bool]:
         drawn = 0
         while time.perf_counter() < end and len(self._kept) < _KEPT:
@@ -164,10 +164,10 @@ class ProviderLoop:
                 return drawn, True
             except BaseException as error:
                 raise user_error(error, self._files[task.file], drawn, self._files) from None
-            if type(sample) is ManySamples:  # packed together: of single values there is nothing to be said
+            if type(sample) is ManySamples:  # packed together, so there is no cost of single values
                 return drawn + len(sample), False
             drawn += 1
-            with contextlib.suppress(BadSample, ProviderError):  # drawn in the other way, it is told
+            with contextlib.suppress(BadSample, ProviderError):  # the packed way of drawing reports it
                 self._kept.append(self._running.arrange(sample))
         return drawn, False
 
@@ -196,7 +196,7 @@ class ProviderLoop:
         return samples, False
 
     def _pack(self, iterator: Iterator[Any], task: FileTask, end: float) -> tuple[int, bool]:
-        """Pack as the loop of a worker does, without sending."""
+        """Pack samples as the loop of a worker does, without sending them."""
         builder, draw, edge, before = self._builder, self._drawer.draw, task.next_stop, task.next_index
         self._drawer.task = task
         while task.yielded is not None or time.perf_counter() < end:
@@ -216,7 +216,7 @@ class ProviderLoop:
 
 
 class _Clock:
-    """Clock of the seconds since it was made: on the wall, on processors, waiting for a processor."""
+    """Clock that counts seconds since it was made: wall time, processor time, and time waiting for a processor."""
 
     def __init__(self) -> None:
         self._began = self._now()

@@ -1,10 +1,10 @@
 """Run a file twice, in two processes, and find the first sample that differs.
 
-A service runs a file again when a worker dies, and when a job goes on in another process: then it must yield the same.
-Each process is a fresh interpreter that starts the provider as a worker does. The first one reads the file alone. The
-second one has read the beginning of another file before, which stays open: so what one file leaves to the next makes a
-difference too. Both run at the same time and send checksums of what they have packed; the program compares these, and
-asks both for the values of the first sample that differs.
+A service runs a file again when a worker dies, and when a job continues in another process. It must yield the same
+samples then. Each process is a fresh interpreter that starts the provider as a worker does. The first process reads
+only the file. The second one has read the beginning of another file before, which stays open, so that effects of one
+file on the next show too. Both run at the same time and send checksums of the packed samples; the program compares
+these, and asks both for the values of the first sample that differs.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from pydp2.providers.local_reader import LocalReader
 
 _MOST_SAMPLES = 1000
 _MOST_BYTES = 1 << 26
-_MOST_SECONDS = 5.0  # of drawing
+_MOST_SECONDS = 5.0  # seconds for drawing samples
 _BEFORE = 16  # samples of another file that the second process reads before
-_PATIENCE = 60.0  # seconds, beside those that the caller knows of
+_PATIENCE = 60.0  # seconds for an answer, beside those that the caller has measured
 _WEIGHT = "calc_batch_size"
 _ENDED = "the end of the file"
-_COUNTS = ("subs", "steps", "nnz", "nbytes")  # kinds of arrays that hold lengths
-_SHOWN = 60  # bytes of a text around the first difference
+_COUNTS = ("subs", "steps", "nnz", "nbytes")  # kinds of arrays with lengths
+_SHOWN = 60  # bytes that are shown of a text around the first difference
 
 
 @dataclass(frozen=True)
 class Difference:
-    """First sample of ``file`` that differs between two runs, and its slot, or '' where one run has no sample there;
-    what the one and the other process had."""
+    """First sample of ``file`` that differs between two runs, its slot, or '' if one run has no such sample, and the
+    values of both runs."""
 
     file: str
     sample: int
@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """Whole message."""
+        """Full text."""
         place = f"file {self.file}, sample {self.sample}{f', slot {self.slot}' if self.slot else ''}"
         return (
             f"{place}: process() must yield the same whenever it runs, but gave {self.first} in one process and "
@@ -66,8 +66,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class RepeatCheck:
-    """Result of a comparison. ``file``: which one ran twice; ``samples``: how many samples were compared;
-    ``difference``: the first one that was found; ``skipped``: why nothing was compared, or ''."""
+    """Result of a comparison. ``file``: the file that ran twice; ``samples``: number of compared samples;
+    ``difference``: the first difference; ``skipped``: the reason why nothing was compared, or ''."""
 
     file: str = ""
     samples: int = 0
@@ -81,7 +81,7 @@ def check_repeats(
 ) -> RepeatCheck:
     """Run file ``number`` of ``files`` twice and compare its first samples, at most ``limit``.
 
-    ``seconds``: how long provider and file took here. ``slots``: the names of the slots.
+    ``seconds``: time that provider and file took in this process. ``slots``: names of the slots.
     """
     other = (number + 1) % len(files)
     most = _MOST_SAMPLES if limit is None else min(limit, _MOST_SAMPLES)
@@ -92,24 +92,24 @@ def check_repeats(
         processes = (provider_process(__name__, "run_again", task, files, purpose="check") for task in tasks)
         first, second = (_Run(runs.enter_context(process), deadline) for process in processes)
         try:
-            one, two = first.answer(), second.answer()
-            for y in range(max(len(one["checks"]), len(two["checks"]))):
-                left, right = _checks_at(one, y), _checks_at(two, y)
-                if left is None or right is None:  # that run was cut there
+            first_run, second_run = first.answer(), second.answer()
+            for y in range(max(len(first_run["checks"]), len(second_run["checks"]))):
+                left, right = _checks_at(first_run, y), _checks_at(second_run, y)
+                if left is None or right is None:  # one run was stopped before this sample
                     return RepeatCheck(name, y)
                 if left == right:
                     continue
                 slot = next((s for s, pair in enumerate(zip(left, right, strict=False)) if pair[0] != pair[1]), 0)
-                place = [*slots, _WEIGHT][slot] if len(left) == len(right) > 1 else ""
+                slot_name = [*slots, _WEIGHT][slot] if len(left) == len(right) > 1 else ""
                 values = _difference(first.ask(y, slot), second.ask(y, slot))
-                return RepeatCheck(name, y, Difference(name, y, place, *values))
+                return RepeatCheck(name, y, Difference(name, y, slot_name, *values))
         except _NoAnswerError as error:
             return RepeatCheck(name, skipped=str(error))
-    return RepeatCheck(name, len(one["checks"]))
+    return RepeatCheck(name, len(first_run["checks"]))
 
 
 def _checks_at(run: dict[str, Any], y: int) -> list[int] | None:
-    """Return the checksums of sample ``y``; None where the run was cut before."""
+    """Return the checksums of sample ``y``; None if the run was stopped before."""
     checks: list[list[int]] = run["checks"]
     if y < len(checks):
         return checks[y]
@@ -117,23 +117,25 @@ def _checks_at(run: dict[str, Any], y: int) -> list[int] | None:
 
 
 def _difference(first: dict[str, Any], second: dict[str, Any]) -> tuple[str, str]:
-    """Return what both have where they differ first."""
+    """Return texts with the values of both at the first difference."""
     if "text" in first or "text" in second:
         return _as_text(first), _as_text(second)
-    for kind, dtype, one, two in zip(first["kinds"], first["dtypes"], first["arrays"], second["arrays"], strict=True):
-        if len(one) != len(two):
+    for kind, dtype, first_bytes, second_bytes in zip(
+        first["kinds"], first["dtypes"], first["arrays"], second["arrays"], strict=True
+    ):
+        if len(first_bytes) != len(second_bytes):
             size = np.dtype(dtype).itemsize
-            return f"{len(one) // size} {kind}", f"{len(two) // size} {kind}"
-        if one != two:
-            at = int(np.flatnonzero(np.frombuffer(one, np.uint8) != np.frombuffer(two, np.uint8))[0])
+            return f"{len(first_bytes) // size} {kind}", f"{len(second_bytes) // size} {kind}"
+        if first_bytes != second_bytes:
+            at = int(np.flatnonzero(np.frombuffer(first_bytes, np.uint8) != np.frombuffer(second_bytes, np.uint8))[0])
             if kind == "bytes":
                 lo = max(0, at - _SHOWN // 3)
-                return repr(one[lo : lo + _SHOWN]), repr(two[lo : lo + _SHOWN])
+                return repr(first_bytes[lo : lo + _SHOWN]), repr(second_bytes[lo : lo + _SHOWN])
             index = at // np.dtype(dtype).itemsize
-            left, right = (np.frombuffer(data, dtype)[index].item() for data in (one, two))
+            left, right = (np.frombuffer(data, dtype)[index].item() for data in (first_bytes, second_bytes))
             if kind in _COUNTS:
                 return f"{left} {kind}", f"{right} {kind}"
-            where = f"{kind}[{index}] = " if len(one) > np.dtype(dtype).itemsize else ""
+            where = f"{kind}[{index}] = " if len(first_bytes) > np.dtype(dtype).itemsize else ""
             return f"{where}{left!r}", f"{where}{right!r}"
     return "-", "-"
 
@@ -154,7 +156,7 @@ class _Run:
         self._channel, self._deadline = channel, deadline
 
     def answer(self) -> dict[str, Any]:
-        """Wait for what the process sends."""
+        """Wait for the answer of the process."""
         if not select.select([self._channel], [], [], max(0.0, self._deadline - time.monotonic()))[0]:
             raise _NoAnswerError("a process that ran it again did not come to an end")
         try:
@@ -166,7 +168,7 @@ class _Run:
         return answer
 
     def ask(self, sample: int, slot: int) -> dict[str, Any]:
-        """Return what the process had in that slot of that sample."""
+        """Return the content of slot ``slot`` of sample ``sample`` in that process."""
         send_plain(self._channel, {"sample": sample, "slot": slot})
         return self.answer()
 
@@ -175,7 +177,7 @@ class _Run:
 def run_again(descriptor: int) -> int:
     """Run the file that the program names, and answer its questions until it ends the connection."""
     channel, spec, files = receive_task(descriptor)
-    with open(os.devnull, "w") as nowhere:  # the program has shown once what the provider prints
+    with open(os.devnull, "w") as nowhere:  # the program has shown the output of the provider already
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     try:
@@ -191,13 +193,12 @@ def run_again(descriptor: int) -> int:
     with contextlib.suppress(EOFError, OSError):
         while True:
             asked = receive_plain(channel)
-            send_plain(channel, file.told(asked["sample"], asked["slot"]))
+            send_plain(channel, file.slot_content(asked["sample"], asked["slot"]))
     return 0
 
 
 def _read_before(running: StartedProvider, files: FileList, number: int) -> Iterator[Any] | None:
-    """Read the beginning of file ``number``, and return the generator, which is open. What it raises does not
-    matter here."""
+    """Read the beginning of file ``number``, and return the open generator. Its exceptions do not matter here."""
     if number < 0:
         return None
     opened = running.open_file(files[number], file_index=number, seed=0, pass_id=1)
@@ -208,18 +209,18 @@ def _read_before(running: StartedProvider, files: FileList, number: int) -> Iter
 
 
 class _DrawnFile:
-    """First samples of a file: their checksums by slot, and what they were packed to."""
+    """First samples of a file: their checksums by slot, and their packed values."""
 
     def __init__(self, running: StartedProvider, name: str, number: int) -> None:
         self._fields = running.schema.slots.fields
         self._reader = LocalReader(running, running.open_file(name, file_index=number, seed=0, pass_id=0))
-        self._packed: list[Sequence[Sequence[Array]] | str] = []  # or what was wrong
+        self._packed: list[Sequence[Sequence[Array]] | str] = []  # a text for a bad sample or an exception
         self._weights: list[int] = []
         self.checks: list[list[int]] = []
         self.is_whole = False
 
     def draw(self, most: int) -> None:
-        """Draw at most ``most`` samples, and no more than there are memory and time for."""
+        """Draw at most ``most`` samples, within the limits of memory and time."""
         until, nbytes = time.perf_counter() + _MOST_SECONDS, 0
         while len(self.checks) < most and nbytes < _MOST_BYTES and time.perf_counter() < until:
             samples = next(self._reader, None)
@@ -237,14 +238,14 @@ class _DrawnFile:
                 nbytes += columns.nbytes
 
     def _add_wrong(self, error: Error) -> None:
-        # Of what process raised, the class is what the user knows: the error here has a name for builtin ones only.
+        # The user knows the class of the exception that process raised; the error here has only builtin names.
         what = error.got if isinstance(error, BadSample) else type(error.__context__ or error).__name__
         self._packed.append(what)
         self._weights.append(0)
         self.checks.append([crc32(what.encode(errors="surrogatepass"))])
 
-    def told(self, y: int, slot: int) -> dict[str, Any]:
-        """Return what slot number ``slot`` of sample ``y`` is made of; a number above the last is its weight."""
+    def slot_content(self, y: int, slot: int) -> dict[str, Any]:
+        """Return the arrays of slot ``slot`` of sample ``y``; a number above the last slot stands for its weight."""
         if y >= len(self._packed):
             return {"text": _ENDED}
         packed = self._packed[y]

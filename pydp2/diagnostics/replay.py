@@ -1,6 +1,6 @@
-"""``replay``: run the files of a quarantine again, in this process, and say of each loss whether it still occurs.
+"""``replay``: run the files of a quarantine again, in this process, and check for each loss whether it still occurs.
 
-The verdicts are those of ``check``. Only a file that killed its workers or hung runs in a child process.
+The errors are those of ``check``. Only a file that killed its workers or hung runs in a child process.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MISSING = FileNotFoundError.__name__
 @dataclass(frozen=True)
 class Verdict:
     """Verdict on line ``line`` of the quarantine (from 1). ``verdict``: "still bad", "now good", "no longer there" (the
-    file ends before that sample), "file missing" (nothing can be said of the sample), or "damaged" (the line cannot be
-    read, ``text`` says why).
+    file ends before that sample), "file missing" (so the sample cannot be checked), or "damaged" (the line cannot be
+    read; ``text`` says why).
 
-    ``pass_id``, ``file``, ``sample``, ``kind``: from the line. ``slot``, ``expected``, ``got``, ``text``: what is wrong
-    now, ``text`` in full, with the traceback if there is one.
+    ``pass_id``, ``file``, ``sample``, ``kind``: from the line. ``slot``, ``expected``, ``got``, ``text``: the present
+    error, ``text`` in full, with the traceback if there is one.
     """
 
     line: int
@@ -88,21 +88,21 @@ def replay(
     progress: Callable[[str, int], None] | None = None,
     **others: Never,
 ) -> Replay:
-    """Run again the files that a quarantine names, and no others; say of each line whether it is still bad.
+    """Run the files that a quarantine names again; return for each line whether it is still bad.
 
-    It looks for a dropped sample at its place. A file that ended early must now reach its end. Files run as in
+    A dropped sample is looked for at its sample index. A file that ended early must now reach its end. Files run as in
     :func:`pydp2.check`: in this process, in pass 0, with seed 0. A file that killed its workers runs in a child
-    process, without a time limit. A file that timed out also runs in a child process, and each sample may take the time
-    that it had before.
+    process, without a time limit. A file that timed out also runs in a child process, with the same time limit for each
+    sample as before.
 
     ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
 
     Args:
         quarantine: path of the file that a service wrote (its option ``quarantine``).
-        progress: called now and then with the file and its samples so far.
+        progress: called now and then with the file and its number of samples so far.
 
     Raises:
-        OptionError, OptionTypeError, AddressError: what was asked for cannot be; the quarantine cannot be read.
+        OptionError, OptionTypeError, AddressError: an argument is not valid, or the quarantine cannot be read.
         ProviderError: the provider's module or its ``init_hook`` raised.
     """
     check_keywords(replay, others)
@@ -150,14 +150,14 @@ def _readable(loss: Loss | str) -> Loss | str:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Observations of a run of a file: its yields so far, findings at the places asked for, and the first one of
-    all."""
+    """Observations of a run of a file: number of yielded samples, findings at the samples of the quarantine, and the
+    first of all findings."""
 
     length: int
     findings: Mapping[int, Finding]
     raised: Finding | None
     first: Finding | None
-    missing: Finding | None  # there is no such file
+    missing: Finding | None  # set if there is no such file
 
 
 def _run(
@@ -167,18 +167,18 @@ def _run(
     losses: Sequence[Loss],
     progress: Callable[[str, int], None] | None,
 ) -> _Seen:
-    places = {loss.y for loss in losses}
+    samples = {loss.y for loss in losses}
     only_samples = all(loss.kind == _DROPPED for loss in losses)
-    limit = max(places) + 1 if only_samples else None
+    limit = max(samples) + 1 if only_samples else None
     deadly = [loss for loss in losses if loss.kind in _DEADLY]
-    run = FileRun(running, file, number, partial(_at_places, places), None if deadly else progress)
+    run = FileRun(running, file, number, partial(_for_verdicts, samples), None if deadly else progress)
     if deadly:
         times = [loss.sample_timeout for loss in deadly if loss.sample_timeout is not None]
         length, findings = run_isolated(run, limit, max(times, default=math.inf))
     else:
         run.run(limit)
         length, findings = run.length, run.findings
-    # a service ends the file where a value or calc_batch_size raises; only bad values are dropped
+    # In a service, only bad values are dropped; an exception of a value or of calc_batch_size ends the file.
     raised = next((finding for finding in findings if not finding.slot), None)
     bad = {finding.sample: finding for finding in findings if finding.slot}
     missing = None
@@ -187,16 +187,16 @@ def _run(
     return _Seen(length, bad, raised, findings[0] if findings else None, missing)
 
 
-def _at_places(places: Collection[int], findings: list[Finding]) -> list[Finding]:
-    """Return those of ``findings`` that verdicts need: those at ``places``, what the generator raised, and the first
-    one of each kind, bad values and exceptions."""
-    kept: list[Finding] = []
+def _for_verdicts(samples: Collection[int], findings: list[Finding]) -> list[Finding]:
+    """Return those of ``findings`` that verdicts need: those at ``samples``, an exception of the generator, and the
+    first finding of each kind, bad values and exceptions."""
+    selected: list[Finding] = []
     kinds: set[bool] = set()
     for finding in findings:
-        if finding.sample in places or finding.raised or bool(finding.slot) not in kinds:
-            kept.append(finding)
+        if finding.sample in samples or finding.raised or bool(finding.slot) not in kinds:
+            selected.append(finding)
         kinds.add(bool(finding.slot))
-    return kept
+    return selected
 
 
 def _missing_text(file: str) -> str:
@@ -207,7 +207,7 @@ def _missing_text(file: str) -> str:
 
 
 def _judged(loss: Loss, seen: _Seen, drops: bool) -> tuple[str, Finding | None]:
-    """Return the verdict on ``loss``, and what is wrong. ``drops``: a bad sample does not end its file."""
+    """Return the verdict on ``loss``, and the present finding. ``drops``: a bad sample does not end its file."""
     y = loss.y
     if seen.raised is not None and (seen.raised.sample <= y or loss.kind != _DROPPED):
         if seen.missing is not None and loss.exception != _MISSING and loss.kind != ENDED_EARLY:

@@ -1,4 +1,4 @@
-"""Measure a service as a trainer meets it, for some seconds, whatever the size of the data."""
+"""Measure a service from the side of a trainer, for some seconds, independent of the size of the data."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pydp2.api.service import Service, launch
 from pydp2.client import Client
 from pydp2.errors import Error, ServiceLost
 
-_AFTER = 0.7  # of the time, at least, is measured after the first batch: a rate needs a stretch
+_AFTER = 0.7  # least share of the time after the first batch, because a rate needs some time
 _LATE = 1.0  # seconds that a batch may be late before the service is ended
 
 
 @dataclass
 class ServiceRates:
-    """Figures of a service. ``rate``: samples per second; ``launched``, ``first``: seconds to the first batch from
-    launch and from the beginning of the pass; ``waited``, ``worked``: the trainer's seconds; ``cached``: rate of the
-    passes after the first one, if these come out of a cache; ``filled``: samples in the pool if time was up without a
-    batch."""
+    """Figures of a service. ``rate``: samples per second; ``launched``, ``first``: seconds to the first batch, from the
+    launch and from the beginning of the pass; ``waited``, ``worked``: seconds of the trainer; ``cached``: rate of the
+    passes after the first one, if they come from a cache; ``filled``: number of samples in the pool if the time ended
+    before a batch came."""
 
     rate: float = 0.0
     launched: float | None = None
@@ -46,9 +46,9 @@ def run_service(
     step: float | None = None,
     caches: bool = False,
 ) -> ServiceRates:
-    """Serve and take batches for so many seconds, with ``step`` seconds of use for each; run one pass after another.
+    """Serve and take batches for ``seconds``, with a step of ``step`` seconds for each; run one pass after another.
 
-    ``caches``: the provider keeps passes, so only the first one reads files. The run leaves nothing behind.
+    ``caches``: the provider caches, so only the first pass reads files. The run leaves no files behind.
     """
     ran = ServiceRates()
     asked = time.perf_counter()
@@ -98,8 +98,8 @@ def _take(ran: ServiceRates, data: Client, began: float, seconds: float, step: f
 
 
 def _rate(ran: ServiceRates, began: float, last: tuple[float, int], caches: bool) -> None:
-    """Compute the rates from ``marks``, the first batch and then the end of each pass, and ``last``, the last batch
-    taken."""
+    """Compute the rates from ``marks``, for the first batch and then the end of each pass, and from ``last``, for the
+    last batch."""
     first, *ends = ran.marks
     if caches and ends:
         ran.rate = _per_second((began, 0), ends[0])
@@ -112,13 +112,13 @@ def _rate(ran: ServiceRates, began: float, last: tuple[float, int], caches: bool
         ran.rate = _per_second(first, last) or _per_second((began, 0), last)
 
 
-def _per_second(one: tuple[float, int], other: tuple[float, int]) -> float:
-    return (other[1] - one[1]) / max(other[0] - one[0], 1e-9)
+def _per_second(before: tuple[float, int], after: tuple[float, int]) -> float:
+    return (after[1] - before[1]) / max(after[0] - before[0], 1e-9)
 
 
 class _Deadline:
-    """Timer that ends the service after so many seconds, which releases a waiting trainer; ``filled``: samples in its
-    pool then."""
+    """Timer that ends the service after ``seconds``, so that a waiting trainer stops. ``filled``: number of samples in
+    the pool at that time."""
 
     def __init__(self, service: Service, seconds: float) -> None:
         self._service, self._seconds = service, seconds
@@ -144,7 +144,7 @@ class _Deadline:
 
 
 def largest(files: Iterable[str], root: Path) -> float | None:
-    """Return the share of the largest of ``files`` in all their bytes; None if they are not files, or too many."""
+    """Return the share of the largest file in the bytes of all ``files``; None if they are not files, or too many."""
     sizes = []
     for name in files:
         try:

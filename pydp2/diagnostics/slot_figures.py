@@ -1,4 +1,4 @@
-"""Collect figures of a slot: how its values were given, and range and number of each array that they became."""
+"""Collect figures of a slot: the forms in which its values were yielded, and ranges and counts of its packed arrays."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NAMES = {
     DataType.Raw: "raw",
 }
 _LEVELS = {SequenceType.NO_SEQUENCE: "", SequenceType.SEQUENCE: "_sequence", SequenceType.SUB_SEQUENCE: "_sub_sequence"}
-_FORMS = 6  # different ones that are kept
+_FORMS = 6  # different forms that are listed
 
 
 def type_text(slot: InputType) -> str:
-    """Return ``slot`` as its author writes it, as ``dense_vector(64)``."""
+    """Return ``slot`` in the form of source code, such as ``dense_vector(64)``."""
     name, level = _NAMES[DataType(slot.type)], SequenceType(slot.seq_type)
     arguments = [] if slot.type in STRING_TYPES else [str(slot.dim)]
     if slot.is_scalar:
@@ -42,7 +42,7 @@ def type_text(slot: InputType) -> str:
 
 @dataclass
 class Range:
-    """Minimum and maximum of the finite numbers among ``count``; None if there are none."""
+    """Minimum and maximum of the finite numbers among ``count`` numbers; None if there are none."""
 
     least: float | int | None = None
     most: float | int | None = None
@@ -74,8 +74,8 @@ class Range:
 
 @dataclass
 class SlotFigures:
-    """Figures of one slot. ``given``: the forms in which its values were yielded, with how many of each; ``ranges``: by
-    kind of array ("values", "ids", "indices", and how many "nnz", "nbytes", "steps", "subs" there are in each)."""
+    """Figures of one slot. ``given``: number of values by the form in which they were yielded; ``ranges``: ranges by
+    kind of array ("values", "ids", "indices", and the counts "nnz", "nbytes", "steps", "subs")."""
 
     slot: str
     declared: str
@@ -87,11 +87,11 @@ class SlotFigures:
     @classmethod
     def of(cls, label: str, slot: InputType, fields: Sequence[Field]) -> SlotFigures:
         """Return figures of a slot without any values."""
-        kinds = tuple(each.kind for each in fields)
+        kinds = tuple(field.kind for field in fields)
         return cls(label, type_text(slot), {kind: Range() for kind in kinds if kind != "bytes"}, {}, slot, kinds)
 
     def add_value(self, value: Any) -> None:
-        """Note the form in which ``value`` was given."""
+        """Count the form in which ``value`` was yielded."""
         form = self._form(value)
         if form in self.given or len(self.given) < _FORMS:
             self.given[form] = self.given.get(form, 0) + 1
@@ -109,7 +109,7 @@ class SlotFigures:
         return f"{name} of {len(value)}" if shaped and isinstance(value, list | tuple) else name
 
     def add(self, arrays: Sequence[Array]) -> None:
-        """Add the arrays that values became."""
+        """Add the arrays of packed values."""
         for kind, array in zip(self._kinds, arrays, strict=True):
             if kind == "values" and self._type is not None and is_bfloat16(self._type.element_dtype):
                 array = self._type.as_declared(array).astype(np.float32)
@@ -131,9 +131,9 @@ class SlotFigures:
 
 
 def merge_figures(slots: Slots, files: Sequence[Sequence[SlotFigures]]) -> list[SlotFigures]:
-    """Return the figures of several files together; without files, figures to start with."""
+    """Return the figures of several files together; without files, empty figures."""
     total = [SlotFigures.of(slots.label(i), slot, slots.fields[i]) for i, slot in enumerate(slots.types)]
     for file in files:
-        for mine, theirs in zip(total, file, strict=True):
-            mine.join(theirs)
+        for figures, more in zip(total, file, strict=True):
+            figures.join(more)
     return total

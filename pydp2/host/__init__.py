@@ -1,1 +1,1 @@
-"""Run the workers of one machine: what they may not do, and what they print."""
+"""Run the workers of one machine: start and end their processes, check limits, label their output."""

@@ -1,9 +1,9 @@
 """Import a provider for a program before its first service. It is started as a fresh interpreter, like the server.
 
 This process forks a zygote that belongs to no service. The zygote imports the provider, and may leave a copy of itself
-behind (:mod:`pydp2.host.engine.prepared`), which later services of the program use. Then both processes end. This one
-runs no code of the user: it notices at once that the program ends, or has no use for the import any more, and ends the
-zygote and what that has started.
+behind (:mod:`pydp2.host.engine.prepared`), which later services of the program use. Then both processes end. This
+process runs no code of the user, so that it notices at once when the program ends, or does not need the import any
+more. Then it ends the zygote and all processes that the zygote has started.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pydp2.options.service_spec import receive_block, unpacked
 
 
 def main(descriptor: int) -> int:
-    """Import what the program names. ``descriptor``: a socket to it, over which it is told in lines of text what is
-    imported."""
+    """Import the provider that the program names. ``descriptor``: a socket to the program, which gets lines of text
+    that name the module being imported."""
     control = set_up_process(descriptor, "pydp2-importer")
     try:
         program = os.pidfd_open(os.getppid())
@@ -38,16 +38,16 @@ def main(descriptor: int) -> int:
     if zygote == 0:
         run_child(lambda: _run_zygote(watcher, control, given))
     with contextlib.suppress(OSError):
-        os.setpgid(zygote, zygote)  # both sides set it: neither may come too late
+        os.setpgid(zygote, zygote)  # both processes set it, because either may be first
     poll = select.poll()
-    for each in (program, control, os.pidfd_open(zygote)):
-        poll.register(each, select.POLLIN)  # the program says nothing more: what can be read is an end
+    for source in (program, control, os.pidfd_open(zygote)):
+        poll.register(source, select.POLLIN)  # the program sends nothing more: only an end can be read
     poll.poll()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(zygote, signal.SIGKILL)
     os.waitpid(zygote, 0)
     with contextlib.suppress(OSError):  # the program has ended
-        control.shutdown(socket.SHUT_RDWR)  # what the user's code started may have a descriptor of it, too
+        control.shutdown(socket.SHUT_RDWR)  # processes of the user's code may still have a descriptor of it
     return 0
 
 
@@ -61,5 +61,5 @@ def _run_zygote(watcher: int, control: socket.socket, given: dict[str, Any]) -> 
 
     copy = PreparedCopy(given.pop("channel"), run_supervisor)
     spec = ImportSpec(**given | {"path": tuple(given["path"])}, dump_signal=DUMP_SIGNAL)
-    with contextlib.suppress(Error, OSError):  # the first service imports it again, and says what is wrong
+    with contextlib.suppress(Error, OSError):  # the first service imports it again, and reports the error
         import_provider(spec, None, show, copy)

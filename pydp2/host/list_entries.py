@@ -1,4 +1,4 @@
-"""Compare the files of two hosts: a host that lacks a mount would make errors of the data out of it."""
+"""Compare the files of two hosts: missing files on a host without a mount would look like errors of the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAMPLED = 32
 
 
 def sampled_entries(files: FileList) -> list[int]:
-    """Return the indices of some entries of ``files``, at most 32, the same ones on every host."""
+    """Return the indices of some entries of ``files``, at most 32, the same indices on every host."""
     chosen = {
         int.from_bytes(hashlib.blake2b(b"%d" % number, digest_size=8).digest(), "little") % len(files)
         for number in range(_SAMPLED if files else 0)
@@ -22,8 +22,8 @@ def sampled_entries(files: FileList) -> list[int]:
 
 
 def opened_entries(files: FileList, root: Path) -> list[int]:
-    """Return 1 for each of the sampled entries that is a file here, as a worker in ``root`` opens it, else 0: an entry
-    may be anything else than a file."""
+    """Return for each of the sampled entries 1 if it is a file for a worker in ``root`` on this host, and 0 if not,
+    because an entry need not be a file."""
     found = []
     for index in sampled_entries(files):
         try:
@@ -34,11 +34,11 @@ def opened_entries(files: FileList, root: Path) -> list[int]:
 
 
 def map_entries(files: FileList, maps: Mapping[str, str]) -> FileList:
-    """Return ``files`` with other beginnings: an entry that begins with the path of a key, as a whole, begins with its
-    value instead. The longest key counts."""
+    """Return ``files`` with folders replaced: in an entry inside the folder of a key, the value replaces this folder.
+    The longest key counts."""
     if not maps:
         return files
-    prefixes = sorted(((_folder(old), _folder(new)) for old, new in maps.items()), key=lambda each: -len(each[0]))
+    prefixes = sorted(((_folder(old), _folder(new)) for old, new in maps.items()), key=lambda prefix: -len(prefix[0]))
 
     def mapped(entry: str) -> str:
         for old, new in prefixes:

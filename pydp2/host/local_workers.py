@@ -1,34 +1,34 @@
-"""Run the workers of one machine: start and watch their processes, take in what they send, and report their ends.
+"""Run the workers of one machine: start and watch their processes, receive their messages, and report their ends.
 
-The server of a service does this for the machine that it is on, the agent of a host for another one. Which files a
-worker reads, and what becomes of its messages, is theirs to decide; here are processes and connections.
+The server of a service does this for its own machine, the agent of a host for another one. They decide which files a
+worker reads, and handle its messages; this module has only processes and connections.
 
 Theory of operation
 -------------------
-A worker is known by two sources that have no common order: the *engine* tells which process was started and which one
-has ended, and the *hub* brings what a process sent. Both sources are local sockets, and either may be ahead.
+There are two sources of events about a worker, without a common order: the *engine* reports starts and ends of
+processes, and the *hub* has their messages. Both sources are local sockets, and either may be ahead.
 
-* The hub may be first: a process says Hello before the engine has told that it exists. Any process of this user can
-  say so, and to believe it would let a stranger take a worker's files. To answer "unknown worker" would lose the real
-  one. So the first few words wait (:class:`EarlyHellos`), and are taken once the engine names the same process.
-* The engine may be first: a process has ended, and what it sent before is still in the hub's queue. The simple way,
-  to report the exit at once, is wrong twice. Files of the worker would begin anew elsewhere although their samples
-  are here, and that is only slow; but a worker that was unable to start the provider says why in its last message
-  (``Broken``) and ends with status 0, and the user would read "ended with exit code 0" in place of the error. So
-  before an exit counts, all that the hub has is read.
-* For a worker that ended in order before it was ready, that is not enough: its message may still be on its way
-  through the hub's own threads, where nobody can look. Its exit is reported ``worker_last_words`` seconds later, and
-  the message is taken as if it lived. There is a deadline because such a process need not have said anything: user
-  code may call ``os._exit(0)`` while it is imported, and a service must not wait for ever to say so.
-* A worker that was killed sent nothing that explains its death, and may have been in the middle of a message. Its
-  exit counts at once.
+* The hub may be first: a process sends Hello before the engine has reported its start. Any process of this user can
+  send one. If it were believed, a stranger could take a worker's files; if it were refused, the real worker could be
+  lost. So the first few messages wait (:class:`EarlyHellos`), and are handled once the engine names the same process.
+* The engine may be first: a process has ended, and its last messages are still in the hub's queue. The simple way, to
+  report the exit at once, fails twice. Files of the worker would be read again elsewhere although their samples are
+  here, which is only slow. But a worker that cannot start the provider sends the error in its last message
+  (``Broken``) and ends with status 0, and the user would read "ended with exit code 0" in place of the error. So all
+  messages in the hub are read before an exit counts.
+* For a worker that ended in order before it was ready, that is not enough: its message may still be in the hub's own
+  threads, where the loop cannot see it. Its exit is reported ``worker_last_words`` seconds later, and a message that
+  comes before is handled as if the worker were alive. There is a deadline because such a process need not have sent
+  anything: user code may call ``os._exit(0)`` during its import, and a service must report that.
+* A worker that was killed has not sent an explanation, and may have been in the middle of a message. Its exit counts at
+  once.
 
-What stays true: messages of one worker are handed on in the order in which it sent them, all of them before its exit,
-and after the exit none, not even a Hello that was late. An exit is reported once, with what is known of the cause:
-the status row that outlives the process, and the reason if the watchdog ended it.
+What stays true: messages of one worker are passed on in the order in which it sent them, all of them before its exit,
+and none after it, not even a late Hello. An exit is reported once, with all that is known about the cause: the status
+row, which survives the process, and the reason if the watchdog ended it.
 
-A worker that breaks the protocol is killed, not answered: it runs code of the user, who may have written over
-anything. Its connection stays until the exit, because what it had sent before is good.
+A worker that breaks the protocol is killed and gets no answer, because it runs code of the user, which may have
+overwritten anything. Its connection stays until the exit, because its earlier messages are valid.
 """
 
 from __future__ import annotations
@@ -48,46 +48,46 @@ from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.transport import Hub, PeerGone, Poller
 
 _NOT_READY = (LinkState.NEW, LinkState.STARTING)
-_MAX_EARLY_PEERS = 64  # real workers are few at a time
-_MAX_EARLY_MESSAGES = 4  # a worker says no more before it is answered
+_MAX_EARLY_PEERS = 64  # few real workers start at the same time
+_MAX_EARLY_MESSAGES = 4  # a worker sends no more before it gets an answer
 
 
 class WorkerOwner(Protocol):
-    """Receiver of what the workers of this machine do: the server of a service, or the agent of a host."""
+    """Receiver of the events of the workers of this machine: the server of a service, or the agent of a host."""
 
     def worker_started(self, worker: int, pid: int) -> None:
-        """Note that ``worker`` is process ``pid``; nothing that it sent came before."""
+        """Note that ``worker`` is process ``pid``. This call comes before those for its messages."""
         ...
 
     def worker_sent(self, worker: int, connection: WorkerConnection, frames: list[memoryview], now: float) -> None:
-        """Take a message, its header first. Its link has not been asked yet whether the message may come. Raises
+        """Handle a message of a worker; ``frames`` begin with its header. The link has not checked it yet. Raises
         ProtocolError, which ends the worker."""
         ...
 
     def worker_exited(self, exited: m.WorkerExited, connection: WorkerConnection) -> None:
-        """Note that a worker has ended; all that it sent came before."""
+        """Note that a worker has ended. This call comes after those for its messages."""
         ...
 
 
 class EarlyHellos:
-    """Peers that said which worker they are before the engine did, and what they said after it. Pure."""
+    """Peers that sent Hello before the engine reported their process, and their first messages. Pure."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, tuple[m.Hello, list[m.Message]]] = {}
 
     def hold(self, peer: bytes, hello: m.Hello) -> None:
-        """Keep what ``peer`` says until the engine has told of its worker."""
+        """Keep ``hello`` of ``peer`` until the engine reports the process of its worker."""
         if len(self._waiting) < _MAX_EARLY_PEERS:
             self._waiting[peer] = hello, []
 
     def add(self, peer: bytes, message: m.Message) -> None:
-        """Keep ``message`` too, if ``peer`` is one that waits."""
+        """Keep ``message`` too, if ``peer`` is waiting."""
         if peer in self._waiting and len(self._waiting[peer][1]) < _MAX_EARLY_MESSAGES:
             self._waiting[peer][1].append(message)
 
     def take(self, worker: int, pid: int) -> tuple[bytes, list[m.Message]]:
-        """Return the peer that is ``worker``, which the engine says is process ``pid``, and all that it said: b"" and
-        nothing if it has not spoken yet. Others that said so are forgotten."""
+        """Return the peer of ``worker``, which is process ``pid`` according to the engine, and its messages; b"" and
+        an empty list if it has sent none. Forget other peers that claimed to be this worker."""
         named = {peer: self._waiting.pop(peer) for peer in [*self._waiting] if self._waiting[peer][0].worker == worker}
         return next(((peer, [hello, *rest]) for peer, (hello, rest) in named.items() if hello.pid == pid), (b"", []))
 
@@ -95,8 +95,8 @@ class EarlyHellos:
 class LocalWorkers:
     """Workers that ``engine`` runs on this machine under ``terms``, and that connect to ``hub``.
 
-    ``poll``: wakes the loop of the owner when something has come for :meth:`receive`. Descriptors that tell of peers
-    that are not connected yet (``hub.listeners``) are the owner's.
+    ``poll``: wakes the loop of the owner when :meth:`receive` has something to do. The owner itself polls the
+    descriptors for new peers (``hub.listeners``).
     """
 
     def __init__(
@@ -113,21 +113,21 @@ class LocalWorkers:
         """Workers that were started and have not ended, by number."""
         self.watchdog = Watchdog(terms, files, engine, self.connections, log)
         self.patience = self.watchdog.interval
-        """Seconds between two calls of :meth:`watch`: so long may a loop wait for something to come."""
+        """Seconds between two calls of :meth:`watch`, and so the longest time that a loop may wait for events."""
         self._last_words = terms.timing.worker_last_words
         self._engine, self._poll, self._log = engine, poll, log
         self._engine_descriptor = engine.fileno()
-        self._lacks_descriptor = False  # the engine waits for one: it looks by itself, without an event
-        self._number_of: dict[bytes, int] = {}  # peers that are workers
+        self._lacks_descriptor = False  # True if the engine waits for a free descriptor, which no event announces
+        self._number_of: dict[bytes, int] = {}  # worker number by peer
         self._early = EarlyHellos()
-        self._started = -1  # numbers only grow: up to this one, who is not connected has ended
-        self._ended: dict[int, float] = {}  # workers whose last words may still come, and until when
+        self._started = -1  # largest number of a started worker: lower ones without a connection have ended
+        self._ended: dict[int, float] = {}  # ended workers whose last message may still come, with the deadline
         for handle in (hub.handle, self._engine_descriptor):
             poll.add(handle)
 
-    # -- what the owner wants --------------------------------------------------------------------------------------
+    # -- requests of the owner -------------------------------------------------------------------------------------
     def start(self, worker: int, status_row: int) -> None:
-        """Start a worker on a free status row. Numbers grow from one worker to the next."""
+        """Start a worker on a free status row. Its number must be larger than those before."""
         self._started = max(self._started, worker)
         self.connections[worker] = WorkerConnection(status_row=status_row)
         self._engine.start(worker, status_row)
@@ -137,26 +137,26 @@ class LocalWorkers:
         self._engine.kill(worker)
 
     def send(self, connection: WorkerConnection, message: m.Message, frames: Sequence[Any]) -> None:
-        """Send ``message``, which ``frames`` are with its header first, to a worker. Raises LocalProtocolError."""
+        """Send ``frames``, the encoded ``message`` and its raw frames, to a worker. Raises LocalProtocolError."""
         connection.link.check_sending(message)
-        with contextlib.suppress(PeerGone):  # its exit is on the way
+        with contextlib.suppress(PeerGone):  # its exit will be reported
             self.hub.send(connection.peer, frames)
 
     def running_sample(self, connection: WorkerConnection) -> tuple[int, int, int] | None:
         """Return file, attempt and sample index of the sample that a worker is asking for; None between samples."""
         return WorkerStatus(self._engine.row(connection.status_row)).running_sample
 
-    # -- what came -------------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
     def receive(self, owner: WorkerOwner, ready: Container[Any], now: float, most: int) -> bool:
-        """Hand on what happened: of ``most`` messages, and more where a worker has ended. ``ready``: the handles that
-        can be read. Return True if there may be more."""
+        """Pass events on to ``owner``: at most ``most`` messages, but more if a worker has ended. ``ready``: handles
+        that can be read. Return True if there may be more."""
         if self._engine_descriptor in ready or self._lacks_descriptor:
             self._take_engine_events(owner, now)
         return self._take_messages(owner, now, most)
 
     def watch(self, owner: WorkerOwner, now: float) -> None:
-        """Do what no message announces: end workers that break a limit, and report those whose last words did not
-        come. To be called every :attr:`patience` seconds."""
+        """Do the checks that no message triggers: end workers that break a limit, and report ended workers whose last
+        message did not come. Call it every :attr:`patience` seconds."""
         self.watchdog.check(now)
         for worker in [worker for worker, until in self._ended.items() if now > until]:
             del self._ended[worker]
@@ -181,12 +181,12 @@ class LocalWorkers:
                 case EngineNote(text, kind):
                     self._log(text, kind)
         if self._engine.out_of_descriptors != self._lacks_descriptor:
-            # what cannot be taken now must not wake the loop until it can be
+            # An event that has to wait for a descriptor must not wake the loop until there is one.
             self._lacks_descriptor = self._engine.out_of_descriptors
             (self._poll.remove if self._lacks_descriptor else self._poll.add)(self._engine_descriptor)
 
     def _process_known(self, owner: WorkerOwner, worker: int, pid: int, now: float) -> None:
-        """Note that ``worker`` is process ``pid``, and take what it said before the engine told so."""
+        """Note that ``worker`` is process ``pid``, and handle the messages that it sent before the engine's report."""
         connection = self.connections.get(worker)
         if connection is None:
             return
@@ -203,7 +203,7 @@ class LocalWorkers:
             self._broke_protocol(worker, error)
 
     def _take_messages(self, owner: WorkerOwner, now: float, most: int | None) -> bool:
-        """Hand on ``most`` messages (None: all). Return True if there may be more."""
+        """Pass ``most`` messages (None: all) on to ``owner``. Return True if there may be more."""
         taken = 0
         while most is None or taken < most:
             received = self.hub.receive()
@@ -222,9 +222,9 @@ class LocalWorkers:
         return True
 
     def _first_message(self, owner: WorkerOwner, peer: bytes, frames: list[memoryview], now: float) -> None:
-        """Take a message of a peer that is no worker yet, or not any more."""
+        """Handle a message of a peer that is not a worker yet, or no longer one."""
         if len(frames) > 1:
-            return  # rows of a worker that has ended: its memory is given up, and others have its files
+            return  # rows of a worker that has ended: its memory was released, and others have its files
         message, _ = m.decode(frames)
         if isinstance(message, m.Hello):
             self.hub.note_connected(message.pid)
@@ -235,7 +235,7 @@ class LocalWorkers:
     def _hello(self, owner: WorkerOwner, peer: bytes, hello: m.Hello, now: float) -> None:
         connection = self.connections.get(hello.worker)
         if connection is None and hello.worker <= self._started:
-            return  # it was killed as it began, and its exit came before its first word
+            return  # the worker was killed while it started, and its exit came before its first message
         if connection is None:
             raise RemoteProtocolError(f"Hello from worker {hello.worker}, which was not started")
         if not connection.pid:
@@ -262,7 +262,7 @@ class LocalWorkers:
         self._number_of.pop(connection.peer, None)
         self.hub.forget_peer(connection.peer)
         row = WorkerStatus(self._engine.row(connection.status_row))
-        # where the protocol was broken, which sample it runs by now is chance
+        # After a violation of the protocol, the sample in the status row has nothing to do with it.
         sample = row.last_sample if connection.broke_protocol else row.running_sample
         running = [] if sample is None else [*sample]
         reason, over_memory = connection.kill_reason, connection.over_memory

@@ -1,4 +1,4 @@
-"""Label the output of workers: which file printed a line, and which lines of a stack do not concern the user."""
+"""Label lines in the output of workers with their file, and drop lines of stacks that do not concern the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydp2.protocol.output_marks import parse_file_change_mark, parse_once_mark
 from pydp2.protocol.worker_status import NO_FILE, WorkerStatus
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# Where a stack of faulthandler's goes on below the user's generator: the worker, and what it was forked from.
+# Frames in stacks of faulthandler below the user's generator: the worker, and the process that forked it.
 _OURS = tuple(
     f'  File "{_PACKAGE / part}/'.encode()
     for part in ("packers", "columns", "rowstore", "schema", "native", "worker", "engine", "host", "server")
@@ -20,35 +20,35 @@ _START = b'  File "<string>", line 1 in <module>'
 
 
 class OutputLabels:
-    """Labels of the lines of one worker, which has ``status_row``; see :class:`pydp2.host.engine.output.LabelSource`.
-    None: it reads no files, but prepares for the workers that do."""
+    """Labels of the lines of one worker with ``status_row``; see :class:`pydp2.host.engine.output.LabelSource`.
+    ``status_row`` is None for a process that reads no files, but prepares the user's code for workers."""
 
     def __init__(self, worker: int, status_row: WorkerStatus | None, files: Sequence[str]) -> None:
         self._worker = worker
         self._status_row = status_row
         self._files = files
-        self._below = False  # in the part of a stack that is ours
-        self._head = b""  # the first line of a stack, kept until it is known whether all of it is ours
-        self._gone = False  # it was
+        self._below = False  # True in the internal part of a stack
+        self._head = b""  # the first line of a stack, kept until it is known whether the whole stack is internal
+        self._was_internal = False  # True if the whole stack was internal
 
     def current_file(self) -> int:
         """Return the file that runs."""
         return NO_FILE if self._status_row is None else self._status_row.file_of_worker(self._worker)
 
-    def first_lines(self, lines: Sequence[bytes], here: int) -> int:
-        """Return the file that printed what comes first."""
+    def first_lines(self, lines: Sequence[bytes], file: int) -> int:
+        """Return the file that printed the first of ``lines``; ``file``: the file that ran when they were read."""
         turns = (turned for line in lines if (turned := parse_file_change_mark(line)) is not None)
-        return next((before for _, before, _ in turns), here)
+        return next((before for _, before, _ in turns), file)
 
-    def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[OutputLine], int]:
-        """Return ``lines`` with their labels. ``here``: the file that ran when they could be read, and the one after
-        them."""
+    def lines(self, lines: Sequence[bytes], file: int) -> tuple[list[OutputLine], int]:
+        """Return ``lines`` with their labels, and the file that prints after them. ``file``: the file that ran when
+        they were read."""
         out: list[OutputLine] = []
         texts: list[tuple[bytes, bytes]] = []
         for line in lines:
             turned = parse_file_change_mark(line)
             if turned is not None:
-                text, before, here = turned
+                text, before, file = turned
                 if text:
                     texts.append((text, b""))
                 out += self._marked(texts, before)
@@ -57,7 +57,7 @@ class OutputLabels:
                 texts.append(mark)
             else:
                 texts += [(shown_line, b"") for shown_line in self._is_shown(line)]
-        return out + self._marked(texts, here), here
+        return out + self._marked(texts, file), file
 
     def _marked(self, texts: list[tuple[bytes, bytes]], file: int) -> list[OutputLine]:
         if not texts:
@@ -71,11 +71,11 @@ class OutputLabels:
             self._head = line
             return []
         if self._is_internal(line):
-            self._gone = self._gone or bool(head)
+            self._was_internal = self._was_internal or bool(head)
             return []
-        gone, self._gone = self._gone, False
-        if gone and not line:
-            return []  # what separates it from the next one
+        was_internal, self._was_internal = self._was_internal, False
+        if was_internal and not line:
+            return []  # the blank line before the next stack
         return [head, line] if head else [line]
 
     def _is_internal(self, line: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""Watch over the processes of workers: end those that take too long for a sample, stand still, or have too much memory.
+"""Watch the processes of workers: end those that take too long for a sample, are stopped, or have too much memory.
 
-A table says what may follow what, because reasons to end a process cross each other: messages that it had sent are
-still read while it is being ended, and one of them may break the protocol.
+The states are in a table, because there may be several reasons to end a process: its messages are still read while it
+is being ended, and one of them may break the protocol.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.system.process_memory import private_bytes
 from pydp2.system.rates import RateCounter
 
-_TIMED_PARTS = 16  # samples are looked at after this part of the time that one may take, not in every round
-_SHOWN = 200  # characters of what was wrong with a message
+_TIMED_PARTS = 16  # samples are checked 16 times within sample_timeout, and not in every turn
+_SHOWN = 200  # characters of an error about a message
 
 
 class WatchState(Enum):
-    """Watch over the process of a worker."""
+    """State of the watchdog for the process of a worker."""
 
     RUNNING = "running"
     DUMPING = "dumping"
@@ -39,7 +39,7 @@ class WatchEvent(Enum):
     """Event that leads to the end of a worker's process."""
 
     SAMPLE_TIMEOUT = "sample timeout"
-    """A sample takes too long: the process writes its stack, and is killed after it."""
+    """A sample takes too long: the process writes its stack, and is killed afterwards."""
     STACK_DUMPED = "stack dumped"
     """The time for writing the stack is over."""
     FOUND_STOPPED = "found stopped"
@@ -47,10 +47,10 @@ class WatchEvent(Enum):
     EXCEED_MEMORY = "exceed memory"
     """The process has more memory than it may."""
     BREAK_PROTOCOL = "break protocol"
-    """A message of the worker could not be accepted."""
+    """A message of the worker broke the protocol."""
 
 
-# The loop compares with these in every round, and Python 3.11 looks a member of an Enum up by a call.
+# The loop compares with these in every turn, and in Python 3.11 the access to a member of an Enum is a call.
 RUNNING, DUMPING = WatchState.RUNNING, WatchState.DUMPING
 
 WATCH_TRANSITIONS: dict[tuple[WatchState, WatchEvent], WatchState] = {
@@ -65,34 +65,34 @@ WATCH_TRANSITIONS: dict[tuple[WatchState, WatchEvent], WatchState] = {
     (WatchState.KILLED, WatchEvent.BREAK_PROTOCOL): WatchState.KILLED,
     (WatchState.OVER_MEMORY, WatchEvent.BREAK_PROTOCOL): WatchState.OVER_MEMORY,
 }
-"""State of the watch and event to the state after it."""
+"""State and event, mapped to the state after the event."""
 
 
 @dataclass(slots=True)
 class WorkerConnection:
-    """Connection to a worker, and what is known of the process behind it."""
+    """Connection to a worker, with the state of its process."""
 
-    peer: bytes = b""  # until its process has said its first word
+    peer: bytes = b""  # empty until the first message of its process
     link: Link = field(default_factory=lambda: worker_link(LinkRole.SERVER))
     pid: int = 0
     host: int = 0
-    """Host that it runs on, where a watchdog of its own looks after it; 0: this one."""
+    """Host of the worker, which has its own watchdog; 0: this one."""
     status_row: int = 0
-    """Row of the status page, of a worker of this host."""
+    """Row of the status page, for a worker of this host."""
     last_busy: int = 0
     idle: int = 0
-    state: WatchState = RUNNING  # changed by move() alone
+    state: WatchState = RUNNING  # only move() changes it
     kill_reason: str = ""  # why it is being killed
-    timed_out: bool = False  # a sample of it exceeded sample_timeout
-    kill_at: float = 0.0  # when its stack has been written
+    timed_out: bool = False  # True if one of its samples exceeded sample_timeout
+    kill_at: float = 0.0  # time at which its stack must be written
     rates: RateCounter = field(default_factory=RateCounter)
 
     def move(self, event: WatchEvent) -> None:
-        """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
+        """Change the state according to ``event``. Raises IllegalTransition if the present state does not allow it."""
         self.state = next_state(WATCH_TRANSITIONS, self.state, event)
 
     def begin_end(self, event: WatchEvent, reason: str) -> None:
-        """Note that ``event`` ends the process; the worker is then said to be one that ``reason``."""
+        """Note that ``event`` ends the process. ``reason``: verb phrase for the log, after "worker N"."""
         self.move(event)
         self.kill_reason = reason
 
@@ -102,17 +102,17 @@ class WorkerConnection:
 
     @property
     def over_memory(self) -> bool:
-        """True if it is ended because it had too much memory."""
+        """True if the worker is ended because it had too much memory."""
         return self.state is WatchState.OVER_MEMORY
 
     @property
     def broke_protocol(self) -> bool:
-        """True if it is ended because a message of it could not be accepted."""
+        """True if the worker is ended because it broke the protocol."""
         return self.state is WatchState.BROKE_PROTOCOL
 
 
 class Watchdog:
-    """Looks after the workers on ``connections``."""
+    """Watchdog of the workers on ``connections``."""
 
     def __init__(
         self,
@@ -128,11 +128,10 @@ class Watchdog:
         self._connections = connections
         self._log = log
         self._looked = self._weighed = 0.0
-        self._stopped: dict[int, float] = {}  # workers that a signal has stopped, and since when
+        self._stopped: dict[int, float] = {}  # workers that a signal has stopped, and when that was noticed
 
     def check_first_worker(self, pid: int) -> None:
-        """Check process ``pid``, the first worker that is ready. Raises OptionError when it has more memory than it
-        may."""
+        """Check the memory of process ``pid``, the first worker that is ready. Raises OptionError if it is too much."""
         limit, needs = self._terms.worker_memory, private_bytes(pid)
         if limit is not None and needs >= limit:
             raise OptionError(
@@ -165,7 +164,7 @@ class Watchdog:
             self._check_memory(self._terms.worker_memory)
 
     def _watch_samples(self, limit: float, now: float) -> None:
-        """Kill what takes longer than ``limit``: first its stack, then the process."""
+        """Kill workers whose sample takes longer than ``limit`` seconds, after they have written their stacks."""
         for worker, connection in self._connections.items():
             if connection.state is not RUNNING:
                 if connection.state is DUMPING and now >= connection.kill_at:
@@ -190,22 +189,24 @@ class Watchdog:
                 self._engine.dump(worker)
 
     def _watch_stopped(self, limit: float, now: float) -> None:
-        """Kill what a signal stopped for so long; between two samples, say, where none takes too long."""
+        """Kill processes that a signal stopped for ``limit`` seconds, also between two samples."""
         watched = [*(worker for worker, connection in self._connections.items() if connection.state is RUNNING), ZYGOTE]
-        self._stopped = {each: self._stopped.get(each, now) for each in watched if self._engine.is_stopped(each)}
-        for each, since in list(self._stopped.items()):
+        self._stopped = {
+            process: self._stopped.get(process, now) for process in watched if self._engine.is_stopped(process)
+        }
+        for process, since in list(self._stopped.items()):
             if now - since <= limit:
                 continue
             why = f"killed because a signal had stopped it for longer than {limit:g} s"
-            if each == ZYGOTE:
+            if process == ZYGOTE:
                 self._log(f"the process that workers are forked from is {why}", "zygote")
             else:
-                self._connections[each].begin_end(WatchEvent.FOUND_STOPPED, f"was {why}")
-            del self._stopped[each]
-            self._engine.kill(each)
+                self._connections[process].begin_end(WatchEvent.FOUND_STOPPED, f"was {why}")
+            del self._stopped[process]
+            self._engine.kill(process)
 
     def _check_memory(self, limit: int) -> None:
-        """Kill what is ready and has more memory than ``limit``: another reads its files on."""
+        """Kill workers that are ready and have more than ``limit`` bytes of memory; others continue their files."""
         for worker, connection in self._connections.items():
             if connection.state is not RUNNING or connection.link.state is not LinkState.READY:
                 continue

@@ -1,5 +1,4 @@
-"""Set up a process that starts workers, and its workers: the server does so for those of its machine, the agent for
-those of another host."""
+"""Set up a process that starts workers, and its workers, in the server of a service and in the agent of a host."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ from pydp2.protocol import plain_data
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.system.log_writer import write_stderr
 
-_ADOPT = b"adopt"  # what server and supervisor say first to each other, with descriptors
-_FEW_WORKERS = 4  # fewer have several files open each that no merge waits for yet
+_ADOPT = b"adopt"  # first message between server and supervisor, with descriptors
+_FEW_WORKERS = 4  # if there are fewer, each has several open files for which no merge waits yet
 
 
 def worker_spec(
     terms: WorkerTerms, files: FileList, *, workers: int, address: str, root: str, path: tuple[str, ...]
 ) -> WorkerSpec:
-    """Return the parameters of each of ``workers`` workers under ``terms``, which connect to ``address`` and run in
+    """Return the parameters for each of ``workers`` workers under ``terms``, which connect to ``address`` and run in
     the working directory ``root``."""
     args = plain_data.decode_plain(terms.args)
     assert isinstance(args, dict)
@@ -60,11 +59,11 @@ def worker_spec(
 def set_up_process(descriptor: int, name: str) -> socket.socket:
     """Set up this process, under ``name``; return the socket to the program that started it, ``descriptor``."""
     for given in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
-        with contextlib.suppress(OSError):  # the one that listed them
-            os.set_inheritable(given, given < 3)  # what we were given is not for programs that workers start
+        with contextlib.suppress(OSError):  # the descriptor with which they were listed is closed
+            os.set_inheritable(given, given < 3)  # programs that workers start must not inherit the others
     channel = socket.socket(fileno=descriptor)
     set_name(name)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to the whole terminal; the program decides what follows
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the program decides what to do
     return channel
 
 
@@ -77,9 +76,9 @@ def start_engine(
     first: int = -1,
     adopted: AdoptedSupervisor | None = None,
 ) -> tuple[LocalEngine, OutputPump]:
-    """Return an engine for ``workers`` workers with the parameters ``spec``, and what shows their output. The process
-    must have one thread. ``adopted``: a supervisor that runs already. ``first``: a socket to the program for a copy of
-    the zygote (:mod:`pydp2.host.engine.prepared`), or -1."""
+    """Return an engine for ``workers`` workers with the parameters ``spec``, and the thread that shows their output.
+    The process must have one thread. ``adopted``: a running supervisor. ``first``: a socket to the program for a copy
+    of the zygote (:mod:`pydp2.host.engine.prepared`), or -1."""
 
     def on_output(worker: int, status_row: int | None, output: int) -> None:
         status = None if status_row is None else WorkerStatus(engine.row(status_row))
@@ -98,11 +97,11 @@ def start_engine(
 
 
 def adopt_supervisor(descriptor: int, spec: ServiceSpec, files: FileList) -> AdoptedSupervisor | None:
-    """Return the supervisor at the other end of ``descriptor``, told what to serve; None if it has ended. A copy of the
-    zygote of another service of this program has forked it."""
+    """Return the supervisor at the other end of ``descriptor``, to which the description of the service was sent; None
+    if it has ended. A copy of the zygote of another service of this program has forked it."""
     commands = socket.socket(fileno=descriptor)
     memory = StatusPage.create_memory(status_rows(spec.workers))
-    known = replace(spec, server_key=None, allowed={}, client_address="")  # workers need no secret of the service
+    known = replace(spec, server_key=None, allowed={}, client_address="")  # workers must not get secrets of the service
     try:
         socket.send_fds(commands, [_ADOPT], [memory, 2])
         send_spec(commands, known, files)
@@ -144,7 +143,7 @@ def new_pump() -> OutputPump:
 
 
 def watch_signals() -> int:
-    """Return a descriptor that is readable when SIGTERM has come: it ends this process in order."""
+    """Return a descriptor that becomes readable at SIGTERM, which ends this process in order."""
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write)

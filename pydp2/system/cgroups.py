@@ -1,9 +1,9 @@
-"""Read the limits that the control groups of this process set: versions 1 and 2, also both side by side, nested, and
-as a container sees them.
+"""Read the limits of the control groups of this process: versions 1 and 2, also both at once, nested, and inside a
+container.
 
-``/proc/self/cgroup`` says in which group the process is, ``/proc/self/mountinfo`` where the groups are mounted. A
-group's limit holds for all groups in it, so every one from there up to the mount counts. Groups above the mount, as in
-a container, cannot be seen; version 1 tells the tightest limit of all of them all the same.
+``/proc/self/cgroup`` has the group of the process, ``/proc/self/mountinfo`` the mounts of groups. The limit of a group
+holds for all groups in it, so every group from that of the process up to the mount counts. Groups above the mount, as
+in a container, cannot be seen; but version 1 also reports the tightest limit of all of them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 ROOT = Path("/")
-_ESCAPED = re.compile(r"\\([0-7]{3})")  # how mountinfo writes a blank
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # form of a blank in mountinfo
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Memory of the control group at ``path``: ``limit`` and ``used`` bytes, page cache that is not in use left out."""
+    """Memory of the control group at ``path``: ``limit`` and ``used`` bytes, without inactive page cache."""
 
     path: str
     limit: int
@@ -27,21 +27,22 @@ class MemoryLimit:
 
     @property
     def free(self) -> int:
-        """Number of bytes that its processes may take beyond what they have."""
+        """Number of bytes that its processes may still take."""
         return max(0, self.limit - self.used)
 
 
 def tightest_memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """Return the control group of this process that leaves it the least memory, None if none has a limit.
+    """Return the control group of this process with the least free memory, None if no group has a limit.
 
-    A limit that only slows down (``memory.high``) counts as one. ``root``: the folder of ``proc`` and of the mounts.
+    ``memory.high``, which only slows processes down, counts as a limit. ``root``: the folder of ``proc`` and of the
+    mounts.
     """
     found = [
         MemoryLimit(f"/{group.path.relative_to(root)}", limit, group.used)
         for group in _groups("memory", root)
         if (limit := group.memory_limit) is not None
     ]
-    return min(found, key=lambda each: each.free, default=None)
+    return min(found, key=lambda memory: memory.free, default=None)
 
 
 def cpu_quota(root: Path = ROOT) -> int | None:
@@ -67,17 +68,17 @@ class _CgroupDirectory:
 
     @property
     def memory_limit(self) -> int | None:
-        """Least of its limits in bytes, None if it has none."""
+        """Least of the group's limits in bytes, None if it has none."""
         if self.version == 2:
             limits = [_read_text(self.path / name) for name in ("memory.max", "memory.high")]
         else:
             limits = [_read_text(self.path / "memory.limit_in_bytes"), self._memory_stat("hierarchical_memory_limit")]
-        # without a limit, version 1 writes a number of pages that no machine has
+        # Without a limit, version 1 has a number of pages that no machine has.
         return min((int(text) for text in limits if text.isdigit() and int(text) < 1 << 60), default=None)
 
     @property
     def used(self) -> int:
-        """Number of bytes in use, without page cache that the kernel takes back first."""
+        """Number of bytes in use, without page cache that the kernel reclaims first."""
         used, idle = (
             ("memory.current", "inactive_file")
             if self.version == 2
@@ -93,7 +94,7 @@ class _CgroupDirectory:
 
 @dataclass(frozen=True)
 class _CgroupMount:
-    """Mount of groups of ``version``: ``shown_root``, a path of the hierarchy, is seen at ``path``."""
+    """Mount of groups of ``version``: ``path`` shows the path ``shown_root`` of the hierarchy."""
 
     path: Path
     shown_root: PurePosixPath
@@ -102,7 +103,7 @@ class _CgroupMount:
 
 
 def _groups(controller: str, root: Path) -> Iterator[_CgroupDirectory]:
-    """Return the groups of this process that may limit ``controller``, each with all visible groups around it."""
+    """Yield the groups of this process that may limit ``controller``, and all visible groups around each."""
     paths = _memberships(root)
     for mount in _mounts(root):
         member = paths.get(controller if mount.version == 1 else "")
@@ -141,9 +142,9 @@ def _mounts(root: Path) -> Iterator[_CgroupMount]:
 
 
 def _visible_directory(mount: _CgroupMount, member: PurePosixPath) -> Path:
-    """Return the directory of the group ``member``, or of the nearest one around it that ``mount`` shows: in a
+    """Return the directory of the group ``member``, or of the nearest group around it that ``mount`` shows: in a
     container the path may be that of the host, and the mount shows only the container's part."""
-    if ".." in member.parts:  # in a namespace that the process was put outside of
+    if ".." in member.parts:  # the process is outside the namespace
         return mount.path
     within = (
         member.relative_to(mount.shown_root) if member.is_relative_to(mount.shown_root) else member.relative_to("/")

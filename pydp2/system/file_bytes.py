@@ -1,7 +1,7 @@
-"""Read files at paths where anything may lie: a pipe that nobody writes, a link to another file, a device without end.
+"""Read files safely at paths that may lead to a pipe without a writer, a link to another file, or an endless device.
 
-Files that pydp2 writes itself are regular files, and nothing else is taken for one (:func:`read_own`). A file that a
-user names may also be a pipe, as ``<(command)`` of a shell makes one (:func:`read_named`).
+Files that pydp2 writes itself are regular files, and anything else is refused (:func:`read_own`). A file that a user
+names may also be a pipe, such as ``<(command)`` in a shell (:func:`read_named`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _CHUNK_BYTES = 1 << 20
 
 
 def read_own(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Return the content of a file that pydp2 wrote, of at most ``limit`` bytes. Raises OSError, also for a symbolic
-    link and for anything that is no regular file: nothing is waited for."""
+    """Return the content of a file that pydp2 wrote, of at most ``limit`` bytes. Never blocks. Raises OSError, also for
+    a symbolic link and for anything that is not a regular file."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         known = os.fstat(file)
         if not stat.S_ISREG(known.st_mode):
             raise OSError(errno.EPERM, "it is not a regular file")
-        if known.st_size > limit:  # reading up to the limit would take long, and as much memory
+        if known.st_size > limit:  # reading up to the limit would take time and memory
             raise _too_large(limit)
         return _read(file, limit)
     finally:

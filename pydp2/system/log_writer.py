@@ -1,7 +1,7 @@
-"""Write text to a terminal, a pipe or a file that may fail or stand still, without raising or waiting for long.
+"""Write text to a terminal, a pipe or a file that may fail or block, without raising or waiting for long.
 
-A log is worth less than the program that writes it: a reader that is gone, a full disk or a terminal that was stopped
-must not end or hold up a service.
+A log is worth less than the program that writes it: a reader that has ended, a full disk or a stopped terminal must not
+end or block a service.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import IO, Any
 LOG_TIMES = "PYDP2_LOG_TIMES"
 """Variable that decides whether lines of the log begin with the time."""
 MAX_WAITING_BYTES = 1 << 20
-"""Number of bytes that wait to be written at most; the rest is left out, which is told once
-half of them are written."""
-_WRITE_SIZE = 4096  # bytes that can be written to a pipe that has room
+"""Largest number of bytes that wait to be written. The rest is left out, and a line says so once half of them are
+written."""
+_WRITE_SIZE = 4096  # bytes that a pipe with room always accepts
 _CLOSED_ERRORS = (errno.EPIPE, errno.EBADF)
-_FINISH_SECONDS = 1.0  # seconds to write what waits, at the end
+_FINISH_SECONDS = 1.0  # seconds to write the waiting text at the end
 
 
 class LogWriter(io.RawIOBase):
     """Raw part of a stream to ``descriptor``, written by a thread that is started when it is first needed.
 
-    ``write_timeout``: seconds that a write waits until it is done, so that stdout and stderr keep their order where
-    both are read; 0: none. After a write that took longer none waits until the reader has caught up.
+    ``write_timeout``: seconds that a write may wait for its end, so that stdout and stderr keep their order if both are
+    read; 0: a write does not wait. After a write that took longer, writes do not wait until the reader has caught up.
     """
 
     def __init__(self, descriptor: int, write_timeout: float = 0.0) -> None:
@@ -41,8 +41,8 @@ class LogWriter(io.RawIOBase):
         self._write_timeout = write_timeout
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._queue: deque[tuple[bytes, int]] = deque()  # texts, and the count of each if it is left out
-        self._waiting_bytes = 0  # bytes that wait, and that are being written
+        self._queue: deque[tuple[bytes, int]] = deque()  # pairs of a text, and its count if it is left out
+        self._waiting_bytes = 0  # bytes that wait or are being written
         self._dropped_bytes = 0
         self._last_write_failed = self._is_stuck = self._reader_closed = self._is_finished = False
         self._thread: threading.Thread | None = None
@@ -50,7 +50,7 @@ class LogWriter(io.RawIOBase):
     # -- as a raw stream -------------------------------------------------------------------------------------------
     @property
     def name(self) -> int:
-        """Descriptor, as in other streams over one."""
+        """The descriptor, as in other streams over descriptors."""
         return self._descriptor
 
     def fileno(self) -> int:
@@ -58,7 +58,7 @@ class LogWriter(io.RawIOBase):
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Return True if it is a terminal."""
+        """Return True if the descriptor is a terminal."""
         return os.isatty(self._descriptor)
 
     def writable(self) -> bool:
@@ -68,7 +68,7 @@ class LogWriter(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         """Write ``data``, or leave it out. Never raises OSError."""
         data = bytes(data)
-        if self._is_finished or os.getpid() != self._pid:  # the thread is gone, or is not in this fork
+        if self._is_finished or os.getpid() != self._pid:  # the thread has ended, or does not exist in this fork
             self._write_nowait(data)
             return len(data)
         with self._changed:
@@ -95,7 +95,7 @@ class LogWriter(io.RawIOBase):
         return True
 
     def _write_waiting(self) -> None:
-        """Write what waits without the thread, as far as there is room."""
+        """Write waiting text without the thread, as far as there is room."""
         for data, _ in self._queue:
             self._write_nowait(data)
         self._queue.clear()
@@ -103,16 +103,15 @@ class LogWriter(io.RawIOBase):
 
     # -- the end ---------------------------------------------------------------------------------------------------
     def finish(self, deadline: float = _FINISH_SECONDS) -> bool:
-        """Write what waits, within ``deadline`` seconds. Return False if the descriptor is still
-        being written to after them.
+        """Write the waiting text, within ``deadline`` seconds. Return False if the thread is still writing after them.
 
-        A later write goes out at once, if there is room.
+        A later write is done at once, if there is room.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting_bytes, deadline)
             self._is_finished = True
             self._changed.notify_all()
-            done = not self._waiting_bytes  # else the thread hangs in a write, and the process ends without it
+            done = not self._waiting_bytes  # if not, the thread hangs in a write, and the process ends without it
         if done and self._thread is not None:
             self._thread.join(deadline)
         return done
@@ -158,7 +157,7 @@ class LogWriter(io.RawIOBase):
                 self._changed.notify_all()
 
     def _write_all(self, data: bytes) -> int:
-        """Write ``data``; return the errno that says why not all of it could be written, 0 if it was."""
+        """Write ``data``; return 0, or the errno if not all of it could be written."""
         view = memoryview(data)
         while view:
             try:
@@ -182,9 +181,9 @@ def log_stream(
 
 @contextlib.contextmanager
 def unfailing_stderr() -> Iterator[None]:
-    """Send what this process writes to ``sys.stderr`` through a :class:`LogWriter` while the context is active.
+    """Send the output of this process to ``sys.stderr`` through a :class:`LogWriter` while the context is active.
 
-    A stream that was put in place of the interpreter's own is left alone.
+    If ``sys.stderr`` is not the interpreter's own stream, do nothing.
     """
     before = sys.stderr
     if not isinstance(before, io.TextIOWrapper) or before is not sys.__stderr__:
@@ -200,8 +199,8 @@ def unfailing_stderr() -> Iterator[None]:
 
 
 def write_stderr(text: str, end: str = "\n") -> None:
-    """Write ``text`` and ``end`` to ``sys.stderr``, if possible; where that is no terminal, with the time before each
-    line. A program may have put any object in its place, which lacks methods or raises."""
+    """Write ``text`` and ``end`` to ``sys.stderr``, if possible; with the time before each line if that is not a
+    terminal. It never raises, although a program may have replaced the stream by any object."""
     if sys.stderr is not None:
         with contextlib.suppress(Exception):
             sys.stderr.write(with_times(text + end, sys.stderr))
@@ -209,9 +208,9 @@ def write_stderr(text: str, end: str = "\n") -> None:
 
 
 def with_times(text: str, stream: IO[str]) -> str:
-    """Return ``text`` as ``stream`` is to show it: where it is no terminal, each line begins with the local time, as
-    ``2026-03-01T12:00:00+01:00``, except in the journal of systemd, which has times of its own. The variable
-    :data:`LOG_TIMES` decides otherwise: "0", without times; "1", with them."""
+    """Return ``text`` in the form for ``stream``. If it is not a terminal, each line begins with the local time, as in
+    ``2026-03-01T12:00:00+01:00``, except in the journal of systemd, which has its own times. The variable
+    :data:`LOG_TIMES` overrides that: "0", without times; "1", with times."""
     if (os.environ.get(LOG_TIMES) or str(int(not _shows_times(stream)))) == "0":
         return text
     now = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -219,10 +218,10 @@ def with_times(text: str, stream: IO[str]) -> str:
 
 
 def _shows_times(stream: IO[str]) -> bool:
-    """Return True if ``stream`` is a terminal, where one sees when a line comes, or the journal of systemd."""
+    """Return True if ``stream`` is a terminal, where the user sees when a line comes, or the journal of systemd."""
     try:
         known = os.fstat(stream.fileno())
         is_terminal = stream.isatty()
-    except Exception:  # it is not a file of the system, as in a notebook, or has only write()
+    except Exception:  # it has no descriptor, as in a notebook, or has only write()
         return False
     return is_terminal or os.environ.get("JOURNAL_STREAM") == f"{known.st_dev}:{known.st_ino}"

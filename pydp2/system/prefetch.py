@@ -1,7 +1,7 @@
 """Prefetch with threads: the bounded queue between producers and a consumer, and the lifetime of the threads.
 
 A consumer may stop at any moment: it breaks out of its loop, its generator is collected, the program ends. Closing the
-queue then wakes every thread that waits at it, and each producer ends by itself as soon as it uses the queue again.
+queue then wakes every thread that waits for it, and each producer ends by itself as soon as it uses the queue again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 class QueueClosed(Exception):
-    """Raised by a queue that is closed: no item is wanted from it any more."""
+    """The queue is closed: its consumer wants no more items."""
 
 
 class QueueEnd(Exception):
-    """Raised by a queue that is empty, and whose producers have all ended."""
+    """The queue is empty, and all its producers have ended."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ class _Raised:
 
 
 class PrefetchQueue(Generic[T]):
-    """Queue of at most ``size`` items (0: of any number) from ``producers`` threads; errors come in their place.
+    """Queue of at most ``size`` items (0: of any number) from ``producers`` threads. Errors keep their order among the
+    items.
 
-    Every wait ends when the queue is closed. A thread can take the lock twice, because collecting garbage may close the
-    queue at any line of this class.
+    Every wait ends when the queue is closed. The lock is reentrant, because the garbage collector may close the queue
+    at any line of this class.
     """
 
     def __init__(self, size: int = 0, producers: int = 1) -> None:
@@ -54,7 +55,7 @@ class PrefetchQueue(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """True if no item is wanted any more."""
+        """True if the queue is closed."""
         return self._closed
 
     def wait_for_room(self) -> None:
@@ -101,10 +102,10 @@ class PrefetchQueue(Generic[T]):
             return True
 
     def get(self, block: bool = True) -> T:
-        """Remove and return the first item, as soon as there is one; raise an error that stands in its place.
+        """Remove and return the first item, as soon as there is one. If it is an error, raise it.
 
         Raises QueueEnd at the end, QueueClosed and ClientUseError as :meth:`wait_for_item` does, and without ``block``
-        :class:`queue.Empty` where there is no item now.
+        :class:`queue.Empty` if there is no item now.
         """
         check_process(self._process)
         with self._not_full:
@@ -115,7 +116,7 @@ class PrefetchQueue(Generic[T]):
                     raise QueueEnd
             try:
                 item = self._items.popleft()
-            except IndexError:  # a collection of garbage has just closed it
+            except IndexError:  # the garbage collector has just closed the queue
                 raise QueueClosed from None
             self._not_full.notify_all()
         if not isinstance(item, _Raised):
@@ -124,12 +125,12 @@ class PrefetchQueue(Generic[T]):
         try:
             raise error
         finally:
-            del error, item  # its traceback leads here: else both, and open files, would wait for the collector
+            del error, item  # break the cycle through its traceback, which would keep objects and files open
 
     def close(self) -> None:
-        """Drop what is in the queue and wake all threads that wait. In a fork, do nothing. Closing twice is fine."""
+        """Drop all items and wake all threads that wait. In a fork, do nothing. Closing twice is allowed."""
         if os.getpid() != self._process:
-            return  # the threads are not here, and one of them may have held the lock
+            return  # a fork has no threads, and one of them may have held the lock
         with self._not_empty:
             self._closed = True
             self._items.clear()
@@ -138,12 +139,12 @@ class PrefetchQueue(Generic[T]):
 
 
 def produce(into: PrefetchQueue[T], put_items: Callable[[PrefetchQueue[T]], None]) -> None:
-    """Call ``put_items(into)`` as one of its producers: pass on what it raises, then note its end."""
+    """Call ``put_items(into)`` as one of the producers: put its exception into the queue, then note its end."""
     try:
         put_items(into)
     except QueueClosed:
         pass
-    except BaseException as error:  # a KeyboardInterrupt or SystemExit of the source is the consumer's affair, too
+    except BaseException as error:  # the consumer also gets a KeyboardInterrupt or SystemExit of the source
         into.put_error(error)
     finally:
         into.producer_done()
@@ -154,9 +155,9 @@ def prefetched(
 ) -> Generator[T, None, None]:
     """Yield the items that ``put_items`` puts into a queue of ``size`` items (0: any number), in a thread ``name``.
 
-    The thread starts with the first item that is asked for, and ends with the generator: at its end, when it is closed
-    or nothing refers to it any more, or with the program. ``join_seconds``: wait so long for that, and raise
-    TimeoutError if it is too short. Raises what ``put_items`` raises, in its place, and ClientUseError in a fork.
+    The thread starts with the first request for an item, and ends with the generator: at its end, when it is closed or
+    collected, or with the program. ``join_seconds``: seconds to wait for the end of the thread; after them, raise
+    TimeoutError. Raises the errors of ``put_items`` in order, and ClientUseError in a fork.
     """
     queue = PrefetchQueue[T](size)
     threads = PrefetchThreads(queue)
@@ -164,7 +165,7 @@ def prefetched(
         threads.start(name, produce, queue, put_items)
         with contextlib.suppress(QueueEnd):
             while True:
-                yield queue.get()  # in no variable, which would keep it while the consumer works with the next
+                yield queue.get()  # not in a variable, which would keep the item while the consumer has the next one
     finally:
         threads.close()
         if join_seconds:
@@ -172,22 +173,22 @@ def prefetched(
 
 
 class PrefetchHelper(Protocol):
-    """Helper of a pass beside threads, as a process is."""
+    """Helper of a pass beside threads, such as a process."""
 
     def stop(self) -> None:
-        """Wake every thread that waits for it; nothing is wanted from it any more."""
+        """Stop working, and wake every thread that waits for this helper."""
 
     def close(self) -> None:
-        """End it; no thread uses it any more."""
+        """End the helper, which no thread uses any more."""
 
 
 class PrefetchThreads:
     """Threads and helpers that work for one pass.
 
     They end by :meth:`close`, with this object, or with the program: ``queues`` are closed and helpers stopped, so that
-    threads end; ``patience`` seconds later at the latest, helpers are closed. A thread that is in the user's code for
-    longer is a daemon. Threads refer to queues and what they read, never to the owner of this object, or it could not
-    be collected.
+    threads end; ``patience`` seconds later at the latest, helpers are closed. Threads are daemons, because the user's
+    code may run longer. Threads have references to queues and sources, but never to the owner of this object, which
+    could not be collected then.
     """
 
     def __init__(self, *queues: PrefetchQueue[Any], patience: float = 1.0) -> None:
@@ -201,13 +202,13 @@ class PrefetchThreads:
         self._helpers.append(helper)
 
     def start(self, name: str, target: Callable[..., None], *args: Any) -> None:
-        """Run ``target(*args)`` in a thread. A QueueClosed that it raises ends the thread, and is no error."""
+        """Run ``target(*args)`` in a thread. If it raises QueueClosed, the thread ends without an error."""
         thread = threading.Thread(target=_quietly, args=(target, *args), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def close(self) -> None:
-        """End threads and helpers. Closing twice is fine."""
+        """End threads and helpers. Closing twice is allowed."""
         self._end()
 
     def join(self, seconds: float) -> None:
@@ -234,7 +235,7 @@ def _is_other_and_alive(thread: threading.Thread) -> bool:
 def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for thread in threads:
-        if _is_other_and_alive(thread):  # a collection of garbage may run in any thread, in one of these
+        if _is_other_and_alive(thread):  # the garbage collector may run in one of these threads
             thread.join(max(deadline - time.monotonic(), 0))
 
 
@@ -246,9 +247,9 @@ def _end(
     patience: float,
 ) -> None:
     if os.getpid() != process:
-        return  # a fork: threads and helpers are those of the parent
-    for each in queues:
-        each.close()
+        return  # in a fork, threads and helpers belong to the parent
+    for waiting in queues:
+        waiting.close()
     for helper in helpers:
         helper.stop()
     _join(threads, patience)

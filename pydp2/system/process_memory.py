@@ -9,7 +9,7 @@ _KB = ("VmRSS", "RssShmem")
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident bytes of process ``pid``, shared pages included; 0 where the kernel does not say."""
+    """Return the resident bytes of process ``pid``, shared pages included; 0 if the kernel does not say."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
@@ -17,8 +17,8 @@ def resident_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Return the resident bytes of process ``pid`` without shared memory, in which rows on their way lie for all
-    processes; 0 where the kernel does not say."""
+    """Return the resident bytes of process ``pid`` without shared memory, which has rows that all processes use; 0 if
+    the kernel does not say."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         found = {key: int(value.split()[0]) for key, _, value in (line.partition(":") for line in lines) if key in _KB}

@@ -1,8 +1,8 @@
-"""Keep modules of the standard library as they were before any code of the user ran.
+"""Keep copies of modules of the standard library from before any code of the user runs.
 
-A library may replace functions of these modules: one that freezes the clock, sends sockets through a proxy, or puts
-greenlets in the place of threads. The code of pydp2 that runs beside the user's, in workers and trainers, takes the
-modules from here: ``from pydp2.system.stdlib import os, time``. A copy is no module, so libraries that look through all
+A library may replace functions of these modules: one that freezes the clock, sends sockets through a proxy, or replaces
+threads by greenlets. Code of pydp2 that runs in one process with the user's code, in workers and trainers, imports the
+copies: ``from pydp2.system.stdlib import os, time``. A copy is not a module object, so libraries that search all
 modules for the functions that they replace do not change it either.
 """
 

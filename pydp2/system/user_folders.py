@@ -1,4 +1,4 @@
-"""Find the folders of this user. A user may have none, as in a container that runs under a number that nobody has."""
+"""Find the folders of this user, who may have none, as in a container with an unknown user id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run workers. An engine starts, watches and ends processes; neither samples nor the ledger pass through it."""
+"""Run workers. An engine starts, watches and ends processes; it handles neither samples nor the ledger."""
 
 from pydp2.host.engine.base import ZYGOTE, Engine, EngineLost, EngineNote, Exited, NoEngine, Started
 

@@ -1,7 +1,7 @@
-"""Define the interface of an engine, and the status page that outlives its workers.
+"""Define the interface of an engine, and the status page that survives its workers.
 
-A status row is a place for one worker at a time, with a row in shared memory that survives it. Worker and server agree
-on what stands there; an engine only keeps the memory and clears the row when a worker takes the status row.
+A status row in shared memory belongs to one worker at a time, and survives it. Worker and server agree on its content;
+an engine only keeps the memory, and clears a row when it gives the row to a worker.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Protocol
 STATUS_FIELDS = 8
 """Number of int64 fields in a status row."""
 FIRST_WORKER = 0
-"""Number of the first worker. Output of the process that workers are forked from is shown under this number."""
+"""Number of the first worker. Output of the process from which workers are forked is shown under this number."""
 ZYGOTE = -1
-"""Number that stands for the process that workers are forked from, where there is one."""
+"""Number that stands for the process from which workers are forked, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A worker process exists."""
+    """A worker process has started."""
 
     worker: int
     pid: int
@@ -30,7 +30,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A worker process is gone; ``status`` as ``os.waitpid`` gives it."""
+    """A worker process has ended; ``status`` as ``os.waitpid`` returns it."""
 
     worker: int
     pid: int
@@ -39,20 +39,20 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class EngineNote:
-    """Note that a user should read once; ``kind`` names its sort where there may be many."""
+    """Note for the user; of several notes with the same ``kind``, only the first must be shown."""
 
     text: str
     kind: str
 
 
-_PROGRESS_BYTES = 128  # for the text that says what the first preparation does; the first byte has its length
+_PROGRESS_BYTES = 128  # bytes of the progress text; the first byte has its length
 
 
 class StatusPage:
-    """Shared memory for all status rows; anonymous, so it is gone with the last process that has it. It also has a text
-    that says what the user's code does before the first worker is ready.
+    """Shared memory for all status rows. It is anonymous, so the system frees it with the last process that has it. It
+    also has a text that says what the user's code is doing before the first worker is ready.
 
-    ``descriptor``: memory to use instead, which :meth:`create_memory` made.
+    ``descriptor``: descriptor of memory from :meth:`create_memory`, to use instead.
     """
 
     def __init__(self, status_rows: int, descriptor: int = -1) -> None:
@@ -64,21 +64,21 @@ class StatusPage:
 
     @staticmethod
     def create_memory(status_rows: int) -> int:
-        """Return a descriptor of memory for a page, which another process can have, too. Linux only."""
+        """Return a descriptor of memory for a page, which can be passed to another process. Linux only."""
         descriptor = os.memfd_create("pydp2-status")
         os.truncate(descriptor, status_rows * STATUS_FIELDS * 8 + _PROGRESS_BYTES)
         return descriptor
 
     def show_progress(self, text: str) -> None:
-        """Have ``text`` be what :attr:`progress` returns in every process; its end is cut off if it is long."""
+        """Make ``text`` the value of :attr:`progress` in every process. A long text is cut off at its end."""
         data = text.encode(errors="replace")[: _PROGRESS_BYTES - 1]
-        self._progress[0] = 0  # a reader that comes meanwhile sees no text
+        self._progress[0] = 0  # a concurrent reader sees no text
         self._progress[1 : 1 + len(data)] = data
         self._progress[0] = len(data)
 
     @property
     def progress(self) -> str:
-        """Text that a process showed last."""
+        """Text of the last call of :meth:`show_progress` in any process."""
         return bytes(self._progress[1 : 1 + self._progress[0]]).decode(errors="replace")
 
     def row(self, status_row: int) -> memoryview:
@@ -89,8 +89,8 @@ class StatusPage:
 
 
 WorkerMain = Callable[[int, memoryview, int], None]
-"""Function that a worker process runs. Arguments: the worker's number, its status row, and a descriptor for its output
-that stays valid whatever becomes of 1 and 2, which lead there at first."""
+"""Function that a worker process runs. Arguments: the worker's number, its status row, and a descriptor for its output.
+Descriptors 1 and 2 lead there too, but the user's code may close them."""
 
 
 class PreparedWorker(Protocol):
@@ -98,18 +98,18 @@ class PreparedWorker(Protocol):
 
     @property
     def main(self) -> WorkerMain:
-        """Function that a worker runs from here on."""
+        """Function that runs the worker."""
         ...
 
     @property
     def is_usable(self) -> bool:
-        """False if getting ready failed: then ``main`` only tells why."""
+        """False if the preparation failed: then ``main`` only reports the error."""
         ...
 
 
 PrepareWorker = Callable[[int | None, Callable[[str], None]], PreparedWorker]
-"""Function that gets a process ready to become this worker, or (None) any. It runs the user's code; it may not return.
-It calls the second argument with what the user's code does now."""
+"""Function that prepares a process to become this worker, or any worker (None). It runs the user's code, and may never
+return. It calls the second argument with texts that say what the user's code is doing."""
 
 
 class Engine(Protocol):
@@ -118,24 +118,23 @@ class Engine(Protocol):
     once: bool
     """False if each worker prepares the user's code for itself."""
     out_of_descriptors: bool
-    """True if no descriptor was left for what :meth:`events` would take next; a later call returns that."""
+    """True if there was no free descriptor for the next event; a later call of :meth:`events` returns it."""
 
     def start(self, worker: int, status_row: int) -> None:
         """Start a worker on a free status row; :class:`Started` follows."""
         ...
 
     def kill(self, worker: int) -> None:
-        """End a worker and what it started, at once; :class:`Exited` follows. ``ZYGOTE``: the process that workers are
-        forked from, where there is one; another is made when it is needed."""
+        """End a worker and the processes that it has started, at once; :class:`Exited` follows. ``ZYGOTE`` stands for
+        the process from which workers are forked, if there is one; it is replaced when it is needed."""
         ...
 
     def dump(self, worker: int) -> None:
-        """Have a worker write the stack of its threads to its output."""
+        """Make a worker write the stacks of its threads to its output."""
         ...
 
     def is_stopped(self, worker: int) -> bool:
-        """Return True if a signal has stopped a worker or ``ZYGOTE`` (SIGSTOP, not a debugger): it does nothing
-        until it is continued."""
+        """Return True if a signal such as SIGSTOP, not a debugger, has stopped a worker or ``ZYGOTE``."""
         ...
 
     def row(self, status_row: int) -> memoryview:
@@ -144,7 +143,7 @@ class Engine(Protocol):
 
     @property
     def progress(self) -> str:
-        """Text that says what the user's code does, before the first worker is ready; empty if it is not known."""
+        """Text that says what the user's code is doing before the first worker is ready; "" if it is not known."""
         ...
 
     def events(self) -> list[Started | Exited | EngineNote]:
@@ -152,16 +151,16 @@ class Engine(Protocol):
         ...
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when :meth:`events` has something."""
+        """Return a descriptor that is readable when :meth:`events` has events."""
         ...
 
     def close(self) -> None:
-        """End every worker; return when none is left."""
+        """End every worker; return when all have ended."""
         ...
 
 
 class EngineLost(Exception):
-    """The engine itself is gone."""
+    """The engine itself has ended."""
 
 
 class NoEngine:
@@ -175,7 +174,7 @@ class NoEngine:
         self._silent, self._other = os.pipe()
 
     def start(self, worker: int, status_row: int) -> None:
-        """Raise EngineLost: there can be no workers here."""
+        """Raise EngineLost: this engine has no workers."""
         raise EngineLost("this service runs no workers of its own")
 
     def kill(self, worker: int) -> None:

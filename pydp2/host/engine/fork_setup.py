@@ -1,4 +1,4 @@
-"""Check a process before it forks, and set it up right after it was forked."""
+"""Check a process before it forks, and set up the fork."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pydp2.host.engine.open_files import Held, shared_files
 from pydp2.host.engine.process_control import die_with_parent, line_buffer_c_output, set_name
 from pydp2.system.stdlib import os, signal, threading, time
 
-_ENDING = 0.25  # seconds within which a thread that Python has joined is gone for the kernel too
+_ENDING = 0.25  # seconds within which a thread that Python has joined has also ended for the kernel
 _MAX_SHOWN = 5  # names of threads in a message
 SPAWN: Final = 'start="spawn"'
 
 
 def thread_count() -> int:
-    """Return how many threads this process has; where the kernel does not tell, how many Python knows of."""
+    """Return the number of threads of this process; if the kernel does not say, the number that Python knows of."""
     tasks = Path("/proc/self/task")
     return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
 
 
 def require_single_threaded() -> None:
-    """Raise RuntimeError if this process has more than one thread. A fork copies only the thread that forks: locks that
-    others hold would stay locked for ever."""
+    """Raise RuntimeError if this process has more than one thread. A fork has only the thread that forks, and locks
+    that other threads held would stay locked for ever."""
     if (count := thread_count()) != 1:
         raise RuntimeError(f"workers are forked from a process with one thread, this one has {count}")
 
 
 def fork_obstacle(before: Held) -> str:
-    """Return why no worker can be forked from this process, in which the user's code has run, or ''. ``before``: the
-    descriptors that it had before."""
+    """Return the reason why no worker can be forked from this process, in which the user's code has run, or ''.
+    ``before``: the descriptors that it had before that."""
     deadline = time.monotonic() + _ENDING
     while thread_count() != 1 and threading.active_count() == 1 and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -48,12 +48,12 @@ def fork_obstacle(before: Held) -> str:
 
 
 def open_standard_streams() -> None:
-    """Have something open at 0, 1 and 2, so that no pipe of ours gets a number that workers use for their output."""
+    """Open descriptors 0, 1 and 2 if they are closed, so that no pipe gets a number that workers use for output."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number
 
 
 def leave_supervisor(supervisor: int, name: str, output: int) -> None:
@@ -63,7 +63,7 @@ def leave_supervisor(supervisor: int, name: str, output: int) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Ctrl-C belongs to the program that started the service: workers end with it, not by themselves
+    # Ctrl-C is for the program that started the service: workers end with it, not by themselves.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -80,8 +80,7 @@ def redirect_output(output: int) -> None:
 
 
 def run_child(life: Callable[[], None]) -> NoReturn:
-    """Run ``life()`` as the rest of a forked process, and exit: never go on into the code of the
-    process that forked it."""
+    """Run ``life()`` in a forked process, and exit, so that it never continues in the code of its parent."""
     status = 1
     try:
         life()
@@ -94,14 +93,14 @@ def run_child(life: Callable[[], None]) -> NoReturn:
 
 
 def flush_output() -> None:
-    """Write out what Python code has printed."""
+    """Flush the output of Python code."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # anything that the user's code put there
+        with contextlib.suppress(Exception):  # the user's code may have replaced the stream by any object
             stream.flush()
 
 
 def watch_lifeline(lifeline: int) -> None:
-    """End this process when the supervisor ends; for systems whose kernel offers no parent-death signal."""
+    """End this process when the supervisor ends, on systems without a parent-death signal."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):

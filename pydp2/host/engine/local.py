@@ -1,10 +1,11 @@
 """Run workers as local processes, under a supervisor.
 
-The supervisor is a single-threaded process that has imported what workers need. It only has them forked, watches and
-ends them: a fork takes milliseconds and inherits no thread, no socket and no lock. It talks to the engine over a socket
-pair in lines of text. Whichever process dies first takes the rest along: when the engine's process is gone the
-supervisor's socket closes, and it kills its workers and what they started; when the supervisor is gone workers get the
-kernel's parent-death signal (Linux) or see it by a pipe, and the engine kills what they started.
+The supervisor is a single-threaded process that has imported the modules that workers need. It only starts, watches and
+ends workers: a fork takes milliseconds and inherits no thread, no socket and no lock. It exchanges lines of text with
+the engine over a socket pair. When one of the processes ends, the others end too. When the engine's process has ended,
+the supervisor's socket closes, and it kills its workers and the processes that they have started. When the supervisor
+has ended, workers get the kernel's parent-death signal (Linux) or notice it by a pipe, and the engine kills the
+processes that they have started.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from pydp2.host.engine.base import (
 from pydp2.host.engine.fork_setup import flush_output, open_standard_streams, require_single_threaded
 from pydp2.host.engine.supervisor import Supervisor
 
-# A second SIGUSR signal is left to the user's code; this one asks a worker for its stack.
+# This signal asks a worker for its stack; the other SIGUSR signal is left to the user's code.
 DUMP_SIGNAL: Final = signal.SIGUSR2
-_CLOSE_DEADLINE = 2.0  # less than a program waits for its service
+_CLOSE_DEADLINE = 2.0  # seconds, fewer than a program waits for its service
 _INT = 4  # bytes of a descriptor in a message
 _LOST = "the process that forks workers is gone; no worker can be replaced any more"
 
@@ -56,7 +57,7 @@ class SupervisorProcess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdoptedSupervisor:
-    """Supervisor that runs: the socket to command it, and the status page that it has."""
+    """Running supervisor: the socket for its commands, and its status page."""
 
     commands: socket.socket
     page: StatusPage
@@ -78,7 +79,7 @@ class _Child:
 
 
 class OtherProcess:
-    """Process that is no child of this one. ``descriptor`` stands for it (``os.pidfd_open``)."""
+    """Process that is not a child of this one, by its ``descriptor`` (``os.pidfd_open``)."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -104,7 +105,7 @@ def _fork_supervisor(page: StatusPage, prepare: PrepareWorker, *, once: bool, fi
         parent_end.close()
         try:
             Supervisor(child_end, page, prepare, once=once, first=first).run()
-        except BaseException:  # its traceback helps; falling through into the parent's code would not
+        except BaseException:  # print the traceback, and never continue in the parent's code
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(0)
@@ -115,14 +116,14 @@ def _fork_supervisor(page: StatusPage, prepare: PrepareWorker, *, once: bool, fi
 class LocalEngine:
     """Engine of local processes. Make it while the process is still single-threaded: it forks the supervisor at once.
 
-    ``prepare`` gets a process ready to become workers: with ``once`` one process for all of them, where that is
-    possible (Linux; it must leave that process with one thread, no child, and no open file that workers would read
-    from one position), else every worker. An :class:`EngineNote`
-    tells which of the two it is, and why. ``on_output(worker, status row, descriptor)`` is called in this process with
-    the read end of a pipe that carries what the worker's process writes to its stdout and stderr; ``status_row`` is
-    None for the process that is made ready for all. ``first``: see :class:`~pydp2.host.engine.supervisor.Supervisor`.
+    ``prepare`` prepares a process to become workers. With ``once`` it runs in one process for all workers, if that is
+    possible (on Linux, if it leaves that process with one thread, no child, and no open file that workers would read
+    from one position), otherwise in every worker. An :class:`EngineNote` says which, and why. ``on_output(worker,
+    status_row, descriptor)`` is called in this process with the read end of a pipe for stdout and stderr of the
+    worker's process; ``status_row`` is None for the process that is prepared for all. ``first``: see
+    :class:`~pydp2.host.engine.supervisor.Supervisor`.
 
-    ``adopted``: supervisor that is there already, instead of one that this process forks.
+    ``adopted``: running supervisor to use, instead of one that this process forks.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class LocalEngine:
         self._descriptors: list[int] = []
         self._status_row_of: dict[int, int] = {}
         self._pids: dict[int, int] = {}
-        self._zygote = 0  # pid of the zygote; 0: there is none
+        self._zygote = 0  # pid of the zygote, 0 for none
 
     def start(self, worker: int, status_row: int) -> None:
         """Start worker number ``worker`` on status row ``status_row``."""
@@ -158,7 +159,7 @@ class LocalEngine:
         self._command(f"start {worker} {status_row}")
 
     def kill(self, worker: int) -> None:
-        """Send SIGKILL to the process group of the worker, or of the process that workers are forked from."""
+        """Send SIGKILL to the process group of the worker, or of the process from which workers are forked."""
         self._command(f"kill {worker} {int(signal.SIGKILL)}")
 
     def dump(self, worker: int) -> None:
@@ -167,8 +168,8 @@ class LocalEngine:
         self._command(f"kill {worker} {int(DUMP_SIGNAL)}")
 
     def is_stopped(self, worker: int) -> bool:
-        """Return True if a signal has stopped the worker's process, or the one that workers are forked from. Return
-        False where there is no /proc to tell it."""
+        """Return True if a signal has stopped the worker's process, or the process from which workers are forked.
+        Without /proc, return False."""
         pid = self._zygote if worker == ZYGOTE else self._pids.get(worker, 0)
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
@@ -182,16 +183,16 @@ class LocalEngine:
 
     @property
     def progress(self) -> str:
-        """Text that says what the user's code does, before the first worker is ready."""
+        """Text that says what the user's code is doing before the first worker is ready."""
         return self._page.progress
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when :meth:`events` has something."""
+        """Return a descriptor that is readable when :meth:`events` has events."""
         return self._socket.fileno()
 
     def events(self) -> list[Started | Exited | EngineNote]:
-        """Return what happened since the last call. If a descriptor cannot be taken for now, set
-        ``out_of_descriptors``, and return what comes with it at a later call."""
+        """Return the events since the last call. If there is no free descriptor for an event, set
+        ``out_of_descriptors``, and return the event at a later call."""
         self.out_of_descriptors = False
         out: list[Started | Exited | EngineNote] = []
         while True:
@@ -218,9 +219,9 @@ class LocalEngine:
         return out
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        """Return what the supervisor sent, with its descriptors. Raises OSError: with EMFILE no descriptor is left for
-        one of them, and all of it is still there."""
-        peek = socket.MSG_PEEK if sys.platform == "linux" else 0  # elsewhere peeking makes no descriptors
+        """Return the data that the supervisor sent, and the descriptors with them. Raises OSError: with EMFILE there
+        was no free descriptor for one of them, and nothing was removed from the socket."""
+        peek = socket.MSG_PEEK if sys.platform == "linux" else 0  # on other systems, peeking returns no descriptors
         data, ancillary, flags, _ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(16 * _INT), peek)
         descriptors = [
             number
@@ -233,11 +234,11 @@ class LocalEngine:
                 os.close(descriptor)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if peek and data:
-            self._socket.recv(len(data))  # with descriptors this is what was peeked at: they end a message
+            self._socket.recv(len(data))  # removes the same bytes, because descriptors end a message
         return data, descriptors
 
     def _parse_event(self, word: str, rest: str) -> Started | Exited | EngineNote | None:
-        """Return the event that a line of the supervisor tells."""
+        """Return the event in a line of the supervisor."""
         if word == "each":
             self.once = False
             return EngineNote(f"each worker imports the provider and runs its init_hook for itself: {rest}", "")
@@ -267,7 +268,7 @@ class LocalEngine:
         return None
 
     def close(self) -> None:
-        """End the supervisor and with it every worker."""
+        """End the supervisor, and with it all workers."""
         if self._closed:
             return
         self._closed = True
@@ -294,14 +295,14 @@ class LocalEngine:
 
     def _command(self, text: str) -> None:
         try:
-            self._socket.sendall(text.encode() + b"\n")  # a few bytes into a buffer of 200 kB that is always being read
+            self._socket.sendall(text.encode() + b"\n")  # does not block: the supervisor always reads the 200 kB buffer
         except OSError:
             if not self._closed:
                 self._kill_orphans()
                 raise EngineLost(_LOST) from None
 
     def _kill_orphans(self) -> None:
-        """End what the workers had started, after the supervisor is gone and its workers with it."""
+        """End the processes that workers had started, after the supervisor and its workers have ended."""
         pids, self._pids = [*self._pids.values(), self._zygote], {}
         for pid in filter(None, pids):
             with contextlib.suppress(ProcessLookupError, PermissionError):

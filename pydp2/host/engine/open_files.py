@@ -1,9 +1,9 @@
-"""Tell which open files a process would share with what it forks.
+"""Find the open files that a process would share with its forks.
 
-A fork has the same open files, with one position for all: whoever reads moves it for the others. A connection has one
-stream of bytes for all. Nothing is shared in that way by a file that is only written, by a memory map, or by a pipe
-with both ends in the process. Python keeps a descriptor of a file that it maps, so as many descriptors of a file do not
-count as there are maps of it. Where there is no ``/proc``, no open file is found.
+A fork has the same open files, with a common position: if one process reads, the position moves for all. A connection
+has one stream of bytes for all. A file that is only written, a memory map, and a pipe with both ends in the process are
+no problem. Python keeps a descriptor of each file that it maps, so for each map of a file one of its descriptors does
+not count. Without ``/proc``, no open file is found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from pydp2.system.stdlib import fcntl, os, socket
 
 _FOLDER = Path("/proc/self/fd")
-_SHARED_MEMORY = ("/dev/shm/", "/memfd:")  # where the files lie whose use is to be mapped
+_SHARED_MEMORY = ("/dev/shm/", "/memfd:")  # paths of files that are made to be mapped
 _STREAMS = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
 
 Held = dict[int, tuple[int, int]]
@@ -30,14 +30,14 @@ def open_descriptors() -> Held:
 
 
 def shared_files(before: Held) -> str:
-    """Return which files that were opened since ``before`` a fork would share, in words: why workers cannot be forked
-    from this process. Return '' if there are none."""
+    """Return text with the files opened since ``before`` that a fork would share, as the reason why workers cannot be
+    forked from this process; '' if there are none."""
     opened = [(number, status) for number, status in _descriptors() if before.get(number) != _identity(status)]
     maps = _mapped_files()
     ends = Counter(_identity(status) for _, status in opened)
     found = []
     for number, status in opened:
-        with contextlib.suppress(OSError):  # closed by a thread that ends
+        with contextlib.suppress(OSError):  # a thread has just closed it
             if not _is_readable(number):
                 continue
             name = str((_FOLDER / str(number)).readlink())
@@ -61,7 +61,7 @@ def shared_files(before: Held) -> str:
 
 @contextlib.contextmanager
 def kept_positions() -> Iterator[None]:
-    """Put the position in each open file back at the end: a child that this process waits for has moved them."""
+    """Restore the position in each open file at the end of the context, because a child may have moved it."""
     positions = {}
     for number, status in _descriptors():
         with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ def _descriptors() -> list[tuple[int, os.stat_result]]:
     found = []
     with contextlib.suppress(OSError):
         for number in sorted(int(entry.name) for entry in _FOLDER.iterdir()):
-            with contextlib.suppress(OSError):  # the one that listed them
+            with contextlib.suppress(OSError):  # the descriptor with which they were listed is closed
                 found.append((number, os.fstat(number)))
     return found
 
@@ -95,7 +95,7 @@ def _is_readable(number: int) -> bool:
 
 
 def _mapped_files() -> Counter[str]:
-    """Return how many maps there are of each file, by the name that links to its descriptors have."""
+    """Return the number of maps of each file, by the target of the links in /proc for its descriptors."""
     found: Counter[str] = Counter()
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/maps").read_bytes().splitlines():
@@ -106,10 +106,10 @@ def _mapped_files() -> Counter[str]:
 
 
 def _peer(number: int) -> str | None:
-    """Return where a socket is connected to, as " to HOST:PORT" or '' where it has no name; None if each message
-    arrives by itself, or if the socket is not connected."""
+    """Return the peer of a socket as text, " to HOST:PORT", or '' if it has no name; None if the socket keeps messages
+    apart, or is not connected."""
     waits = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(None)  # it would be given to the socket, for all that share it
+    socket.setdefaulttimeout(None)  # a timeout would make the socket non-blocking for all processes that share it
     try:
         opened = socket.socket(fileno=number)
     finally:

@@ -1,6 +1,6 @@
-"""Read what workers print from their pipes, line by line, mark it and limit it.
+"""Read the output of workers from their pipes, line by line, label it and limit it.
 
-One thread does it, so that neither a flood of output nor a terminal that stands still reaches the server's loop.
+One thread does this, so that neither a flood of output nor a stopped terminal blocks the server's loop.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple, Protocol
 
 MAX_BYTES_PER_SECOND = 1_000_000
 """Number of bytes per second and worker that are shown; the rest is counted."""
-_LINE = 8_192  # a longer line is shown in pieces
+_LINE = 8_192  # bytes; a longer line is shown in pieces
 _WINDOW_SECONDS = 1.0
 
 
 class OutputLine(NamedTuple):
-    """Line to show. Of those with the same ``once`` (if it is not empty) only the first is shown."""
+    """Line to show. Of all lines with the same ``once`` (if it is not empty), only the first is shown."""
 
     mark: str
     text: bytes
@@ -28,28 +28,28 @@ class OutputLine(NamedTuple):
 
 
 class LabelSource(Protocol):
-    """Source of the labels that say which file a line belongs to."""
+    """Source of the labels that name the file of each line."""
 
     def current_file(self) -> int:
-        """Return the file that prints now. Called when there is something to read, before it is read."""
+        """Return the file that prints now. It is called before new output is read."""
         ...
 
-    def first_lines(self, lines: Sequence[bytes], here: int) -> int:
-        """Return the file that printed what comes first; ``here``: what :meth:`current_file` returned before."""
+    def first_lines(self, lines: Sequence[bytes], file: int) -> int:
+        """Return the file that printed the first line; ``file``: the result of :meth:`current_file` before."""
         ...
 
-    def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[OutputLine], int]:
-        """Return the lines to show of ``lines``, and the file that prints after them; ``here``: what
-        :meth:`current_file` returned before."""
+    def lines(self, lines: Sequence[bytes], file: int) -> tuple[list[OutputLine], int]:
+        """Return the lines to show of ``lines``, and the file that prints after them; ``file``: the result of
+        :meth:`current_file` before."""
         ...
 
 
 @dataclass
 class _Pipe:
     marks: LabelSource
-    rest: bytes = b""  # a line that is not complete
-    current: int = 0  # the file that began it
-    shown: int = 0  # bytes shown in this second
+    rest: bytes = b""  # the beginning of a line that is not complete
+    current: int = 0  # the file that printed it
+    shown: int = 0  # number of bytes that were shown in this second
     since: float = 0.0
     dropped: int = 0
 
@@ -70,21 +70,21 @@ class OutputPump:
         self._thread.start()
 
     def add(self, descriptor: int, marks: LabelSource) -> None:
-        """Show what comes through ``descriptor``, each line with its mark."""
+        """Show the output that comes through ``descriptor``, each line with its label."""
         os.set_blocking(descriptor, False)
         with self._lock:
             self._new.append((descriptor, _Pipe(marks)))
         os.write(self._wake_write, b"+")
 
     def close(self, deadline: float = 1.0) -> None:
-        """Show what is there and end, within ``deadline`` seconds."""
+        """Show the remaining output and end, within ``deadline`` seconds."""
         if self._stop:
             return
         self._stop = True
         os.write(self._wake_write, b"-")
         self._thread.join(deadline)
         if self._thread.is_alive():
-            return  # it waits for a terminal that takes nothing; the process ends without it
+            return  # the thread waits for a stopped terminal; the process ends without it
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
@@ -115,7 +115,7 @@ class OutputPump:
         return [key.data for key in self._selector.get_map().values() if key.data is not None]
 
     def _select_timeout(self) -> float | None:
-        """Return how long to wait at most, until a count of dropped bytes is due."""
+        """Return the seconds to wait at most before a count of dropped bytes must be shown; None for no limit."""
         return _WINDOW_SECONDS if any(pipe.dropped for pipe in self._pipes()) else None
 
     def _tell_dropped(self, *, at_once: bool) -> None:
@@ -125,7 +125,7 @@ class OutputPump:
                 self._show(pipe, [], pipe.marks.current_file())
 
     def _read(self, descriptor: int, pipe: _Pipe) -> None:
-        here = pipe.marks.current_file()
+        file = pipe.marks.current_file()
         try:
             data = os.read(descriptor, 1 << 16)
         except BlockingIOError:
@@ -140,20 +140,20 @@ class OutputPump:
         now = time.monotonic()
         if now - pipe.since >= _WINDOW_SECONDS:
             if pipe.dropped:
-                self._show(pipe, [], here)
+                self._show(pipe, [], file)
             pipe.since, pipe.shown = now, 0
-        if pipe.dropped or pipe.shown + len(data) > MAX_BYTES_PER_SECOND:  # nothing more before this second is over
-            if pipe.rest:  # the end of the line is among what is left out
+        if pipe.dropped or pipe.shown + len(data) > MAX_BYTES_PER_SECOND:  # show nothing more in this second
+            if pipe.rest:  # the end of this line is left out
                 self._show(pipe, [pipe.rest], pipe.current)
                 pipe.rest = b""
             pipe.dropped += len(data)
             return
         pipe.shown += len(data)
-        if pipe.rest and pipe.marks.first_lines(data.split(b"\n")[:-1], here) != pipe.current:
-            self._show(pipe, [pipe.rest], pipe.current)  # the next line is not joined to one that has no end
+        if pipe.rest and pipe.marks.first_lines(data.split(b"\n")[:-1], file) != pipe.current:
+            self._show(pipe, [pipe.rest], pipe.current)  # do not join it with a line of another file
             pipe.rest = b""
         *complete, pipe.rest = (pipe.rest + data).split(b"\n")
-        lines, pipe.current = pipe.marks.lines(complete, here)
+        lines, pipe.current = pipe.marks.lines(complete, file)
         if len(pipe.rest) > _LINE:
             *pieces, pipe.rest = _split_line(pipe.rest)
             lines += pipe.marks.lines(pieces, pipe.current)[0]
@@ -164,15 +164,15 @@ class OutputPump:
         rest, pipe.rest = [pipe.rest] if pipe.rest else [], b""
         self._show(pipe, rest, pipe.current)
 
-    def _show(self, pipe: _Pipe, lines: list[bytes], whose: int) -> None:
-        """Show ``lines``, and after them how much was left out since."""
+    def _show(self, pipe: _Pipe, lines: list[bytes], file: int) -> None:
+        """Show ``lines``, and after them the number of bytes that were left out."""
         if pipe.dropped:
             lines = [
                 *lines,
                 f"… {pipe.dropped} bytes of output left out (more than {MAX_BYTES_PER_SECOND} a second) …".encode(),
             ]
             pipe.dropped = 0
-        self._print(pipe.marks.lines(lines, whose)[0])
+        self._print(pipe.marks.lines(lines, file)[0])
 
     def _print(self, lines: list[OutputLine]) -> None:
         text = ""
@@ -197,7 +197,7 @@ def _split_line(line: bytes) -> list[bytes]:
 
 
 def _cut_position(line: bytes) -> int:
-    """Return where to cut ``line``: before ``_LINE`` bytes, and not inside a character."""
+    """Return the index at which to cut ``line``: at most ``_LINE``, and not inside a character."""
     for cut in range(_LINE, _LINE - 4, -1):
         if line[cut] & 0xC0 != 0x80:
             return cut

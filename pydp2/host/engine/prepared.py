@@ -3,17 +3,18 @@
 The zygote of a service imports the user's code, and then runs its hook. If the import took long, the zygote forks
 between the two, and the copy waits for requests of the program, over a socket of packets:
 
-    program → copy    a packet with a descriptor: the socket over which an engine is to command a supervisor
+    program → copy    a packet with a descriptor: the socket over which an engine will command a supervisor
     copy → program    any packet: the supervisor is there
 
 The copy ends instead, without an answer, if a file that was imported has changed.
 
-For each request the copy forks a supervisor, which forks the zygote of that service: it has what the import left, and
-nothing that a hook did. The copy starts no thread and runs no code of the user. It ends with the program, and when no
-service has used it for a while. Services do not depend on it.
+For each request the copy forks a supervisor, which forks the zygote of that service: the zygote has the imported
+modules, and no effect of a hook. The copy starts no thread and runs no code of the user. It ends with the program, and
+when no service has used it for a while. Services do not depend on it.
 
-A copy must be as good as a process that has imported the code by itself. What a fork shares, or does not take along,
-speaks against one (:func:`_copy_obstacle`); then later services import the code themselves, as the first did.
+A copy must be equivalent to a process that has imported the code itself. If the import has left something that a fork
+would share, or lose, there is no copy (:func:`_copy_obstacle`), and later services import the code themselves, as the
+first did.
 """
 
 from __future__ import annotations
@@ -33,18 +34,20 @@ from pydp2.host.engine.process_control import flush_c_output, set_name
 from pydp2.system.stdlib import gc, os, signal, socket, struct, time
 
 NAME: Final = "pydp2-prepared"
-_SLOW_IMPORT = 0.5  # seconds from which on the import is worth a process that stays
-_IDLE_SECONDS = 60.0  # that it stays without a service
+_SLOW_IMPORT = 0.5  # seconds that an import must take to be worth a copy
+_IDLE_SECONDS = 60.0  # seconds without a service after which the copy ends
 _PACKET = 16
 _DONE = b"done"
-_CREDENTIALS = struct.Struct("3i")  # of the process that made a pair of sockets: pid, uid, gid
-_OURS = [sys.modules[name] for name in ("os", "select", "signal", "socket")]  # whose functions a supervisor calls
+_CREDENTIALS = struct.Struct("3i")  # pid, uid and gid of the process that made a pair of sockets
+_OURS = [
+    sys.modules[name] for name in ("os", "select", "signal", "socket")
+]  # modules whose functions a supervisor calls
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 class _ProcessState(NamedTuple):
-    """State of a process that a copy of it would share, or not have: open descriptors, memory that is shared, signal
-    handlers and mask, limits, the timeout of new sockets, and the functions of the modules that a supervisor uses."""
+    """State of a process that a fork would share or lose: open descriptors, shared memory, signal handlers and mask,
+    limits, the timeout of new sockets, and the functions of the modules that a supervisor uses."""
 
     descriptors: Held
     shared_memory: list[str]
@@ -54,7 +57,7 @@ class _ProcessState(NamedTuple):
 
     @classmethod
     def now(cls) -> _ProcessState:
-        """Return the state of this process. Raises OSError where there is no /proc."""
+        """Return the state of this process. Raises OSError if there is no /proc."""
         maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
         return cls(
             open_descriptors(),
@@ -72,8 +75,8 @@ class _ProcessState(NamedTuple):
 class PreparedCopy:
     """Copy of this process, which is made between the import of the user's code and its hook.
 
-    ``program``: descriptor of the socket to the program, which the first zygote inherits, and no later one. ``run``: it
-    is called in a supervisor, with what :meth:`end_import` was given and the socket of the engine.
+    ``program``: descriptor of the socket to the program, which only the first zygote inherits. ``run``: called in a
+    supervisor, with the argument of :meth:`end_import` and the socket of the engine.
     """
 
     def __init__(self, program: int, run: Callable[[Any, socket.socket], None]) -> None:
@@ -86,16 +89,16 @@ class PreparedCopy:
 
     def begin_import(self) -> None:
         """Note the state before the user's code is imported."""
-        with contextlib.suppress(OSError):  # closed: this is no first zygote
+        with contextlib.suppress(OSError):  # the descriptor is closed, because this is not the first zygote
             if os.fstat(self._descriptor).st_ino == self._known:
                 self._before = _ProcessState.now()
         self._began, self._began_at = time.monotonic(), time.time_ns()
 
     def end_import(self, imported: Any) -> None:
-        """Leave a copy behind, if the import took long and a copy is as good; tell the program so."""
+        """Leave a copy behind, if the import took long and a copy is equivalent; tell the program."""
         if self._before is None:
             return
-        with socket.socket(fileno=self._descriptor) as program:  # from here on it is the copy's alone
+        with socket.socket(fileno=self._descriptor) as program:  # from here on only the copy has it
             if time.monotonic() - self._began < _SLOW_IMPORT or not _has_pidfd():
                 return
             files = _module_files()
@@ -106,7 +109,7 @@ class PreparedCopy:
                     program.send(_DONE)
 
     def _fork(self, channel: socket.socket, imported: Any, files: dict[str, tuple[int, int]]) -> bool:
-        """Fork the copy, which becomes a child of the supervisor; return True if that went well."""
+        """Fork the copy, which becomes a child of the supervisor; return True if there is one."""
         peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         program, supervisor = os.pidfd_open(_CREDENTIALS.unpack(peer)[0]), os.pidfd_open(os.getppid())
         flush_output()
@@ -114,7 +117,7 @@ class PreparedCopy:
         between = os.fork()
         if between == 0:
             try:
-                os.setsid()  # what ends the zygote's process group does not end the copy
+                os.setsid()  # leaves the zygote's process group, which may be killed
                 if os.fork():
                     os._exit(0)
             except BaseException:
@@ -129,14 +132,14 @@ class PreparedCopy:
     def _live(
         self, channel: socket.socket, program: int, supervisor: int, imported: Any, files: dict[str, tuple[int, int]]
     ) -> None:
-        """Fork a supervisor for each request. ``program`` and ``supervisor``: processes, as descriptors; the second is
-        that of the first service."""
+        """Fork a supervisor for each request. ``program``: descriptor of the program; ``supervisor``: descriptor of the
+        supervisor of the first service."""
         set_name(NAME)
         requests = channel.fileno()
         _keep_open({requests, program, supervisor})
         gc.collect()
         gc.freeze()
-        users: dict[int, int] = {supervisor: 0}  # supervisors of services, and their numbers if they are children
+        users: dict[int, int] = {supervisor: 0}  # descriptors of supervisors, and the pids of those that are children
         poll = select.poll()
         for descriptor in (requests, program, supervisor):
             poll.register(descriptor, select.POLLIN)
@@ -163,15 +166,15 @@ class PreparedCopy:
             channel.send(_DONE)
 
     def _fork_supervisor(self, engine: int, others: list[int], imported: Any) -> int:
-        """Fork a supervisor that is commanded over ``engine``, and return its number. ``others``: descriptors that it
+        """Fork a supervisor that gets its commands over ``engine``, and return its pid. ``others``: descriptors that it
         must not have."""
         number = os.fork()
         if number == 0:
 
             def life() -> None:
                 os.setsid()
-                for each in others:
-                    os.close(each)
+                for descriptor in others:
+                    os.close(descriptor)
                 self._run(imported, socket.socket(fileno=engine))
 
             run_child(life)
@@ -183,7 +186,7 @@ def _has_pidfd() -> bool:
 
 
 def _copy_obstacle(before: _ProcessState) -> str:
-    """Return why a copy of this process is not as good as another process that imports the same code, or ''."""
+    """Return the reason why a copy of this process is not equivalent to one with an import of its own, or ''."""
     if reason := fork_obstacle(before.descriptors):
         return reason
     now = _ProcessState.now()
@@ -202,8 +205,8 @@ def _copy_obstacle(before: _ProcessState) -> str:
 
 
 def _module_files(known: dict[str, tuple[int, int]] | None = None) -> dict[str, tuple[int, int]]:
-    """Return the files of all modules that are imported, or those of ``known``, each with the time of its last change
-    (in ns) and its size."""
+    """Return the files of all imported modules, or those in ``known``, each with its modification time (in ns) and its
+    size."""
     names = known if known is not None else {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
     found = {}
     for name in names:
@@ -215,7 +218,7 @@ def _module_files(known: dict[str, tuple[int, int]] | None = None) -> dict[str, 
 
 
 def _keep_open(descriptors: set[int]) -> None:
-    """Close all descriptors but these. What is written to stdout and stderr is lost."""
+    """Close all descriptors but these. Output to stdout and stderr is lost."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)

@@ -1,4 +1,4 @@
-"""Control a process through C: its name in ``ps`` and ``top``, dying with its parent, orphans, output. (Linux.)"""
+"""Control a process through C: its name in ``ps`` and ``top``, the parent-death signal, orphans, output. (Linux.)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IOLBF = 1
 
 
 def _prctl(option: int, argument: object) -> bool:
-    """Call prctl() and return True if the kernel did it."""
+    """Call prctl() and return True if it succeeded."""
     if sys.platform != "linux":
         return False
     done: int = ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
@@ -29,11 +29,11 @@ def set_name(name: str) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel send SIGKILL to this process when the *thread* that forked it ends. Call it only below
-    a single-threaded parent.
+    """Make the kernel send SIGKILL to this process when the *thread* that forked it ends. Call it only if the parent
+    has a single thread.
 
-    ``parent`` is the process that forked this one: if it is gone already, the signal will not come,
-    so this process ends here.
+    ``parent`` is the process that forked this one: if it has ended already, the signal will not come, so this process
+    ends here.
     """
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:
@@ -41,19 +41,19 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> bool:
-    """Make this process the parent of what its descendants leave behind. Return True if the kernel does that."""
+    """Make this process the parent of all orphans among its descendants. Return True if the kernel can do that."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 
 def flush_c_output() -> None:
-    """Write out what C code has printed."""
+    """Flush the output of C code."""
     if sys.platform == "linux":
         ctypes.CDLL(None).fflush(None)
 
 
 def line_buffer_c_output() -> None:
-    """Line-buffer what C code prints, also where stdout is no terminal."""
+    """Line-buffer the output of C code, also if stdout is not a terminal."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
-        with contextlib.suppress(ValueError):  # a C library that has no such symbol
+        with contextlib.suppress(ValueError):  # this C library has no such symbol
             libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, ctypes.c_size_t(0))

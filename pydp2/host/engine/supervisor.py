@@ -1,4 +1,4 @@
-"""Have workers forked, watch and end them, in a process in which the user's code never runs.
+"""Start, watch and end workers, in a process in which the user's code never runs.
 
 Theory of operation
 -------------------
@@ -14,22 +14,23 @@ zygote, makes the zygote their parent: its death would hide how they end, and wh
 stay as zombies. So the zygote forks twice, the process between ends, and the kernel hands the worker to the supervisor,
 which has asked for orphans (``adopt_orphans``).
 
-News of one process comes by two ways without a common order, a packet of the zygote and an exit:
+The supervisor learns about a process in two ways without a common order, from a packet of the zygote and from its exit:
 
-* A worker may end before its number is known: its exit waits in ``_unclaimed_exits`` until the packet comes. One worker
-  is *under way* at a time, so it is clear whose exit that is; a worker runs nothing of the user until it is known.
-* A worker may be killed before it exists: ``_to_kill`` remembers it.
-* A zygote may end with a packet unread: packets are read first, and only then is its exit judged.
+* A worker may end before its pid is known: its exit waits in ``_unclaimed_exits`` until the packet comes. One worker is
+  *under way* at a time, so it is clear to which worker the exit belongs; a worker runs no code of the user until its
+  pid is known.
+* A worker may be killed before it exists: ``_to_kill`` has it until then.
+* A zygote may end with an unread packet: packets are read first, and only then its exit is handled.
 
-When the zygote ends, somebody has to be told, or the service would make zygotes for ever that the user's code ends. If
-a worker was waiting for it, or under way, that worker is reported as started and ended, with the zygote's status: the
-pool counts it like any death at the start. If nobody was waiting, the first worker that is asked for fails so
-(``_unclaimed_failure``). A zygote that was ready did nothing wrong: it is reported as lost, and replaced if workers had
-come from it, else once the next worker is asked for.
+When the zygote ends, the pool must learn of it. Otherwise, if the user's code ends every zygote, the service would make
+new ones for ever. If a worker was waiting for the zygote, or under way, that worker is reported as started and ended,
+with the zygote's status: the pool counts it like any death at the start. If no worker was waiting, the next worker that
+is requested fails in this way (``_unclaimed_failure``). A zygote that was ready did nothing wrong: it is reported as
+lost, and replaced at once if workers had come from it, otherwise when the next worker is requested.
 
-Where no zygote can be (threads in it after the import, a system that cannot adopt orphans, ``start="spawn"``), workers
-are forked from the supervisor, and each prepares the user's code for itself. A zygote that is found unfit becomes the
-first of them.
+If there can be no zygote (it has threads after the import, the system cannot adopt orphans, ``start="spawn"``), workers
+are forked from the supervisor, and each prepares the user's code itself. A zygote that turns out to be unfit becomes
+the first of them.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from pydp2.host.engine.zygote import ALONE, FORKED, PACKET, READY, run_zygote
 
 @dataclass(slots=True)
 class _Zygote:
-    """Zygote, as the supervisor knows it. ``status``: what it said last of itself; '': it is being prepared."""
+    """Record of a zygote. ``status``: its last status message; '' while it is being prepared."""
 
     pid: int
     channel: socket.socket
@@ -63,8 +64,8 @@ class _Zygote:
 class Supervisor:
     """Process that starts and ends workers. It starts no thread and opens no ZeroMQ context.
 
-    ``once``: have the user's code prepared once for all workers, where that can be. ``first``: a descriptor that only
-    the first zygote gets, or -1.
+    ``once``: prepare the user's code once for all workers, if that is possible. ``first``: a descriptor that only the
+    first zygote gets, or -1.
     """
 
     def __init__(
@@ -78,19 +79,19 @@ class Supervisor:
         self._pid = os.getpid()
         self._pids: dict[int, int] = {}
         self._waiting: deque[tuple[int, int]] = deque()  # (worker, status row) to be started
-        self._under_way: tuple[int, int, int] | None = None  # (worker, status row, output) that the zygote forks now
+        self._under_way: tuple[int, int, int] | None = None  # (worker, status row, output) that the zygote is forking
         self._to_kill: set[int] = set()  # workers to be killed as soon as they exist
-        self._unclaimed_exits: dict[int, int] = {}  # pid -> status, of those that ended while a worker is under way
+        self._unclaimed_exits: dict[int, int] = {}  # pid -> status of processes that ended while a worker is under way
         self._zygote: _Zygote | None = None
-        # (pid, status) of a zygote that ended before a worker was asked for
+        # (pid, status) of a zygote that ended before a worker was requested
         self._unclaimed_failure: tuple[int, int] | None = None
-        self._lifeline = os.pipe()  # workers hold the read end; it ends with us
+        self._lifeline = os.pipe()  # workers have the read end, which closes when the supervisor ends
         self._wakeup = os.pipe()
         self._poll = select.poll()
 
     def run(self) -> None:
-        """Obey the engine's commands until the engine is gone."""
-        # No parent-death signal here: it would leave no time to end what workers have started.
+        """Carry out the engine's commands until the engine has ended."""
+        # No parent-death signal here: it would leave no time to end the processes that workers have started.
         set_name("pydp2-supervise")
         for end in self._wakeup:
             os.set_blocking(end, False)
@@ -105,7 +106,7 @@ class Supervisor:
         self._poll.register(self._commands, select.POLLIN)
         self._poll.register(self._wakeup[0], select.POLLIN)
         if self._use_zygote:
-            self._make_zygote(FIRST_WORKER)  # the process that starts workers gets other things ready meanwhile
+            self._make_zygote(FIRST_WORKER)  # before a worker is requested: the engine's process prepares other things
         text = b""
         while True:
             ready = dict(self._poll.poll())
@@ -148,11 +149,11 @@ class Supervisor:
         return self._pids.get(worker)
 
     def _expected(self) -> list[int]:
-        """Return the workers that were asked for and do not exist yet."""
+        """Return the workers that were requested and do not exist yet."""
         return [worker for worker, *_ in (*self._waiting, *([self._under_way] if self._under_way else []))]
 
     def _start_waiting(self) -> None:
-        """Start the workers that wait, as far as possible now."""
+        """Start waiting workers, as far as possible now."""
         while self._waiting and self._under_way is None:
             if self._unclaimed_failure is not None:
                 (pid, status), self._unclaimed_failure = self._unclaimed_failure, None
@@ -188,7 +189,7 @@ class Supervisor:
             os.close(self._first)
             self._first = -1
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # both sides set it: neither may come too late
+            os.setpgid(pid, pid)  # both processes set it, because either may be first
         own_end.setblocking(False)
         self._zygote = _Zygote(pid, own_end, worker)
         self._poll.register(own_end, select.POLLIN)
@@ -196,8 +197,7 @@ class Supervisor:
         os.close(output)
 
     def _hand_over(self, zygote: _Zygote) -> bool:
-        """Have the next waiting worker forked from the zygote, or make the zygote that worker. Return False
-        if the zygote is gone."""
+        """Let the zygote fork the next waiting worker, or become it. Return False if the zygote has ended."""
         worker, status_row = self._waiting[0]
         output, zygote_end = os.pipe()
         try:
@@ -216,7 +216,7 @@ class Supervisor:
         return True
 
     def _read_zygote(self) -> None:
-        """Read what the zygote says of itself."""
+        """Read the status messages of the zygote."""
         while (zygote := self._zygote) is not None:
             try:
                 data = zygote.channel.recv(PACKET)
@@ -224,7 +224,7 @@ class Supervisor:
                 return
             except OSError:
                 data = b""
-            if not data:  # the zygote closed the channel: it ends, or should
+            if not data:  # the zygote closed the channel: it is ending, or must end
                 with contextlib.suppress(KeyError):
                     self._poll.unregister(zygote.channel)
                 with contextlib.suppress(ProcessLookupError):
@@ -239,15 +239,15 @@ class Supervisor:
                 self._fork_each(rest)
 
     def _forget_zygote(self, zygote: _Zygote) -> None:
-        """Forget the zygote: its process is gone, or has become a worker."""
+        """Forget the zygote, whose process has ended or has become a worker."""
         with contextlib.suppress(KeyError):
             self._poll.unregister(zygote.channel)
         zygote.channel.close()
         self._zygote = None
 
     def _zygote_ended(self, zygote: _Zygote, status: int) -> None:
-        """Report the worker that waited for the zygote as dead, the zygote having ended. If none waited, the user's
-        code did not cause it: make another zygote."""
+        """Handle the end of the zygote: report the worker that waited for it as ended. If none waited, the user's code
+        did not cause the end, so make another zygote."""
         self._forget_zygote(zygote)
         victim = None
         if self._under_way is not None:
@@ -266,7 +266,7 @@ class Supervisor:
                 self._make_zygote(zygote.worker)
 
     def _worker_ended_in_zygote(self, worker: int, pid: int, status: int) -> None:
-        """Report that ``worker`` ended: it was to come from the zygote, process ``pid``, which has ended."""
+        """Report that ``worker`` has ended, which waited for the zygote, process ``pid``."""
         self._to_kill.discard(worker)
         self._tell(f"started {worker} {pid}", [])
         self._tell(f"exited {worker} {pid} {status}", [])
@@ -300,7 +300,7 @@ class Supervisor:
         worker, _, output = self._under_way
         self._under_way = None
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # both sides set it: neither may come too late
+            os.setpgid(pid, pid)  # both processes set it, because either may be first
         self._pids[worker] = pid
         self._tell(f"output {worker}", [output])
         self._tell(f"started {worker} {pid}", [])
@@ -317,7 +317,7 @@ class Supervisor:
         self._tell(f"exited {worker} {self._pids.pop(worker)} {status}", [])
 
     def _close_ends(self) -> None:
-        """Close what belongs to the supervisor alone, in a process just forked."""
+        """Close the descriptors that only the supervisor may have, in a process just forked."""
         self._commands.close()
         for end in (*self._wakeup, self._lifeline[1]):
             os.close(end)
@@ -332,21 +332,21 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            self._read_zygote()  # of a zygote that is gone too: its last message, and its orphans
+            self._read_zygote()  # also if the zygote has ended: its last message, and its orphans
             worker = next((w for w, p in self._pids.items() if p == pid), None)
             zygote = self._zygote
             if worker is None and (zygote is None or zygote.pid != pid):
                 if self._under_way is not None:
                     self._unclaimed_exits[pid] = status
                 continue  # an orphan of the user's code, or the worker under way
-            _kill_group(pid)  # what the user's code started goes with its worker
+            _kill_group(pid)  # processes that the user's code started end with its worker
             if worker is not None:
                 self._worker_ended(worker, status)
             elif zygote is not None:
                 self._zygote_ended(zygote, status)
 
     def _tell(self, text: str, descriptors: list[int]) -> None:
-        with contextlib.suppress(OSError):  # the engine is gone: the next read of commands ends this process
+        with contextlib.suppress(OSError):  # the engine has ended: the next read of commands ends this process
             socket.send_fds(self._commands, [text.encode() + b"\n"], descriptors)
 
     def _end_all(self) -> None:

@@ -1,16 +1,16 @@
 """Fork workers from a process in which the user's code is imported and prepared once, for all of them.
 
-Its memory is shared with the workers, page by page until one of them writes there. The supervisor forks it, and
-is told over a socket of packets how far it is. For every packet (worker, status row) with a descriptor for its
-output it forks one worker:
+Its memory is shared with the workers, page by page until one of them writes there. The supervisor forks it, and gets
+status messages over a socket of packets. For every packet (worker, status row) with a descriptor for its output, the
+zygote forks one worker:
 
     ready         workers can be forked
-    alone REASON  they cannot: the next packet makes this very process that worker
+    alone REASON  workers cannot be forked: with the next packet, the zygote itself becomes that worker
     forked PID    a worker was forked; its parent is the supervisor
 
-A worker is forked twice over, and the process between ends at once, so the supervisor becomes the worker's parent:
-killing the zygote, or making it a zombie, does nothing to workers. A worker waits until the supervisor can know it, in
-the zygote's process group, so that none lives on unknown.
+A worker is forked twice, and the process in between ends at once, so that the supervisor becomes the worker's parent:
+killing or stopping the zygote has no effect on workers. A worker waits in the zygote's process group until the
+supervisor knows its pid, so that no worker survives that the supervisor does not know.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def run_zygote(channel: socket.socket, supervisor: int, page: StatusPage, prepar
         reason = fork_obstacle(before)
         alone = bool(reason)
         word = f"{ALONE} {reason}" if alone else READY
-    gc.freeze()  # no collection in a worker writes into objects made so far: their pages stay shared
+    gc.freeze()  # no collection in a worker writes to the objects made so far, so their pages stay shared
     if not _tell(channel, " ".join(word.split())):
         return
     while True:
         try:
             data, descriptors, _, _ = socket.recv_fds(channel, PACKET, 1)
-        except ConnectionResetError:  # the supervisor is gone, and had not read all
+        except ConnectionResetError:  # the supervisor has ended with unread packets
             return
         if not data:
             return
@@ -64,7 +64,7 @@ def run_zygote(channel: socket.socket, supervisor: int, page: StatusPage, prepar
 
 
 def _tell(channel: socket.socket, text: str) -> bool:
-    """Tell the supervisor. Return False if it is gone: then this process ends in a moment."""
+    """Send ``text`` to the supervisor. Return False if it has ended: then this process must end too."""
     try:
         channel.send(text.encode(errors="replace")[:PACKET])
     except (BrokenPipeError, ConnectionResetError):
@@ -73,7 +73,8 @@ def _tell(channel: socket.socket, text: str) -> bool:
 
 
 def _fork(channel: socket.socket, supervisor: int, main: WorkerMain, worker: int, row: memoryview, output: int) -> bool:
-    """Fork a worker and tell the supervisor of it. Return False if the supervisor is gone: then the worker goes too."""
+    """Fork a worker and report it to the supervisor. Return False if the supervisor has ended: then the worker ends
+    too."""
     flush_output()
     flush_c_output()
     pid_reader, pid_writer = os.pipe()
@@ -94,7 +95,7 @@ def _fork(channel: socket.socket, supervisor: int, main: WorkerMain, worker: int
             for end in (pid_reader, pid_writer, begin):
                 os.close(end)
             if not os.read(begun, 1):
-                return  # the zygote ended before the supervisor could know of this worker
+                return  # the zygote ended before it could report this worker to the supervisor
             os.close(begun)
             os.setpgid(0, 0)
             die_with_parent(supervisor)
@@ -105,7 +106,7 @@ def _fork(channel: socket.socket, supervisor: int, main: WorkerMain, worker: int
         run_child(life)
     os.close(pid_writer)
     os.close(begun)
-    with contextlib.suppress(ChildProcessError):  # the user's code may have arranged that children need no wait
+    with contextlib.suppress(ChildProcessError):  # the user's code may ignore SIGCHLD, and children need no wait then
         os.waitpid(between, 0)
     number = os.read(pid_reader, 32).decode()
     os.close(pid_reader)
@@ -113,7 +114,7 @@ def _fork(channel: socket.socket, supervisor: int, main: WorkerMain, worker: int
         raise OSError("no worker could be forked")
     known = _tell(channel, f"{FORKED} {number}")
     if known:
-        with contextlib.suppress(BrokenPipeError):  # it has been killed by now
+        with contextlib.suppress(BrokenPipeError):  # the worker was killed meanwhile
             os.write(begin, b"+")
     os.close(begin)  # a worker that reads nothing before the end of the pipe exits
     return known
