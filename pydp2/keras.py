@@ -30,7 +30,7 @@ try:
     from keras.src.trainers.data_adapters import data_adapter_utils
     from keras.src.trainers.data_adapters.data_adapter import (
         DataAdapter,
-    )  # which fit() lets through: it has no other name
+    )  # fit() accepts its subclasses; it has no public name
 except ImportError as missing:
     raise ImportError(
         "pydp2.keras needs Keras 3, which is not installed: pip install 'keras>=3.5', and torch, JAX or TensorFlow"
@@ -59,10 +59,10 @@ def loader(
     Args:
         files, provider: a list and its provider, or without provider the address or the connection file of a service;
             or a stream: a client, a mixture, packed sequences.
-        x, y: the slots, by name or position, that the model and the loss get: one, or a list for several.
-        pad: fill sequences up with this value to the longest of a batch; needed where there are sequences.
-        rank, world_size: of this process among those that train together. Default: those of the backend, which are
-            those of jax.distributed, of torch.distributed or ``torchrun``, or of ``TF_CONFIG``.
+        x, y: the slots, by name or position, for the model and the loss: one slot, or a list for several.
+        pad: value with which sequences are filled up to the longest of a batch; needed if there are sequences.
+        rank, world_size: rank of this process, and number of processes that train together. Default: those of the
+            backend: of jax.distributed, of torch.distributed or ``torchrun``, or of ``TF_CONFIG``.
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`.
 
     Raises:
@@ -80,15 +80,15 @@ def loader(
 
 
 def find_ranks() -> Ranks:
-    """Return the place that the backend gives this process among those that train together. With JAX all processes
-    call it together. Raises OptionError where the environment is unclear."""
+    """Return the rank of this process according to the backend. With JAX, all processes call it together. Raises
+    OptionError if the environment is ambiguous."""
     match backend():
         case "jax":
             import jax
 
             from pydp2.jax.placement import placement_of, ranks_of_run
 
-            # Else there is one process, or jax.distributed.initialize() is still to come and nothing may start JAX.
+            # Otherwise there is one process, or jax.distributed.initialize() comes later and JAX must not start yet.
             return ranks_of_run(placement_of(None)) if jax.distributed.is_initialized() else Ranks()
         case "torch":
             from pydp2.torch.ranks import find_ranks as find_ranks_of_torch
@@ -102,13 +102,14 @@ def find_ranks() -> Ranks:
 
 
 class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # of a package without types
-    """Passes of ``client`` as Keras takes them; :func:`loader` makes it.
+    """Loader of the passes of ``client`` for Keras; :func:`loader` makes it.
 
     Keras reads ahead with some backends, so give :meth:`state_dict` the number of steps that were taken in the epoch.
     """
 
     num_batches = 0
-    """Not known. With None, Keras would take what it sees in its first epoch, which may be the rest of a pass."""
+    """Number of batches of an epoch: not known. If it were None, Keras would use the number of its first epoch, which
+    may be the rest of a pass."""
     has_partial_batch = None
     partial_batch_size = None
 
@@ -117,23 +118,23 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         super().__init__(client, self._arrays)
         self._x, self._y, self._pad = x, y, pad
         self._look: tuple[Callable[[], Loop[Any] | None], Pass] | None = None
-        """Loop, and its pass, of which Keras has one value so far: it may have looked, and want no more."""
+        """Loop, and its pass, from which Keras has taken one value so far, perhaps only to look at it."""
 
     def iterate(self, convert: Callable[[Batch], V], *, reads_ahead: bool = False) -> Iterator[V]:
-        """Return an iterator of the next pass. If only its first value is taken, that pass begins again with the next
-        iterator: with most backends Keras looks at one batch before it trains, to find out shapes."""
+        """Return an iterator of the next pass. If only its first value is taken, the pass begins again with the next
+        iterator, because with most backends Keras looks at one batch before it trains, to find out shapes."""
         return _KerasLoop(self, convert, reads_ahead)
 
     def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
-        """Return the state behind the value in training; see :meth:`FrameworkLoader.state_dict`. A value that was only
-        looked at, and comes again in the next loop, does not count."""
+        """Return the state behind the value in training; see :meth:`FrameworkLoader.state_dict`. A value at which Keras
+        has only looked, and which comes again in the next loop, does not count."""
         if taken is None:
             self._end_look_of(None)
         return super().state_dict(taken=taken)
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next loop be pass ``epoch``; see :meth:`FrameworkLoader.set_epoch`. If Keras has only looked at a
-        value behind a state that was loaded, that state is not used yet."""
+        """Make ``epoch`` the pass of the next loop; see :meth:`FrameworkLoader.set_epoch`. If Keras has only looked at
+        the value behind a loaded state, the state counts as not used yet."""
         self._end_look_of(None)
         self._look = None
         super().set_epoch(epoch)
@@ -141,17 +142,18 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
     ) -> None:
-        """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`, also for ``allow``."""
+        """Go to the position of ``state``; see :meth:`pydp2.Client.load_state_dict`, also for ``allow``."""
         super().load_state_dict(state, allow=allow)
         self._look = None
 
     def _end_look_of(self, loop: Loop[Any] | None) -> None:
-        """Have the next loop begin with the value that Keras only looked at in ``loop``; None: in one that is gone."""
+        """Let the next loop begin with the value at which Keras only looked in ``loop`` (None: in a loop that was
+        dropped)."""
         if self._look is not None and self._look[0]() is loop:
             self._pass.put_back(self._look[1])
             self._look = None
 
-    # -- what Keras calls, by backend ----------------------------------------------------------------------------------
+    # -- methods that Keras calls, by backend --------------------------------------------------------------------------
     def get_numpy_iterator(self) -> Any:
         """Return an iterator of one pass."""
         return iter(self)
@@ -172,7 +174,7 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
 
 
 class _KerasArrays(SlotVisitor):
-    """Makes of a batch what Keras takes: arrays, and matrices of scipy."""
+    """Converter from a batch to the values for Keras: arrays, and matrices of scipy."""
 
     def __init__(self, slots: Slots, x: Selected, y: Selected | None, pad: float | None) -> None:
         self._selection = Selection(slots, x, y)
@@ -199,7 +201,7 @@ class _KerasArrays(SlotVisitor):
 
 
 class _KerasLoop(Loop[V]):
-    """Iterator of one pass, which tells its loader as long as it has given no more than one value."""
+    """Iterator of one pass, which is known to its loader while it has returned no more than one value."""
 
     _loader: KerasLoader
     _has_given = False
@@ -217,7 +219,7 @@ class _KerasLoop(Loop[V]):
         return value
 
     def close(self) -> None:
-        """Leave the pass without its rest, or let the next loop begin it again."""
+        """Leave the pass before its end, or let the next loop begin it again."""
         look = self._loader._look
         if look is not None and look[0]() is self:
             self._loader._end_look_of(self)

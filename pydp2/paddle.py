@@ -35,7 +35,7 @@ except ImportError as missing:
         "pydp2.paddle needs Paddle 3, which is not installed: pip install 'paddlepaddle>=3.0'"
     ) from missing
 
-_WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}  # Paddle has no such types
+_WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}  # Paddle lacks the unsigned types
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
@@ -52,23 +52,23 @@ def loader(
 ) -> FrameworkLoader[Any]:
     """Return a loader whose iterations are passes, and give each batch as tensors.
 
-    Each batch is a dict by slot name, or a tuple where slots have no names. Dense slots are tensors of their dtype
-    (uint16 and uint32 as int32 and int64), indices int64, sparse slots ``paddle.sparse`` CSR tensors, sequences
+    Each batch is a dict by slot name, or a tuple if slots have no names. Dense slots are tensors of their dtype (uint16
+    and uint32 as int32 and int64), indices int64, sparse slots ``paddle.sparse`` CSR tensors, sequences
     :class:`RaggedTensor` or :class:`PaddedTensor`. The rank is that of ``paddle.distributed``.
 
     Args:
         files, provider: a list and its provider, or without provider the address or the connection file of a service;
             or a stream: a client, a mixture, packed sequences.
-        x, y: a slot, or a list of slots: each batch is then a pair ``(x, y)``, as ``paddle.Model.fit`` takes it.
-        pad: fill sequences up with this value.
-        place: where tensors lie, as ``paddle.to_tensor`` takes it; default: the current device. On the CPU they share
-            the memory of the batch.
-        job: name of the stream that all ranks share.
+        x, y: a slot, or a list of slots: each batch is then a pair ``(x, y)``, as ``paddle.Model.fit`` needs it.
+        pad: value with which sequences are filled up.
+        place: place of the tensors, as for ``paddle.to_tensor``; default: the current device. On the CPU they share the
+            memory of the batch.
+        job: name of the job that all ranks share.
         options: those of :func:`pydp2.load`. ``rank`` and ``world_size`` are those of ``paddle.distributed``;
             ``world_size=1`` lets each rank read all.
 
     Raises:
-        OptionTypeError: a slot is uint64, which Paddle has no type for.
+        OptionTypeError: a slot is uint64, for which Paddle has no type.
         OptionError: see :func:`pydp2.load`; or the ranks are on several machines and no service is given.
     """
 
@@ -99,15 +99,15 @@ def dataset(
     """Return a dataset for ``paddle.io.DataLoader(dataset, batch_size=None)``, with any ``num_workers``.
 
     One iteration is a pass. Its batches are those of :func:`loader`, in the same order for any ``num_workers``, with
-    lists in place of tuples: a sequence is ``[values, offsets]`` or ``[values, lengths]``, a sparse slot what
-    ``paddle.sparse.sparse_csr_tensor`` takes: ``[crows, cols, values, shape]``.
+    lists in place of tuples: a sequence is ``[values, offsets]`` or ``[values, lengths]``, a sparse slot ``[crows,
+    cols, values, shape]``, the arguments of ``paddle.sparse.sparse_csr_tensor``.
 
     Args:
         state: name under which each batch has the state behind it, a text for :meth:`StreamDataset.state_dict`, because
-            the DataLoader reads ahead; the last entry of a batch without names.
+            the DataLoader reads ahead. In a batch without names it is the last entry.
         files, provider, x, y, pad, job, options: as for :func:`loader`; but no client, and no ``share``.
 
-    Raises what :func:`loader` raises.
+    Raises the errors of :func:`loader`.
     """
     check_keywords(dataset, options)
     return StreamDataset(WorkerPasses(files, provider, _ranks(options), job=job, **options), x, y, pad, state)
@@ -131,7 +131,7 @@ class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a pa
         try:
             for batch, state in self._passes.read(worker, workers, epoch, with_state=self._state is not None):
                 yield self._with_state(self._convert(batch), state)
-        except Exception as error:  # Paddle's DataLoader without workers hangs on any
+        except Exception as error:  # Paddle's DataLoader without workers hangs after any exception
             known = error if isinstance(error, Error) else OptionError(f"a batch has no arrays for Paddle: {error!r}")
             yield [np.zeros(1, np.int8), _Failure(json.dumps(to_wire(known)))]
 
@@ -142,9 +142,9 @@ class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a pa
         return {**values, self._state: text} if isinstance(values, dict) else [*values, text]
 
     def state_dict(self, batch: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-        """Return the state behind ``batch``, which the DataLoader returned: plain data, as that of a client.
+        """Return the state behind ``batch``, which the DataLoader returned, as plain data like the state of a client.
 
-        Raises ClientUseError if batches carry no state, because :func:`dataset` was not told ``state=``.
+        Raises ClientUseError if batches have no state, because :func:`dataset` was called without ``state=``.
         """
         if self._state is None:
             raise ClientUseError(
@@ -155,7 +155,7 @@ class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a pa
         return found
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
-        """Go to where ``state`` was taken: the next iteration continues there, with any ``num_workers``. ``allow``: see
+        """Go to the position of ``state``: the next iteration continues there, with any ``num_workers``. ``allow``: see
         :meth:`pydp2.Client.load_state_dict`."""
         self._passes.load_state_dict(state, allow=allow)
 
@@ -172,25 +172,26 @@ class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a pa
 
 # -- inside ------------------------------------------------------------------------------------------------------------
 def _ranks(options: dict[str, Any]) -> Ranks:
-    """Take ``rank`` and ``world_size`` out of ``options``, or find out. Raises OptionError."""
+    """Return the rank in ``options``, from which ``rank`` and ``world_size`` are removed, or that of
+    ``paddle.distributed``. Raises OptionError."""
     return chosen_ranks(options.pop("rank", None), options.pop("world_size", None), _find_ranks)
 
 
 def _find_ranks() -> Ranks:
-    """Return the place of this process as Paddle's launcher and ``paddle.distributed.spawn`` tell it."""
+    """Return the rank of this process according to Paddle's launcher or ``paddle.distributed.spawn``."""
     here = paddle.distributed.ParallelEnv()
-    endpoints: list[str] = [each for each in here.trainer_endpoints if each]
+    endpoints: list[str] = [endpoint for endpoint in here.trainer_endpoints if endpoint]
     if here.world_size == 1 or not endpoints:
         return Ranks(here.rank, here.world_size, here.world_size)
     return Ranks.at(endpoints, here.rank)
 
 
 class _Failure(str):
-    """Error on its way to where the batch is asked for, in place of a batch.
+    """Error that a dataset yields in place of a batch, and that raises where the DataLoader returns it.
 
     Paddle's DataLoader waits for ever when a dataset raises: without workers because the thread that reads ends
-    silently, with workers for errors that cannot be pickled. Where a batch is returned it asks each text whether it
-    stands for a tensor, and that is where this one raises.
+    silently, with workers for errors that cannot be pickled. Before it returns a batch, it calls ``startswith`` of each
+    text in it, to find texts that stand for a tensor. Here that call raises.
     """
 
     __slots__ = ()
@@ -200,7 +201,7 @@ class _Failure(str):
 
 
 class _ArrayMaker(SlotVisitor):
-    """Makes of a batch what a worker of a DataLoader sends: arrays, and lists of arrays."""
+    """Converter from a batch to the values that a worker of a DataLoader sends: arrays, and lists of arrays."""
 
     index_dtype = np.dtype(np.int64)
 
@@ -214,7 +215,7 @@ class _ArrayMaker(SlotVisitor):
         super().__init__(slots, self._selection.order, pads=pads_of_all(slots, pad))
 
     def __call__(self, batch: Batch) -> Any:
-        """Return the values of ``batch`` in the structure that was asked for."""
+        """Return the values of ``batch`` in the structure of the selection."""
         return self._selection.arrange(self.values(batch))
 
     def array(self, array: Array) -> Any:
@@ -232,7 +233,7 @@ class _ArrayMaker(SlotVisitor):
 
 
 class _TensorMaker(_ArrayMaker):
-    """Makes tensors of a batch, on ``place``, or for None over the same memory."""
+    """Converter from a batch to tensors on ``place``; None: on the current device, on the CPU over the same memory."""
 
     make_ragged = SlotVisitor.make_ragged
     make_padded = SlotVisitor.make_padded
@@ -250,4 +251,4 @@ class _TensorMaker(_ArrayMaker):
 
     def sparse(self, value: Csr, slot: int, batch: Batch) -> Any:
         tensors = super().sparse(value, slot, batch)
-        return paddle.sparse.sparse_csr_tensor(*tensors, place=self._where)  # else on the current device
+        return paddle.sparse.sparse_csr_tensor(*tensors, place=self._where)  # without a place: the current device

@@ -31,17 +31,17 @@ from pydp2.transport.key_files import ConnectionFile
 
 NAMESPACE = "pydp2"
 """Ray namespace of the actors."""
-_PATIENCE = 60.0  # seconds without a service after which a host asks for it anew
+_PATIENCE = 60.0  # seconds without a service after which a host asks the actor for it again
 _RETRY_SECONDS = 1.0
-_WATCH_SECONDS = 0.5  # between two looks whether the server runs
-_AGAIN_SECONDS = 3.0  # until Ray tries again what failed; trainers wait for 30 s
+_WATCH_SECONDS = 0.5  # seconds between two checks whether the server runs
+_AGAIN_SECONDS = 3.0  # seconds until Ray repeats a failed start; trainers wait for 30 s
 _START_SECONDS = 120.0
 _LEAVE_SECONDS = 30.0
 _END_SECONDS = 15.0
 _CONCURRENT = 16  # calls of one actor at a time
 
 
-# -- what a program calls ----------------------------------------------------------------------------------------------
+# -- functions for programs --------------------------------------------------------------------------------------------
 @takes(SERVICE_OPTIONS)
 def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
     files: Files | Source,
@@ -73,19 +73,19 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
             ``runtime_env`` the one that Ray unpacks.
         name: name of the service, for :func:`connect`.
         hosts: number of actors with workers; "auto": as many as ``stats()["scaling"]`` wants, from 1 to ``max_hosts``.
-        workers_per_host: worker processes of each; it takes as many CPUs of Ray.
-        resources: Ray resources of each host beside that, such as ``{"CPU": 8, "io": 1}``.
-        runtime_env: Ray's, for all actors.
-        scale_seconds: seconds between two looks at how many hosts there should be.
-        compress: ``"zstd"`` compresses what workers send, for a slow network; default: none.
+        workers_per_host: number of worker processes of each host, which takes as many CPUs of Ray.
+        resources: other Ray resources of each host, such as ``{"CPU": 8, "io": 1}``.
+        runtime_env: runtime environment of Ray for all actors.
+        scale_seconds: seconds between two updates of the number of hosts.
+        compress: ``"zstd"`` compresses the samples that workers send, for a slow network; default: no compression.
         row_server: rows stay on the node of their workers, and trainers fetch them there; see docs/hosts.md.
         options: those of :func:`pydp2.launch` but ``workers``, ``connection``, ``keys`` and ``advertise``. With
             ``state_dir`` (a folder that all nodes see) and ``bind`` with a port, Ray starts a lost server again.
 
     Raises:
-        OptionError: an option that Ray decides, or that cannot be; or Ray is not installed.
+        OptionError: an option is not valid, or Ray decides about it; or Ray is not installed.
         ServiceUnreachable: the server did not start.
-        Error: what :func:`pydp2.launch` raises.
+        Error: the errors of :func:`pydp2.launch`.
     """
     check_keywords(launch, options)
     ray = _ray()
@@ -118,9 +118,9 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
     }
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    restarts = bool(options.get("state_dir"))  # on another node if this one is lost
-    # Soft affinity is a wish: Ray puts actors without CPUs elsewhere too, where trainers of this node share no memory.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=restarts)
+    restarts = bool(options.get("state_dir"))  # also on another node, if this one is lost
+    # Without affinity, Ray places actors without CPUs on any node, where trainers of this node could share no memory.
+    this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=restarts)
     actor = (
         ray.remote(_ServerActor)
         .options(
@@ -128,7 +128,7 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=0,
-            scheduling_strategy=here,
+            scheduling_strategy=this_node,
             max_restarts=-1 if restarts else 0,
             max_concurrency=_CONCURRENT,
             runtime_env=dict(runtime_env or {}) or None,
@@ -159,10 +159,10 @@ def connect(
     """Attach to the service ``name`` of this Ray cluster as a trainer.
 
     Inside a Ray Train worker, rank and world size are those of its context. ``timeout`` includes the time until the
-    first host has joined. The other arguments, and what is raised, are those of :func:`pydp2.connect`.
+    first host has joined. The other arguments, and the errors, are those of :func:`pydp2.connect`.
     """
     if rank is None and world_size is None:
-        rank, world_size = _train_place()
+        rank, world_size = _train_rank()
     with _connection_file(_find(name), "trainer") as file:
         return pydp2.connect(file, job=job, rank=rank, world_size=world_size, timeout=timeout, **options)
 
@@ -179,15 +179,15 @@ class RayService:
         return connect(self.name, **options)
 
     def stats(self) -> dict[str, Any]:
-        """Return the statistics of the service, with ``"ray"``: how many hosts there are to be, and why a host was
-        turned away, if one was."""
+        """Return the statistics of the service, with ``"ray"``: a dict with the number of ``"hosts"`` that shall run,
+        and a list of ``"errors"`` of hosts."""
         found: dict[str, Any] = _ray().get(self._actor.stats.remote(), timeout=_END_SECONDS)
         return found
 
     def close(self) -> None:
         """End the service and its hosts."""
         ray = _ray()
-        with contextlib.suppress(Exception):  # it may be gone, or be no answer from it
+        with contextlib.suppress(Exception):  # the actor may have ended, and cannot answer
             ray.get(self._actor.close.remote(), timeout=_END_SECONDS)
         with contextlib.suppress(Exception):
             ray.kill(self._actor)
@@ -201,9 +201,10 @@ class RayService:
 
 # -- actors ------------------------------------------------------------------------------------------------------------
 class _ServerActor:
-    """Holds the server of a service, and the actors with its workers: when it goes, they go.
+    """Actor that owns the server of a service and the actors with its workers: when it ends, they end.
 
-    Ray restarts actors, and not what they started: where it is to start a lost server again, this actor ends with it.
+    Ray restarts actors, but not processes that they have started. So if the server is lost, this actor ends too, and
+    Ray starts both again.
     """
 
     def __init__(self, name: str, plan: dict[str, Any]) -> None:
@@ -213,14 +214,14 @@ class _ServerActor:
         self._failed: dict[str, Any] | None = None
         self._service: pydp2.Service | None = None
         self._over = threading.Event()
-        self._threads: list[threading.Thread] = []  # they end when it is over
+        self._threads: list[threading.Thread] = []  # threads that end once ``_over`` is set
         try:
             self._service = self._launch()
             self._resize(1 if plan["hosts"] == "auto" else plan["hosts"])
-        except Exception as error:  # told to the program that waits for this actor
+        except Exception as error:  # start_error() returns it to the program that waits for this actor
             known = error if isinstance(error, Error) else ServiceUnreachable(f"{type(error).__name__}: {error}")
             self._failed = pydp2.errors.to_wire(known)
-            if _was_restarted():  # no program waits any more
+            if _was_restarted():  # after a restart, no program is waiting
                 self._run(self._try_again)
             return
         if plan["hosts"] == "auto":
@@ -234,7 +235,7 @@ class _ServerActor:
 
     def _launch(self) -> pydp2.Service:
         plan, options = self._plan, dict(self._plan["options"])
-        sys.argv[:] = plan["argv"]  # workers have the arguments of the program that serves, this is its deputy
+        sys.argv[:] = plan["argv"]  # workers get the arguments of this process, but need those of the program
         options.setdefault("bind", f"tcp://{_ray().util.get_node_ip_address()}:*")
         return pydp2.launch(
             plan["entries"],
@@ -252,18 +253,18 @@ class _ServerActor:
         return Path(self._folder.name) / "run.json"
 
     def start_error(self) -> dict[str, Any] | None:
-        """Return why the service did not start, as plain data."""
+        """Return the error with which the service did not start, as plain data; None if it started."""
         return self._failed
 
     def _started(self) -> pydp2.Service:
-        """Return the service. Raises why it did not start."""
+        """Return the service. Raises the error with which it did not start."""
         if self._failed is not None:
             raise pydp2.errors.from_wire(self._failed)
         assert self._service is not None
         return self._service
 
     def connection(self, role: str) -> dict[str, Any]:
-        """Return addresses and keys for ``role``. Raises why the service did not start."""
+        """Return addresses and keys for ``role``. Raises the error with which the service did not start."""
         self._started()
         found = ConnectionFile.read(self._file)
         pair = found.keys[role]
@@ -271,24 +272,24 @@ class _ServerActor:
         return {"addresses": addresses, "keys": (pair.public, pair.secret)}
 
     def stats(self) -> dict[str, Any]:
-        """Return the statistics of the service. Raises why it did not start, and ServiceLost once its server has
-        ended."""
+        """Return the statistics of the service. Raises the error with which it did not start, and ServiceLost once its
+        server has ended."""
         service = self._started()
         if (status := service.poll()) is not None:
             why = service.failure() or f"its process ended with exit status {status}"
             raise ServiceLost(f"the server of {self._name!r} has ended: {why}")
         ray = _ray()
         asked = [host.error.remote() for host in self._hosts]
-        answers, _ = ray.wait(asked, num_returns=len(asked), timeout=1.0)  # for all: many may wait for resources
+        answers, _ = ray.wait(asked, num_returns=len(asked), timeout=1.0)  # some actors may still wait for resources
         errors = []
         for answer in answers:
-            with contextlib.suppress(Exception):  # one that is being replaced
+            with contextlib.suppress(Exception):  # Ray is just replacing this actor
                 errors.append(ray.get(answer))
-        said = {"hosts": len(asked), "errors": [each for each in errors if each]}
-        return service.stats() | {"ray": said}
+        actors = {"hosts": len(asked), "errors": [error for error in errors if error]}
+        return service.stats() | {"ray": actors}
 
     def _resize(self, count: int) -> None:
-        """Have ``count`` hosts."""
+        """Start or end actors, so that there are ``count`` hosts."""
         ray, plan = _ray(), self._plan
         while len(self._hosts) < count:
             resources = dict(plan["resources"])
@@ -311,7 +312,7 @@ class _ServerActor:
             threading.Thread(target=_let_go, args=(host,), daemon=True).start()
 
     def _follow(self) -> None:
-        """Have as many hosts as the service wants workers."""
+        """Keep the number of hosts at the number that the wanted workers need."""
         plan = self._plan
         while not self._over.wait(plan["scale_seconds"]):
             with contextlib.suppress(Error):
@@ -320,18 +321,18 @@ class _ServerActor:
                 self._resize(max(1, min(plan["max_hosts"], hosts)))
 
     def _watch(self) -> None:
-        """End this actor once its server is gone, unless close() ended that."""
+        """End this actor once its server has ended, unless close() ended it."""
         service = self._started()
         while service.poll() is None:
             if self._over.wait(_WATCH_SECONDS):
                 return
-        if not self._over.wait(_RETRY_SECONDS):  # it paces what dies at once each time; and close() may have ended it
+        if not self._over.wait(_RETRY_SECONDS):  # limits the rate of restarts; and close() may have ended the server
             why = service.failure() or f"its process ended with exit status {service.poll()}"
             write_stderr(f"pydp2: the server of {self._name!r} is gone, and Ray starts it again: {why}")
             self._leave()
 
     def _try_again(self) -> None:
-        """End this actor, whose server did not start; until then, whoever asks is told why."""
+        """End this actor, whose server did not start, after a while in which callers get the error."""
         assert self._failed is not None
         why = pydp2.errors.from_wire(self._failed)
         write_stderr(
@@ -341,11 +342,11 @@ class _ServerActor:
             self._leave()
 
     def _leave(self) -> None:
-        """End this process at once: of an end in order, Ray thinks that it is meant."""
+        """End this process at once, because Ray does not restart an actor that ended in order."""
         try:
             if self._service is not None:
                 self._service.close()
-            self._folder.cleanup()  # it holds keys
+            self._folder.cleanup()  # the folder has keys
         finally:
             os._exit(1)
 
@@ -354,7 +355,7 @@ class _ServerActor:
         self._over.set()
         if self._service is not None:
             self._service.close()
-        for thread in self._threads:  # or one could start a host behind the loop below
+        for thread in self._threads:  # otherwise one could start a host after the loop below
             thread.join(_END_SECONDS)
         ray = _ray()
         for host in self._hosts:
@@ -364,7 +365,7 @@ class _ServerActor:
 
 
 class _HostActor:
-    """Holds the workers of one host: an agent in a process of its own, which ends when this actor does."""
+    """Actor with the workers of one host: it runs an agent in a process, which ends when this actor ends."""
 
     def __init__(self, server: Any, workers: int, root: str | None, compress: str | None, row_server: bool) -> None:
         self._server, self._workers, self._root = server, workers, root
@@ -377,7 +378,7 @@ class _HostActor:
         self._thread.start()
 
     def _run(self) -> None:
-        """Run workers until told to leave. A service that is started again has new keys: ask for them anew."""
+        """Run workers until :meth:`leave`. A service that was restarted has new keys, so ask for them each time."""
         while not self._over.is_set():
             try:
                 with _connection_file(self._server, "worker") as file:
@@ -394,16 +395,16 @@ class _HostActor:
             except HostRefused as error:
                 self._error = str(error)
                 return
-            except Exception as error:  # the server's actor may be gone for a moment
+            except Exception as error:  # Ray may just be restarting the actor of the server
                 self._error = str(error)
             self._over.wait(_RETRY_SECONDS)
 
     def error(self) -> str:
-        """Return why this host was turned away, or what went wrong last; "" if nothing did."""
+        """Return the reason why this host was turned away, or its last error as text; "" if there is none."""
         return self._error
 
     def leave(self) -> None:
-        """Let the workers end the files that they read, and return when they have."""
+        """Let the workers finish the files that they are reading, and return when they have ended."""
         self._over.set()
         if self._host is not None:
             self._host.leave()
@@ -420,7 +421,7 @@ def _let_go(host: Any) -> None:
 
 # -- inside ------------------------------------------------------------------------------------------------------------
 def _ray() -> Any:
-    """Return the module ray. Raises OptionError where it is not installed."""
+    """Return the module ray. Raises OptionError if it is not installed."""
     try:
         import ray
     except ImportError:
@@ -429,8 +430,8 @@ def _ray() -> Any:
 
 
 def _was_restarted() -> bool:
-    """Return whether Ray has restarted the actor that runs here."""
-    with warnings.catch_warnings():  # Ray warns of what itself uses for the answer
+    """Return True if Ray has restarted the actor of this process."""
+    with warnings.catch_warnings():  # Ray warns of a function that it uses itself for the answer
         warnings.simplefilter("ignore")
         return bool(_ray().get_runtime_context().was_current_actor_reconstructed)
 
@@ -450,7 +451,7 @@ def _find(name: str) -> Any:
 
 @contextlib.contextmanager
 def _connection_file(server: Any, role: str) -> Iterator[Path]:
-    """Give the path of a private file with addresses and keys for ``role``; it is removed afterwards."""
+    """Return a context with the path of a private file with addresses and keys for ``role``; it removes the file."""
     from pydp2.transport.keys import KeyPair
 
     found = _ray().get(server.connection.remote(role), timeout=_START_SECONDS)
@@ -461,13 +462,13 @@ def _connection_file(server: Any, role: str) -> Iterator[Path]:
         yield file
 
 
-def _train_place() -> tuple[int | None, int | None]:
+def _train_rank() -> tuple[int | None, int | None]:
     """Return rank and world size of a Ray Train worker; None, None elsewhere."""
-    if "ray.train" not in sys.modules:  # a worker of it has imported it
+    if "ray.train" not in sys.modules:  # a Ray Train worker has imported it
         return None, None
     from ray.train import get_context
 
-    with contextlib.suppress(Exception):  # this process is none
+    with contextlib.suppress(Exception):  # this process is no Ray Train worker
         context = get_context()
         return context.get_world_rank(), context.get_world_size()
     return None, None

@@ -53,17 +53,17 @@ def loader(
 ) -> TensorLoader:
     """Return a loader whose iterations are passes, and give each batch as tensors.
 
-    Each batch is a dict by slot name, or a tuple where slots have no names. Dense and integer slots are tensors of
-    their dtype, sparse slots ``tf.SparseTensor``, sequences ``tf.RaggedTensor``. A sequence of sparse elements is a
-    ``tf.RaggedTensor`` of their indices, or a pair of those of indices and values.
+    Each batch is a dict by slot name, or a tuple if slots have no names. Dense and integer slots are tensors of their
+    dtype, sparse slots ``tf.SparseTensor``, sequences ``tf.RaggedTensor``. A sequence of sparse elements is a
+    ``tf.RaggedTensor`` of their indices, or a pair of ragged tensors, of indices and of values.
 
     Args:
         files, provider: a list and its provider, or without provider the address or the connection file of a service;
             or a stream: a client, a mixture, packed sequences.
-        x, y: a slot, or a list of slots: each batch is then a pair ``(x, y)``, as Keras takes it.
-        pad: fill sequences up with this value to the longest of a batch; their lengths are not given.
-        rank, world_size: of this process among those that train together. Default: those of ``TF_CONFIG``, which names
-            the workers of ``tf.distribute``; without it this process reads all.
+        x, y: a slot, or a list of slots: each batch is then a pair ``(x, y)``, as Keras needs it.
+        pad: value with which sequences are filled up to the longest of a batch; their lengths are left out.
+        rank, world_size: rank of this process, and number of processes that train together. Default: those of
+            ``TF_CONFIG``, which names the workers of ``tf.distribute``; without it this process reads all.
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`.
 
     Raises:
@@ -84,13 +84,14 @@ def dataset(
     """Return a ``tf.data.Dataset`` whose iterations are passes, with the batches of :func:`loader`.
 
     Its ``element_spec`` follows from the slots, and its ``cardinality()`` is known if ``len()`` of the loader is. A
-    new iteration leaves the pass of the one before. An error of the data is raised as one of TensorFlow with its text.
+    new iteration leaves the pass of the one before. An error of the data is raised as an error of TensorFlow with the
+    same text.
 
     Args:
-        files: a loader, which has the state too; or what :func:`loader` takes.
+        files: a loader, which also has the state; or as for :func:`loader`.
         provider, options: as for :func:`loader`.
 
-    Raises what :func:`loader` raises.
+    Raises the errors of :func:`loader`.
     """
     check_keywords(dataset, options)
     if not isinstance(files, TensorLoader):
@@ -101,13 +102,13 @@ def dataset(
 
 
 class TensorLoader(FrameworkLoader[Any]):
-    """Passes of ``client`` as tensors; :func:`loader` makes it."""
+    """Loader of the passes of ``client`` as tensors; :func:`loader` makes it."""
 
     def __init__(self, client: Stream, x: Selected | None, y: Selected | None, pad: float | None) -> None:
         parts = Parts(client.slots, x, y, pad)
         super().__init__(
             client,
-            lambda batch: parts.build([_to_tensor(each) for each in parts.arrays(batch)]),
+            lambda batch: parts.build([_to_tensor(array) for array in parts.arrays(batch)]),
             context=lambda: tf.executing_eagerly() if _is_cpu_alone() else None,
         )
         self._parts = parts
@@ -116,17 +117,18 @@ class TensorLoader(FrameworkLoader[Any]):
         """Return a ``tf.data.Dataset`` whose iterations are the passes of this loader; see :func:`dataset`."""
         made = stream(self, self._parts)
         if not getattr(self.client, "_is_steady", True):
-            return made  # of a mixture: each pass has another length, and TensorFlow would want that of this one
+            return made  # passes of a mixture differ in length, and TensorFlow would require the length of this one
         if self.client.state_dict()["batch"]:
-            return made  # the rest of a pass has fewer
+            return made  # the rest of a pass has fewer batches
         try:
             return made.apply(tf.data.experimental.assert_cardinality(len(self)))
-        except TypeError:  # not known yet
+        except TypeError:  # the length is not known yet
             return made
 
 
 class Parts(SlotVisitor):
-    """Tensors that the slots of a batch are made of: ``arrays`` takes them out, ``build`` puts them together."""
+    """Conversion of batches in two steps: ``arrays`` returns the arrays of the slots, ``build`` makes values of
+    them."""
 
     def __init__(self, slots: Slots, x: Selected | None, y: Selected | None, pad: float | None) -> None:
         self._selection = Selection(slots, x, y)
@@ -143,7 +145,7 @@ class Parts(SlotVisitor):
         return [array for of_slot in self.values(batch) for array in of_slot]
 
     def build(self, tensors: Sequence[Tensor]) -> Any:
-        """Return the slots that ``tensors``, one for each spec, make up, in the structure that was asked for."""
+        """Return the values of the slots, made of ``tensors``, one for each spec, in the structure of the selection."""
         left = iter(tensors)
         return self._selection.arrange([self._build(left, declared) for declared in self._types])
 
@@ -151,7 +153,7 @@ class Parts(SlotVisitor):
         return [array]
 
     def sparse(self, value: Csr, slot: int, batch: Batch) -> list[Array]:
-        value = sorted_rows(value)  # operations on a tf.SparseTensor want them ascending
+        value = sorted_rows(value)  # operations on a tf.SparseTensor need ascending indices
         rows = np.repeat(np.arange(len(value)), np.diff(value.indptr))
         entries = np.ones(len(rows), np.float32) if value.values is None else value.values
         return [np.stack([rows, value.indices], axis=1).astype(np.int64), entries, np.array(value.shape, np.int64)]
@@ -210,9 +212,9 @@ class Parts(SlotVisitor):
 
 
 def find_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
-    """Return the place that the environment variable ``TF_CONFIG`` gives this process among the workers that train.
+    """Return the rank of this process according to the environment variable ``TF_CONFIG``.
 
-    Raises OptionError if the variable does not say it. See docs/tensorflow.md.
+    Raises OptionError if the variable does not give one. See docs/tensorflow.md.
     """
     text = environ.get("TF_CONFIG", "")
     try:
@@ -221,7 +223,7 @@ def find_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
         kind, index = task.get("type"), int(task.get("index", 0))
         chiefs, workers = cluster.get("chief", []), cluster.get("worker", [])
         if kind not in ("chief", "worker"):
-            return Ranks()  # alone, or an evaluator, which is none of those that train
+            return Ranks()  # it is the only process, or an evaluator, which does not train
         return Ranks.at([*chiefs, *workers], index + (len(chiefs) if kind == "worker" else 0))
     except (ValueError, TypeError, AttributeError, IndexError):
         raise OptionError(
@@ -232,10 +234,10 @@ def find_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
 
 
 def stream(source: FrameworkLoader[Any], parts: Parts) -> Any:
-    """Return a ``tf.data.Dataset`` whose iterations are passes of ``source``, made of ``parts``.
+    """Return a ``tf.data.Dataset`` whose iterations are passes of ``source``, converted by ``parts``.
 
-    ``from_generator`` takes as long, but a pass that is not read to its end is left only when TensorFlow destroys its
-    iterator, which may come after the next one began.
+    ``from_generator`` would be as fast, but would leave an unfinished pass only when TensorFlow destroys its iterator,
+    which may be after the next one has begun.
     """
     passes = _Passes(source, parts)
 
@@ -265,7 +267,7 @@ def stream(source: FrameworkLoader[Any], parts: Parts) -> Any:
 
 
 class _Passes:
-    """Passes of ``source`` as TensorFlow asks for them: by functions that it calls, from any thread, one at a time."""
+    """Passes of ``source`` behind functions that TensorFlow calls, from any thread, one at a time."""
 
     def __init__(self, source: FrameworkLoader[Any], parts: Parts) -> None:
         self._source, self._parts = source, parts
@@ -277,7 +279,7 @@ class _Passes:
         self._running: Any = None
 
     def begin(self) -> Any:
-        """Begin a pass; leave the one that another iterator has not read to its end."""
+        """Begin a pass; leave a pass that another iterator has not read to its end."""
         if self._running is not None:
             self._running.close()
         self._running = self._source.iterate(self._parts.arrays, reads_ahead=True)

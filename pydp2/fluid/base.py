@@ -44,7 +44,7 @@ class Reader(ABC):
         self._begun_in: int | None = None
         """The number of forks where the present pass was begun; None if it has not begun or has ended."""
         self._touched = False
-        """Whether the present pass may lack instances at its beginning."""
+        """True if the present pass may lack instances at its beginning."""
         self._ahead: Instance | BaseException | None = None
         self._failed: Exception | None = None
         self._closed = False
@@ -182,7 +182,7 @@ class Reader(ABC):
         self._failed = error
 
     def _dirty(self) -> bool:
-        """Whether the present pass may lack instances at its beginning."""
+        """Return True if the present pass may lack instances at its beginning."""
         return self._touched
 
     def _begin(self) -> None:

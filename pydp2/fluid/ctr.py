@@ -37,7 +37,7 @@ class SvmLine:
     slots: tuple[str, ...]
 
     def row(self, line: str) -> Row:
-        """The columns of ``line``. Raises ValueError that says what is wrong with it."""
+        """Return the columns of ``line``. Raises ValueError that says what is wrong with it."""
         label, *pairs = line.split()
         ids: dict[str, list[int]] = {slot: [] for slot in self.slots}
         for pair in pairs:
@@ -64,7 +64,7 @@ class CsvLine:
     sparse: tuple[int, ...]
 
     def row(self, line: str) -> Row:
-        """The columns of ``line``. Raises ValueError that says what is wrong with it."""
+        """Return the columns of ``line``. Raises ValueError that says what is wrong with it."""
         groups = line.split()
         wanted = max(0, *self.dense, *self.sparse)
         if wanted >= len(groups):

@@ -18,7 +18,7 @@ from pydp2.data.packers.many_samples import ManySamples, rows
 from pydp2.data.schema.input_types import dense_vector
 from pydp2.errors import BadSample, FormatError, OptionError, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
-from pydp2.formats.lines import BLOCK, NUMBER, TextReader, each, good_only, lines, shown
+from pydp2.formats.lines import BLOCK, NUMBER, TextReader, block_lines, good_only, lines, shown
 from pydp2.formats.serving import LabelSlot, bad_record, flag, in_pieces, text, whole
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.providers import provider
@@ -74,7 +74,7 @@ def read_or_errors(
     with TextReader(path, part) as text:
         table = _Table(text, kind, separator, header, columns)
         for begin, block in text.blocks():
-            rows = [row for row in each(begin, block) if row[0] != names]
+            rows = [row for row in block_lines(begin, block) if row[0] != names]
             if rows:
                 yield from table.parsed(rows)
 
@@ -103,8 +103,8 @@ def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator:
     _check_separator(separator)
     file, owned = create_file(path, gzipped=True)
     try:
-        for each in rows if isinstance(rows, Iterator) else (rows,):
-            array = np.asarray(each)
+        for part in rows if isinstance(rows, Iterator) else (rows,):
+            array = np.asarray(part)
             if array.ndim != 2:
                 raise OptionError(f"rows must be an array (rows, columns), got the shape {array.shape}")
             if array.dtype.kind not in "fiub":
@@ -226,7 +226,11 @@ class _Table:
                 return f"; separator={sign!r} says what stands between two numbers"
         if self.dtype != np.float64 and _is_number(field, np.dtype(np.float64)):
             return "; dtype='float64' holds it"
-        if not self.header and self.text.is_first(offset) and not any(_is_number(each, self.dtype) for each in fields):
+        if (
+            not self.header
+            and self.text.is_first(offset)
+            and not any(_is_number(field, self.dtype) for field in fields)
+        ):
             return "; header=true says that the first line has names"
         return ""
 
@@ -281,9 +285,9 @@ def _hook(  # noqa: PLR0913 - the arguments of the provider
 ) -> None:
     _checked(_as_dtype(dtype), text("separator", separator))
     flag("header", header)
-    place = 0 if label is None else whole("label", label, "the column of the label, from 0; -1 is the last")
-    columns = _columns(file_list, separator, header) or max(1, place + 1, -place)  # without rows any label is allowed
-    if not -columns <= place < columns:
+    column = 0 if label is None else whole("label", label, "the column of the label, from 0; -1 is the last")
+    columns = _columns(file_list, separator, header) or max(1, column + 1, -column)  # without rows any label is allowed
+    if not -columns <= column < columns:
         raise OptionError(f"label must be one of {count_text(columns, 'column')}, from 0, got {label}; -1 is the last")
     settings.options = {"header": header, "separator": separator, "dtype": dtype, "columns": columns}
     settings.label = None if label is None else label % columns

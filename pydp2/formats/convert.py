@@ -103,7 +103,7 @@ def convert(
     """
     pair = (source_format or format_of(source), target_format or format_of(target))
     if pair not in CONVERSIONS:
-        ways = ", ".join(f"{one} → {other}" for one, other in CONVERSIONS)
+        ways = ", ".join(f"{old} → {new}" for old, new in CONVERSIONS)
         raise OptionError(f"{pair[0]} cannot become {pair[1]}; there are {ways}")
     read, write, used = CONVERSIONS[pair]
     given = options or Options()
@@ -211,8 +211,8 @@ def _labelled(file: BinaryIO, given: Options) -> Iterator[libsvm.Row]:
         values = np.delete(block, given.label, axis=1)
         for label, row in zip(block[:, given.label].tolist(), values, strict=True):
             numbers = libsvm.as_float32(row, count)
-            there = np.flatnonzero(numbers)
-            yield libsvm.Row(label, there, numbers[there])
+            nonzero = np.flatnonzero(numbers)
+            yield libsvm.Row(label, nonzero, numbers[nonzero])
             count += 1
 
 

@@ -1,10 +1,10 @@
-"""RecordIO of dmlc and MXNet (``.rec``): records of any bytes, which a reader can find from any place in the file.
+"""RecordIO of dmlc and MXNet (``.rec``): records of any bytes, which a reader can find from any offset in the file.
 
     magic CE D7 23 0A as u32 little-endian | u32: kind << 29 | length | payload | zeros to a multiple of 4
 
 Kind 0 is a whole record. A payload never has the magic at a multiple of 4. If a record has it there, the writer cuts
-the record at each such place and leaves out the four bytes. The pieces have kind 1 (first), 2 (middle) and 3 (last). So
-a reader can begin at any place: the next multiple of 4 with the magic and kind 0 or 1 is the next record.
+the record there and leaves out the four bytes. The pieces have kind 1 (first), 2 (middle) and 3 (last). So a reader can
+begin at any offset: the next multiple of 4 with the magic and kind 0 or 1 is the next record.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Reader(Closable):
         while at < last:
             begin = at
             if small:
-                with source.at(begin) as here:
-                    block = here.read_some(min(_BLOCK, last - begin))
+                with source.at(begin) as reader:
+                    block = reader.read_some(min(_BLOCK, last - begin))
                 for start, end, record in _whole_ones(block):
                     yield begin + start, record
                     at = begin + end
@@ -82,17 +82,17 @@ class Reader(Closable):
                 yield begin, item
 
     def _long_or_damaged(self, begin: int, last: int) -> tuple[bytes | FormatError, int]:
-        """Return the record at ``begin``, or its error, and where to go on. That is never before the place of the
-        error, so that a damaged file is read once."""
-        with self._source.at(begin) as here:
+        """Return the record at ``begin``, or its error, and the offset at which to go on. That offset is never before
+        that of the error, so a damaged file is read only once."""
+        with self._source.at(begin) as reader:
             try:
-                record = _record(here)
+                record = _record(reader)
             except FormatError as error:
                 at = max(begin + 4, error.offset or 0)
                 return error, min(last, self._next_record(at + -at % 4))
-            if here.offset > last:
-                return here.error(f"the record reaches beyond byte {last}, where another one begins", begin), last
-            return record, here.offset
+            if reader.offset > last:
+                return reader.error(f"the record reaches beyond byte {last}, where another one begins", begin), last
+            return record, reader.offset
 
     def bounds(self) -> tuple[int, int]:
         """Return begin and end of the part in bytes: each is the beginning of a record, or the end of the file."""
@@ -108,8 +108,8 @@ class Reader(Closable):
         assert source.size is not None
         if not 0 <= offset < source.size:
             raise source.error(f"there is no record: the file has {source.size} bytes", offset)
-        with source.at(offset) as here:
-            return _record(here)
+        with source.at(offset) as reader:
+            return _record(reader)
 
     def _next_record(self, at: int) -> int:
         """Return the first offset from ``at`` on, a multiple of 4, where a record begins, or the end of the file."""
@@ -118,8 +118,8 @@ class Reader(Closable):
         if at == 0:
             return 0  # if no record begins there, reading it raises the error
         while at < source.size:
-            with source.at(at) as here:
-                block = here.read_some(_BLOCK + 4)  # so a header at the end of a block is complete
+            with source.at(at) as reader:
+                block = reader.read_some(_BLOCK + 4)  # so a header at the end of a block is complete
             for found in re.finditer(re.escape(MAGIC), block):
                 begin = found.start()
                 if (

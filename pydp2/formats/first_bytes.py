@@ -1,7 +1,7 @@
-"""Say what a file looks like by its first bytes, for the error of a reader that expected another format.
+"""Recognize the kind of a file by its first bytes, for the error of a reader that expected another format.
 
-Downloads, archives and version control leave other content under the name that was asked for: an error page, a pointer,
-a compressed file. A reader that shows only the bytes in hexadecimal leaves the search to the user.
+Downloads, archives and version control may leave other content under the expected name: an error page, a pointer, a
+compressed file. A reader that shows only the bytes in hexadecimal leaves the search to the user.
 """
 
 from __future__ import annotations

@@ -354,6 +354,6 @@ def _is_replacement(labels: Any) -> bool:
     return (
         isinstance(labels, list | tuple)
         and len(labels) == 2
-        and all(isinstance(each, str) for each in labels)
+        and all(isinstance(label, str) for label in labels)
         and bool(labels[0])
     )

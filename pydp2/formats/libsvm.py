@@ -138,12 +138,12 @@ def _row(text: bytes, base: int) -> Row:
         at = found.end()
     if at != len(text):
         raise ValueError(f"expected index:value, got {shown(text[at:].lstrip())}")
-    places = np.array(indices, np.int64)
+    columns = np.array(indices, np.int64)
     del indices  # a line may have millions of them
-    places -= base
-    if len(places) and places.min() < 0:
+    columns -= base
+    if len(columns) and columns.min() < 0:
         raise ValueError("expected indices from 1, got 0; base=0 says that columns count from 0")
-    if (double := _twice(places)) is not None:
+    if (double := _twice(columns)) is not None:
         raise ValueError(f"expected each index once, got {double + base} twice")
     with np.errstate(over="ignore"):
         numbers = np.array(values, np.float64).astype(np.float32)
@@ -151,7 +151,7 @@ def _row(text: bytes, base: int) -> Row:
         for entry, number in zip(text.split()[1:], numbers.tolist(), strict=True):
             if too_large(value := entry.partition(b":")[2], number):
                 raise ValueError(f"expected values that float32 can hold, got {shown(value)}")
-    return Row(label, places, numbers)
+    return Row(label, columns, numbers)
 
 
 def _shortest(number: Any) -> str:
@@ -210,7 +210,7 @@ def process(settings: Any, filename: str) -> Iterator[ManySamples | BadSample]:
 
 
 def _errors_of(some: Sequence[Row | FormatError], settings: Any) -> dict[int, BadSample]:
-    """Return the errors of those of ``some`` whose line or entries are wrong, by their place."""
+    """Return the errors of the rows in ``some`` whose line or entries are wrong, by position."""
     right = [row for row in some if isinstance(row, Row)]
     if len(right) == len(some):
         csr = _as_csr(right, settings)

@@ -91,7 +91,7 @@ class TextReader(Closable):
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, line) of each line that is not blank, without its line break."""
         for begin, block in self.blocks():
-            yield from each(begin, block)
+            yield from block_lines(begin, block)
 
     def is_first(self, offset: int) -> bool:
         """Return True if the line at ``offset`` in the current block is the first of the file that is not blank."""
@@ -153,7 +153,7 @@ def lines(path: PathOrFile, part: FilePart = WHOLE_FILE) -> Iterator[tuple[TextR
             yield reader, offset, line
 
 
-def each(begin: int, block: bytes) -> Iterator[tuple[int, bytes]]:
+def block_lines(begin: int, block: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, line) of the lines of a block that are not blank."""
     for line in block.splitlines(keepends=True):
         if (stripped := line.rstrip(b"\r\n")) and not stripped.isspace():

@@ -102,7 +102,7 @@ def _line(number: Any, labels: tuple[float, ...], name: str) -> bytes:
     if isinstance(number, str) or not _ID.fullmatch(str(number).encode()):
         raise OptionError(f"an id must be a whole number from 0 of at most 18 digits, got {number!r:.80}")
     try:
-        return "\t".join([str(number), *(repr(float(each)) for each in labels), name]).encode() + b"\n"
+        return "\t".join([str(number), *(repr(float(label)) for label in labels), name]).encode() + b"\n"
     except UnicodeEncodeError:
         raise OptionError(f"the path must be UTF-8, got {name!r:.80}") from None
 

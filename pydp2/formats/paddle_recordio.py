@@ -160,8 +160,8 @@ class Reader(Closable):
         assert source.size is not None
         at = 0
         while at < source.size:
-            with source.at(at) as here:
-                words = _words(here)
+            with source.at(at) as reader:
+                words = _words(reader)
             if any(words[1:]):
                 layouts: tuple[Layout, ...] = ("go", "fluid")
                 for layout in layouts:

@@ -5,7 +5,7 @@ pydp2.formats.idx``. The hook of a provider takes only the arguments that it nam
 the service starts. See docs/formats.md.
 
 A provider yields a BadSample in place of a record that it cannot read, if the format says where the next one begins.
-With ``on_error="skip"`` a service drops only that record. A provider raises where nothing behind the place can be read.
+With ``on_error="skip"`` a service drops only that record. A provider raises if it can read nothing behind the error.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class LabelSlot:
         self.type: InputType = dense_vector(width, dtype=dtype) if self._count is None else integer_value(self._count)
 
     def values(self, labels: NDArray[Any]) -> tuple[NDArray[Any], dict[int, BadSample]]:
-        """Return the values of the slot for ``labels`` (samples,), and the errors of those that are no class.
+        """Return the values of the slot for ``labels`` (samples,), and the errors of labels that are no class.
 
-        The error of sample i stands at key i; its value is 0.
+        The key of an error is the number of its sample; the value of that sample is 0.
         """
         if self._count is None:
             return labels.reshape(len(labels), -1), {}
@@ -118,7 +118,7 @@ class LabelSlot:
 
 def _listed(classes: Any) -> NDArray[np.int64]:
     """Return ``classes``, the numbers of all classes in their order, as an array."""
-    if not isinstance(classes, list | tuple) or not all(type(each) is int for each in classes):
+    if not isinstance(classes, list | tuple) or not all(type(number) is int for number in classes):
         raise OptionTypeError(
             f"classes must be the number of classes, or a list of their labels such as [-1, 1], got {classes!r:.80}"
         )

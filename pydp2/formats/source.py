@@ -48,7 +48,7 @@ class Closable(ABC):
 
 
 class _Bytes(Protocol):
-    """What is read from: a binary file, or a :class:`_OwnOffset` in one."""
+    """Source of bytes: a binary file, or a :class:`_OwnOffset` in a file."""
 
     def read(self, count: int, /) -> bytes: ...
 
@@ -56,7 +56,7 @@ class _Bytes(Protocol):
 
 
 class _OwnOffset:
-    """Plain file that is read from an offset of its own. That of the descriptor does not count and does not move: all
+    """Plain file with a read offset of its own. The offset of the descriptor is not used and does not move, because all
     forked processes and threads share it.
     """
 
@@ -228,8 +228,8 @@ def open_source(path: PathOrFile, *, gzipped: bool = False) -> ByteSource:
             unpacked = gzip.GzipFile(fileobj=file, mode="rb")
             return ByteSource(name, unpacked, None, [unpacked, *owned])
     except BaseException:
-        for one in owned:
-            one.close()
+        for resource in owned:
+            resource.close()
         raise
     return ByteSource(name, file, size, owned)
 
@@ -255,11 +255,11 @@ def create_file(path: PathOrFile, *, gzipped: bool = False, append: bool = False
 
 @contextmanager
 def written_whole(path: str | os.PathLike[str], *, gzipped: bool = False) -> Iterator[Path]:
-    """Give the path of a new, empty file for what ``path`` is to hold, with the same ending. At the end of the ``with``
-    block rename it to ``path``; after an exception delete it.
+    """Create a new, empty file with the ending of ``path``, and give its path to the ``with`` block. At the end of the
+    block rename the file to ``path``; after an exception delete it.
 
-    So ``path`` is whole or as it was, also if several threads, processes or machines write it at the same time. If it
-    is a link, it stays one, and the file that it points to is replaced.
+    So ``path`` always has either its old or its new content, also if several threads, processes or machines write it at
+    the same time. If it is a link, it stays one, and the file that it points to is replaced.
 
     Raises:
         OptionError: the path ends in ``.gz``, without ``gzipped``.

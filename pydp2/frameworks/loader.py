@@ -1,23 +1,25 @@
-"""Iterate over a client in the values of a framework, some of them ahead, with the state of the batch in hand.
+"""Iterate over a client in the values of a framework, some of them ahead, with the state of the batch in training.
 
 Theory of operation
 -------------------
 A batch moves from the client to the training loop in three steps: it is *taken* from the client, *converted*, and
-*returned*. :class:`LoaderPass` has it meanwhile. The loop may take more than it trains with, and so may the loader. A
-loop may be dropped, left, or cut off by an exception between any two instructions (Ctrl-C, or a conversion that fails).
-Yet no batch may be lost or come twice, and the state must be that of the batch in training.
+*returned*. :class:`LoaderPass` has it meanwhile. The loop may take more batches than it trains with, and so may the
+loader. A loop may be dropped, left, or cut off by an exception between any two instructions (Ctrl-C, or a conversion
+that fails). Yet no batch may be lost or come twice, and the state must be that of the batch in training.
 
-- A batch stays in ``taken`` until all else about its return is noted, and leaves it last. Whoever is cut off before
-  returns the same batch again. To convert a batch on its way from the client would lose it where the conversion fails.
-- Only the loop has the client's iterator: whoever drops the loop leaves the pass, and the memory of its batches. A pass
-  that was cut off must outlive its loop, though, so its iterator is in ``resumed`` until the next value is returned.
-- The client is ahead of the training loop, so its own state is not the loader's. Before the first value of a pass the
-  state is the one that the client had when the pass began (``state``). Behind a value it is the client's at the mark
-  that the batch in training carries. Behind the last value it is the client's own.
+- A batch stays in ``taken`` until everything else about its return is noted, and leaves it last. If a call is cut off
+  before, the next call returns the same batch again. If a batch were converted on its way from the client, it would be
+  lost when the conversion fails.
+- Only the loop has a reference to the client's iterator, so that a program that drops the loop leaves the pass, and
+  frees the memory of its batches. A pass that was cut off must outlive its loop, though, so its iterator is in
+  ``resumed`` until the next value is returned.
+- The client is ahead of the training loop, so its state is not the state of the loader. Before the first value of a
+  pass, the state is the one that the client had when the pass began (``state``). Behind a value, it is the state of the
+  client at the mark of the batch in training. Behind the last value, it is the present state of the client.
 - Some frameworks read any number of values ahead, and only the training loop knows how many it has used. So the marks
-  behind the last values stay here, by the number of values since the loop began.
-- The state behind the last batch of a pass leads to no more values. No iteration may be empty, so the loader looks
-  whether there is a batch before a loop begins, and the batch waits in ``taken`` for that loop.
+  behind the last values are kept, by the number of values since the loop began.
+- The state behind the last batch of a pass leads to no more values. No iteration may be empty, so the loader checks
+  whether there is a batch before a loop begins, and this batch waits in ``taken`` for the loop.
 """
 
 from __future__ import annotations
@@ -42,16 +44,17 @@ from pydp2.system.single_pass import taken_over
 
 T = TypeVar("T")
 V = TypeVar("V")
-_MARKS = 1024  # values that a framework reads ahead, at most
+_MARKS = 1024  # largest number of values that a framework may read ahead
 
 
 class LoaderPass:
     """State of a loader in one pass.
 
-    ``taken``: from the client, and not returned. ``values``: what was made of the first of them. ``returned``: the last
-    ones, of which the first is in training. ``resumed``: the client's iterator, if the next loop goes on with it.
-    ``state``: that of now, as long as no value was returned behind it. ``is_loaded``: a user has loaded that state.
-    ``only_loop_knows``: how far the training loop is, because a framework reads ahead of it.
+    ``taken``: batches that were taken from the client and not returned. ``values``: converted values of the first of
+    them. ``returned``: the batches that were returned last, the first of which is in training. ``resumed``: the
+    client's iterator, if the next loop continues with it. ``state``: the present state, as long as no value was
+    returned behind it. ``is_loaded``: a user has loaded that state. ``only_loop_knows``: only the training loop knows
+    how many values it has used, because a framework reads ahead of it.
     """
 
     def __init__(self, state: Mapping[str, Any] | None = None, *, is_loaded: bool = False) -> None:
@@ -62,19 +65,20 @@ class LoaderPass:
         self.state = self._start = state
         self.is_loaded = is_loaded
         self.only_loop_knows = False
-        self._marks: dict[int, DeliveryMark] = {}  # by number of values; other threads may add some meanwhile
-        self._count = 0  # values that the present loop has returned
-        self._asked = 0  # largest number of values behind which a state was asked for
+        self._marks: dict[int, DeliveryMark] = {}  # by number of values; other threads may add marks
+        self._count = 0  # number of values that the present loop has returned
+        self._asked = 0  # largest number of values behind which a state was requested
 
     def begin_loop(self, state: Mapping[str, Any] | None, *, only_loop_knows: bool) -> None:
-        """Note that a loop begins here, or goes on. ``state``: that before its first value, None if there is none."""
-        self.values.clear()  # it may convert otherwise
+        """Note that a loop begins or continues the pass. ``state``: the state before its first value, None if there is
+        none."""
+        self.values.clear()  # the new loop may convert in another way
         self._marks.clear()
         self._count, self._asked, self.only_loop_knows = 0, 0, only_loop_knows
         self._start = state
 
     def note_returned(self, reads_ahead: int) -> None:
-        """Note that the loop gets the value of the first batch, and trains with the one ``reads_ahead`` before it."""
+        """Note that the loop gets the value of the first batch, and trains with the value ``reads_ahead`` before it."""
         batch = self.taken[0]
         self.state = self.resumed = None
         self.returned.append(batch)
@@ -88,26 +92,27 @@ class LoaderPass:
             self.values.popleft()
 
     def note_end(self) -> None:
-        """Note that the loop was told that nothing more comes."""
+        """Note that the loop was told that there are no more values."""
         self.resumed = None
         if self.returned:
             self.returned.popleft()
 
     def put_back(self, batches: Pass) -> None:
-        """Be as before the one value that the present loop has returned: the next loop goes on with ``batches``, and
-        returns it again."""
+        """Undo the return of the one value that the present loop has returned: the next loop continues with
+        ``batches``, and returns the value again."""
         self.taken.extendleft(self.returned)
         self.returned.clear()
         self.state, self.resumed = self._start, batches
 
     def drop_taken(self) -> None:
-        """Forget what the loop did not get."""
+        """Forget the batches and values that the loop did not get."""
         self.taken.clear()
         self.values.clear()
 
     def mark_after(self, taken: int) -> DeliveryMark:
-        """Return the mark of value ``taken`` of the present loop, counted from 1. Raises ClientUseError if that many
-        were not returned, or more than :data:`_MARKS` since, or for less than before."""
+        """Return the mark of value ``taken`` of the present loop, counted from 1. Raises ClientUseError if fewer values
+        were returned, if more than :data:`_MARKS` values were returned since, or if ``taken`` is less than in an
+        earlier call."""
         mark = self._marks.get(taken)
         if mark is None:
             raise ClientUseError(
@@ -124,18 +129,19 @@ class LoaderPass:
 
 
 class FrameworkLoader(Generic[T]):
-    """Loader of a framework over ``client``, or over another stream: one iteration is one pass, and gives
-    ``convert(batch)`` of each batch.
+    """Loader of a framework over ``client``, or over another stream: one iteration is one pass, and yields
+    ``convert(batch)`` for each batch.
 
-    A new iteration leaves the pass of the one before. Where the state behind the last batch of a pass was loaded, the
-    next pass begins: no iteration is empty.
+    A new iteration leaves the pass of the one before. If the state behind the last batch of a pass was loaded, the next
+    pass begins, because no iteration may be empty.
 
-    ``ahead``: values that are converted before they are asked for, so that a copy to a device which ``convert`` has
-    begun goes on during a step. ``reads_ahead``: values that the training loop takes before it trains with them, in
-    passes of unknown length. The state is that of the value in training: the one returned last, or so many before it.
-    ``context``: where another thread may convert batches while a step runs, the function that returns what values
-    depend on beside their batch, in the thread that calls it; None there: only the loop may convert now. It is called
-    for each value, in both threads, which may convert two batches at the same time. See docs/frameworks.md.
+    ``ahead``: number of values that are converted before they are requested, so that a copy to a device which
+    ``convert`` has begun goes on during a step. ``reads_ahead``: number of values that the training loop takes before
+    it trains with them, in passes of unknown length. The state is that of the value in training: the value returned
+    last, or the one ``reads_ahead`` before it. ``context``: None if only the loop may convert. Otherwise another thread
+    may convert batches while a step runs, and this function returns the settings of the calling thread on which values
+    depend; if it returns None, only the loop may convert this value. It is called for each value, in both threads,
+    which may convert two batches at the same time. See docs/frameworks.md.
     """
 
     def __init__(
@@ -150,7 +156,7 @@ class FrameworkLoader(Generic[T]):
         self.client = client
         self._convert = convert
         self._context = context
-        self._conversion: Conversion | None = None  # that the client was told of for the last loop
+        self._conversion: Conversion | None = None  # conversion that the client has for the last loop
         self._ahead = ahead
         self._reads_ahead = reads_ahead
         self._pass = LoaderPass()
@@ -173,7 +179,7 @@ class FrameworkLoader(Generic[T]):
 
     @property
     def pass_id(self) -> int:
-        """Number of the pass of :attr:`batch`, or between passes of the one that begins next, counted from 0."""
+        """Number of the pass of :attr:`batch`, or between passes that of the next pass, counted from 0."""
         self._resume()
         if self.batch is not None:
             return self.batch.pass_id
@@ -181,7 +187,7 @@ class FrameworkLoader(Generic[T]):
         return int(now.position.pass_id if now.state is LoopState.RUNNING else now.coming_pass)
 
     def __getitem__(self, number: object) -> NoReturn:
-        """Raise TypeError, with the remedy: the DataLoader of torch or Paddle asks what is no dataset for batches."""
+        """Raise TypeError with a remedy: the DataLoader of torch or Paddle indexes objects that are no datasets."""
         raise TypeError(
             f"the values of this loader have an order, and cannot be had by number ({number!r:.40}): loop over it. It "
             "takes the place of a DataLoader, and needs none around it; where a framework wants one, give it "
@@ -192,15 +198,16 @@ class FrameworkLoader(Generic[T]):
         return self.iterate(self._convert)
 
     def iterate(self, convert: Callable[[Batch], V], *, reads_ahead: bool = False) -> Iterator[V]:
-        """Return an iterator of the next pass that gives ``convert(batch)`` in place of what this loader makes of it.
+        """Return an iterator of the next pass that yields ``convert(batch)`` in place of this loader's own values.
 
-        ``reads_ahead``: it is read by a framework that takes any number of values before the loop that trains does, so
-        :meth:`state_dict` needs ``taken``.
+        ``reads_ahead``: a framework takes any number of values before the training loop does, so :meth:`state_dict`
+        needs ``taken``.
         """
         return Loop(self, convert, reads_ahead)
 
     def _begin(self, loop: Loop[Any]) -> Pass:
-        """Return the pass of ``loop``, which is asked for its first value. A loop that is never asked begins none."""
+        """Return the pass of ``loop``, which was asked for its first value. A loop that is never asked for a value
+        begins no pass."""
         before = self._loop()
         if before is not None and before.batches is not self._pass.resumed:
             before.close()
@@ -212,9 +219,9 @@ class FrameworkLoader(Generic[T]):
         batches, current.resumed = current.resumed or cast(Pass, iter(self.client)), None
         self._conversion = None
         if self._context is not None and loop.convert is self._convert:
-            self._conversion = Conversion(self._convert, self._context, None)  # the first value tells the client of it
+            self._conversion = Conversion(self._convert, self._context, None)  # the client gets it with the first value
         self.client._convert_beside_steps(None)
-        goes_on = current.taken and current.taken[0].pass_id == batches.pass_id  # it was cut off, or is that of a state
+        goes_on = current.taken and current.taken[0].pass_id == batches.pass_id  # was interrupted, or is from a state
         if not goes_on:
             current = self._pass = LoaderPass(is_loaded=is_loaded)
         state = None
@@ -232,7 +239,7 @@ class FrameworkLoader(Generic[T]):
         return self._pass.resumed is None and (bool(self._pass.taken) or self.client._session.progress.state in states)
 
     def _resume(self) -> None:
-        """Find out whether the pass of a state that was loaded has more; if not, the client is at the next pass."""
+        """Check whether the pass of a loaded state has more batches; if not, the client is at the next pass then."""
         current = self._pass
         if current.state is None or not current.state["batch"] or current.resumed is not None or self._is_begun:
             return
@@ -244,8 +251,8 @@ class FrameworkLoader(Generic[T]):
             current.state = None
 
     def _next(self, loop: Loop[V], batches: Pass) -> V:
-        """Return the next value. What comes from the client is kept first and converted then, so that neither an
-        exception of a signal handler nor one of ``convert`` loses a batch."""
+        """Return the next value. A batch from the client is stored before it is converted, so that neither an exception
+        of a signal handler nor one of ``convert`` loses it."""
         current = self._pass
         if self._ahead or current.values:
             self._convert_ahead(loop, batches)
@@ -254,7 +261,7 @@ class FrameworkLoader(Generic[T]):
         if not current.taken:
             current.note_end()
             if loop.error is None:
-                current.state = None  # a pass without a batch is over, too
+                current.state = None  # a pass without a batch has ended too
             raise loop.error or StopIteration
         value: Any = current.values[0][1] if current.values else self._value_of(current.taken[0], loop)
         if loop.convert is self._convert:
@@ -263,21 +270,21 @@ class FrameworkLoader(Generic[T]):
         return cast(V, value)
 
     def _take(self, loop: Loop[Any], batches: Pass) -> bool:
-        """Take a batch from the client, if it has one and has raised nothing, and return whether it had."""
+        """Take a batch from the client; return False if it has no more, or has raised an error."""
         taken = self._pass.taken
         before = len(taken)
         if loop.error is None:
             try:
                 taken.extend(islice(batches, 1))
             except Exception as error:
-                loop.error = error  # raised in its turn, behind what is here
+                loop.error = error  # raised once the batches before it were returned
         return len(taken) > before
 
     def _convert_ahead(self, loop: Loop[Any], batches: Pass) -> None:
-        """Take and convert what is to be ready with the next value, in the thread of the loop."""
+        """Take and convert the batches that must be ready with the next value, in the thread of the loop."""
         taken, values = self._pass.taken, self._pass.values
         while values and not (taken and values[0][0] is taken[0]):
-            values.popleft()  # a call was cut off between the two
+            values.popleft()  # a call was cut off between the removal of the batch and that of its value
         while len(taken) <= self._ahead and self._take(loop, batches):
             pass
         for batch in islice(taken, len(values), None):
@@ -286,10 +293,10 @@ class FrameworkLoader(Generic[T]):
             except Exception:
                 if not values:
                     raise
-                break  # it is converted again in its turn
+                break  # it is converted again when it is needed
 
     def _value_of(self, batch: Batch, loop: Loop[Any]) -> Any:
-        """Return what ``loop`` gives for ``batch``: made beside the last step, else now."""
+        """Return the value of ``batch`` for ``loop``: converted during the last step, or now."""
         ready, batch._ready = batch._ready, None
         conversion = self._conversion
         if conversion is not None:
@@ -302,7 +309,7 @@ class FrameworkLoader(Generic[T]):
         return loop.convert(batch)
 
     def _hand_over(self, value: T) -> T:
-        """Return what the trainer gets of a converted value, at the time when it gets it."""
+        """Return the value for the trainer from a converted value, at the time when the trainer gets it."""
         return value
 
     def __len__(self) -> int:
@@ -319,10 +326,11 @@ class FrameworkLoader(Generic[T]):
         return True
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration begin pass ``epoch``, counted from 0; see :meth:`pydp2.Client.set_epoch`.
+        """Let the next iteration begin pass ``epoch``, counted from 0; see :meth:`pydp2.Client.set_epoch`.
 
-        If a state of this pass was loaded, the next iteration goes on there. A pass under way is left. Warns if
-        pass ``epoch`` lies before a state that was loaded and not used: the caller counts its epochs from 0 again.
+        If a state of this pass was loaded, the next iteration continues there. A pass under way is left. Warns if pass
+        ``epoch`` is before a state that was loaded and not used, because the caller then counts its epochs from 0
+        again.
         """
         current = self._pass
         is_unused = current.state is not None and not self._is_begun
@@ -343,9 +351,9 @@ class FrameworkLoader(Generic[T]):
     def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
         """Return the state behind the value in training; see :meth:`pydp2.Client.state_dict`.
 
-        ``taken``: how many values of the last iteration were used. Give it where a framework reads ahead of the loop
-        that trains, by 1,024 values at most. Raises ClientUseError if that many were not returned, or more since, or if
-        it is less than before: it counts from where the iteration began, not from an epoch of ``steps_per_epoch``.
+        ``taken``: number of used values since the iteration began (not since an epoch of ``steps_per_epoch`` began).
+        Pass it if a framework reads ahead of the training loop, by 1,024 values at most. Raises ClientUseError if fewer
+        values were returned, if more than 1,024 were returned since, or if ``taken`` is less than in an earlier call.
         """
         if taken is not None:
             return self.client._state_after(self._pass.mark_after(taken))
@@ -363,13 +371,13 @@ class FrameworkLoader(Generic[T]):
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
     ) -> None:
-        """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`, also for ``allow``. Packed
-        sequences that ranks share take the states of all ranks, as a list; see
+        """Go to the position of ``state``; see :meth:`pydp2.Client.load_state_dict`, also for ``allow``. For packed
+        sequences that ranks share, pass the states of all ranks as a list; see
         :meth:`pydp2.PackedSequences.load_state_dict`."""
         self.client.load_state_dict(state, allow=allow)
         if (loop := self._loop()) is not None:
             loop.is_left = True
-            self._loop = lambda: None  # its end drops nothing of what follows the state
+            self._loop = lambda: None  # the end of the old loop must not drop batches behind the state
         self._pass = LoaderPass(self.client.state_dict(), is_loaded=True)
 
     def close(self) -> None:
@@ -381,12 +389,12 @@ class FrameworkLoader(Generic[T]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and isinstance(self.client.owner, SharedService):
-            self.client.owner.waits = False  # the other ranks wait for what this one will not do any more
+            self.client.owner.waits = False  # the other ranks may wait for this one, which has failed
         self.close()
 
 
 def warn_of_dropped_state(epoch: int, pass_id: int) -> None:
-    """Warn that ``set_epoch(epoch)``, which calls this, drops a state in pass ``pass_id`` that was loaded."""
+    """Warn that ``set_epoch(epoch)``, which calls this, drops a loaded state in pass ``pass_id``."""
     warnings.warn(
         f"set_epoch({epoch}) drops the state that was loaded, which is in pass {pass_id}: a loop that resumes must "
         "count its epochs from the pass of the state, or not call set_epoch() (see docs/torch.md, Accelerate and "
@@ -396,7 +404,8 @@ def warn_of_dropped_state(epoch: int, pass_id: int) -> None:
 
 
 class Loop(Iterator[V]):
-    """Iterator of one pass of a loader. ``only_loop_knows``: the training loop takes fewer values than this gives."""
+    """Iterator of one pass of a loader. ``only_loop_knows``: the training loop may have used fewer values than this
+    iterator has returned."""
 
     def __init__(self, loader: FrameworkLoader[Any], convert: Callable[[Batch], V], only_loop_knows: bool) -> None:
         self._loader = loader
@@ -404,10 +413,10 @@ class Loop(Iterator[V]):
         self.only_loop_knows = only_loop_knows
         self.batches: Pass | None = None
         self.is_left = False
-        """True if a state was loaded: what follows it belongs to the next loop."""
+        """True if a state was loaded, so that the next batches belong to the next loop."""
         self.error: Exception | None = None
-        """Exception that the client raised when it was asked for a batch ahead of need. It is raised again once the
-        batches that came before it were returned."""
+        """Exception of the client for a batch that was taken ahead. It is raised again once the batches before it were
+        returned."""
         self.reads_ahead = 0
         """Values that the training loop takes before it trains with them, in this pass."""
 
@@ -423,12 +432,12 @@ class Loop(Iterator[V]):
             return loader._next(self, self.batches)
         except Exception:
             raise
-        except BaseException:  # of a signal handler: the next loop goes on with this pass, although this one is dropped
+        except BaseException:  # of a signal handler: the next loop continues this pass, although this one is dropped
             loader._pass.resumed = self.batches
             raise
 
     def close(self) -> None:
-        """Leave the pass without its rest, unless another loop has taken it over."""
+        """Leave the pass before its end, unless another loop has taken it over."""
         if self._loader._loop() is self:
             if self.batches is not None:
                 self.batches.close()

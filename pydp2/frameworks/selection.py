@@ -1,4 +1,4 @@
-"""Say which values of a batch a framework gets, and in which structure: all of them by name, or pairs ``(x, y)``."""
+"""Select the values of a batch for a framework, and their structure: all of them by name, or pairs ``(x, y)``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ Selected: TypeAlias = str | int | Sequence[str | int]
 
 
 class Selection:
-    """Slots of ``slots`` that a batch becomes, in ``order``, and :meth:`arrange`, which gives their values structure.
+    """Selection of some of ``slots``: their numbers in ``order``, and :meth:`arrange`, which structures their values.
 
-    Without ``x`` a dict by name, or a tuple where slots have no names. With ``x`` and ``y`` a pair, with ``x`` alone a
-    tuple of one; each is a value, or a tuple of values where several slots were named. Raises OptionError for a slot
-    that is not there, ``y`` alone, and a slot of strings or bfloat16, of which these frameworks make no tensors here.
+    The structure is a dict by name, or a tuple if slots have no names. With ``x`` and ``y`` it is a pair, with ``x``
+    alone a tuple of one; both items are a value, or a tuple of values if several slots were named. Raises OptionError
+    for a slot that does not exist, for ``y`` alone, and for a slot of strings or bfloat16, of which the adapters of
+    these frameworks make no tensors.
     """
 
     def __init__(self, slots: Slots, x: Selected | None = None, y: Selected | None = None) -> None:
         self._names = slots.names
-        self._parts: list[tuple[int, int | None]] | None = None  # where each begins, and ends if it is a list
+        self._parts: list[tuple[int, int | None]] | None = None  # begin in ``order``, and end if it is a list
         if x is None:
             if y is not None:
                 raise OptionError("y needs x, the slot or slots that the model gets")
@@ -31,13 +32,13 @@ class Selection:
             return
         self.order = []
         self._parts = []
-        for each in (x,) if y is None else (x, y):
+        for part in (x,) if y is None else (x, y):
             begin = len(self.order)
-            if isinstance(each, str | int):
-                self.order.append(_position(slots, each))
+            if isinstance(part, str | int):
+                self.order.append(_position(slots, part))
                 self._parts.append((begin, None))
             else:
-                self.order += [_position(slots, one) for one in each]
+                self.order += [_position(slots, slot) for slot in part]
                 self._parts.append((begin, len(self.order)))
         self._require_numbers(slots)
 
@@ -52,7 +53,7 @@ class Selection:
                 )
 
     def arrange(self, values: Sequence[Any]) -> Any:
-        """Return ``values``, one for each slot of ``order``, in the structure."""
+        """Return ``values``, one for each slot of ``order``, in the structure of the selection."""
         if self._parts is None:
             return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
         return tuple(values[begin] if end is None else tuple(values[begin:end]) for begin, end in self._parts)

@@ -1,8 +1,8 @@
-"""Open the client of one rank of a job: of a service that is given, or of one that all ranks of this machine share
+"""Open the client of one rank of a job, either of a given service, or of a service that all ranks of this machine share
 (docs/frameworks.md, "One service for all ranks").
 
-No rank has to be told an address: the first rank binds the service to a path that the identity of the run gives, and
-the others connect to it.
+No rank needs an address: the first rank binds the service to a path that follows from the identity of the run, and the
+others connect to it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from pydp2.providers import Provider
 
 L = TypeVar("L")
 START_SECONDS = 120.0
-"""Seconds that a rank waits for the service that the first rank starts: its provider may load much."""
+"""Seconds that a rank waits for the service that the first rank starts, because its provider may take long to load."""
 _END_SECONDS = 30.0
-"""Seconds that the rank which has the service waits at its end for ranks that still read."""
+"""Seconds that the rank with the service waits at its end for ranks that still read."""
 _END_POLL_SECONDS = 0.05
 _NO_POOL = 1 << 16  # bytes
-_opened: Counter[tuple[str, str]] = Counter()  # services by run and job: each loader of a program has its own
+_opened: Counter[tuple[str, str]] = Counter()  # services by run and job: each loader has its own
 
 
 class Ranks(NamedTuple):
-    """Place of this process among those that train together: ``rank`` of ``world_size``, of which
+    """Rank of this process among those that train together: ``rank`` of ``world_size`` ranks, of which
     ``local_world_size`` run on this machine.
 
-    ``run``: names the run, the same in all its processes, and no other run of this user on this machine has it at the
-    same time.
+    ``run``: name of the run, the same in all its processes, and different from those of other runs of this user on this
+    machine at the same time.
     """
 
     rank: int = 0
@@ -51,16 +51,16 @@ class Ranks(NamedTuple):
 
     @classmethod
     def at(cls, endpoints: Sequence[str], rank: int) -> Ranks:
-        """Return the place of ``rank`` among processes with ``endpoints``, each ``host:port``, which name the run."""
-        hosts = [each.rpartition(":")[0] for each in endpoints]
+        """Return rank ``rank`` of processes with ``endpoints``, texts ``host:port``, which together name the run."""
+        hosts = [endpoint.rpartition(":")[0] for endpoint in endpoints]
         return cls(rank, len(endpoints), hosts.count(hosts[rank]), ",".join(endpoints))
 
 
 def chosen_ranks(rank: int | None, world_size: int | None, find: Callable[[], Ranks]) -> Ranks:
-    """Return the place that a user has given; without ``rank`` and ``world_size`` the one that ``find`` returns.
+    """Return the rank that a user has given; without ``rank`` and ``world_size`` the one that ``find`` returns.
 
-    ``world_size=1`` alone lets each process read all. Raises OptionError if one of the two is missing, or if neither is
-    there, ``find`` knows of no other process, and the environment does.
+    ``world_size=1`` alone lets each process read all samples. Raises OptionError if only one of the two is given, or if
+    neither is given, ``find`` returns no other process, and the environment names several.
     """
     if rank is None and world_size is None:
         found = find()
@@ -76,11 +76,11 @@ def chosen_ranks(rank: int | None, world_size: int | None, find: Callable[[], Ra
 
 
 def check_others(world_size: int) -> None:
-    """Raise OptionError if a framework knows of one process, and the environment says that there are several: each of
-    them would read all samples. ``world_size``: the number of processes that the framework knows of."""
-    if world_size == 1 and (place := distributed_environment()) is not None:
+    """Raise OptionError if a framework knows of only one process, and the environment names several: each would read
+    all samples. ``world_size``: number of processes that the framework knows of."""
+    if world_size == 1 and (environment := distributed_environment()) is not None:
         raise OptionError(
-            f"{place}, and the framework knows of no other rank, so each would read all samples; initialize its "
+            f"{environment}, and the framework knows of no other rank, so each would read all samples; initialize its "
             "processes before, with torch.distributed.init_process_group() or jax.distributed.initialize() for "
             "instance, or pass world_size=1 if each is to read all"
         )
@@ -89,7 +89,7 @@ def check_others(world_size: int) -> None:
 class SharedService:
     """Service that this rank has started for all ranks of the machine.
 
-    ``waits``: its end waits for the others. ``job``: the job that all of them join, also those that come late.
+    ``waits``: :meth:`close` waits for the other ranks. ``job``: the job that all ranks join, also late ones.
     """
 
     def __init__(self, service: Service, *, waits: bool = True, job: str | None = None) -> None:
@@ -99,8 +99,8 @@ class SharedService:
         self._owner = os.getpid()
 
     def close(self) -> None:
-        """End the service, once all ranks have come and no rank reads from it any more, or after 30 seconds. A program
-        that ends with an error waits for nobody: the other ranks may wait for what it will not do any more."""
+        """End the service, once all ranks have connected and no rank reads from it any more, or after 30 seconds. A
+        program that ends with an error does not wait, because the other ranks may be waiting for it."""
         if os.getpid() != self._owner:
             return  # a fork of the program that started it
         deadline = time.monotonic() + _END_SECONDS
@@ -137,10 +137,10 @@ LOADER_OPTIONS = (*LoaderKeywords.__annotations__, "timeout")
 def open_service(
     files: Files | Source, provider: str | Provider | None, ranks: Ranks, *, job: str = "default", **options: Any
 ) -> tuple[str, SharedService | None]:
-    """Return the address of the service for all ranks of this machine; with it the service, in the rank that starts it.
+    """Return the address of the service for all ranks of this machine, and in the rank that starts it the service.
 
-    All ranks of a run make the same calls, in the same order: the n-th call of each leads to the same service.
-    ``options``: of the service, and ``args``, ``is_train``, ``root``. Raises what :func:`open_client` raises.
+    All ranks of a run must make the same calls, in the same order: the n-th call of each leads to the same service.
+    ``options``: those of the service, and ``args``, ``is_train``, ``root``. Raises the errors of :func:`open_client`.
     """
     if ranks.local_world_size != ranks.world_size:
         if not ranks.run:
@@ -167,8 +167,8 @@ def open_service(
 
 
 def keep_service(address: str, ranks: Ranks, *, job: str) -> Client:
-    """Return a client that reads nothing, as long as which the service at ``address`` is kept: rank 0 ends it when no
-    rank is connected, and between two passes the workers of a rank are not."""
+    """Return a client that reads nothing, and keeps the service at ``address`` running while it is open. Rank 0 ends
+    the service when no rank is connected, and between two passes the workers of a rank are not."""
     name = f"{job} rank {ranks.rank} {os.urandom(4).hex()}"
     return connect(address, job=name, rank=0, world_size=1, timeout=START_SECONDS, batch_size=1, pool_bytes=_NO_POOL)
 
@@ -181,23 +181,23 @@ def open_client(
     job: str = "default",
     **options: Any,
 ) -> Stream:
-    """Return a client for the rank of this process, or the stream that is given.
+    """Return a client for the rank of this process, or the given stream.
 
-    A job of several ranks makes up the last batches (``last_batch="pad"``) unless told otherwise, because all ranks of
-    a framework take equally many.
+    The default of ``last_batch`` for a job of several ranks is ``"pad"``, because all ranks of a framework must take
+    equally many batches.
 
     Args:
-        files: what :func:`pydp2.load` takes, beside ``provider``; or without a provider the address or the connection
-            file of a service, or a stream: a client, a mixture, packed sequences.
-        provider: as :func:`pydp2.load` takes it.
-        ranks: where this process stands.
-        job: name of the stream.
-        options: of the service and of the job, and ``args``, ``is_train``, ``root``; with an address those of
+        files: as for :func:`pydp2.load`, with a ``provider``; or without a provider the address or the connection file
+            of a service, or a stream: a client, a mixture, packed sequences.
+        provider: as for :func:`pydp2.load`.
+        ranks: rank of this process.
+        job: name of the job.
+        options: those of the service and of the job, and ``args``, ``is_train``, ``root``; with an address those of
             :func:`pydp2.connect`.
 
     Raises:
-        OptionError, OptionTypeError: the ranks are on several machines and no service is given, options beside a
-            stream, and what :func:`pydp2.load` and :func:`pydp2.connect` raise.
+        OptionError, OptionTypeError: the ranks are on several machines and no service is given, or options are given
+            with a stream. Also the errors of :func:`pydp2.load` and :func:`pydp2.connect`.
     """
     if isinstance(files, Stream):
         if options or provider is not None:
@@ -206,12 +206,12 @@ def open_client(
                 f"{', '.join(options) or 'a provider'} beside it; give them to the call that makes it"
             )
         return files
-    place: dict[str, Any] = {"job": job, "rank": ranks.rank, "world_size": ranks.world_size}
+    rank_options: dict[str, Any] = {"job": job, "rank": ranks.rank, "world_size": ranks.world_size}
     if ranks.world_size > 1:
         options.setdefault("last_batch", "pad")
     if is_address(files, provider):
         try:
-            return connect(files, **place, **options)
+            return connect(files, **rank_options, **options)
         except OptionError as error:
             if "://" in str(files):
                 raise
@@ -224,10 +224,10 @@ def open_client(
     of_job, rest = split_options(options)
     address, service = open_service(files, provider, ranks, job=job, **rest)
     if service is None:
-        return connect(address, **place, timeout=START_SECONDS, **of_job)
+        return connect(address, **rank_options, timeout=START_SECONDS, **of_job)
     service.job = job
     try:
-        client = service.service.connect(**place, **of_job)
+        client = service.service.connect(**rank_options, **of_job)
     except BaseException:
         service.service.close()
         raise
@@ -242,24 +242,24 @@ def open_loader(
     make: Callable[[Stream], L],
     **options: Any,
 ) -> L:
-    """Return what ``make`` makes of the stream that :func:`open_client` returns. If it raises, the stream is closed."""
+    """Return ``make(stream)`` for the stream that :func:`open_client` returns. If ``make`` raises, close the stream."""
     client = open_client(files, provider, ranks, **options)
     try:
         return make(client)
     except BaseException:
         if isinstance(client.owner, SharedService):
-            client.owner.waits = False  # the other ranks meet the same error
+            client.owner.waits = False  # the other ranks have the same error
         leave(client)
         raise
 
 
 def leave(client: Stream) -> None:
-    """Close ``client``, and end the service if this rank has started it for all, once the others have left."""
+    """Close ``client``. If this rank has started the service for all, end it once the other ranks have left."""
     client.close()
     if isinstance(client.owner, SharedService):
         client.owner.close()
 
 
 def is_address(files: Any, provider: Any) -> TypeGuard[str | os.PathLike[str]]:
-    """Return True if ``files``, without a provider, say where a service is."""
+    """Return True if ``files``, without a provider, is the address of a service."""
     return provider is None and isinstance(files, str | os.PathLike)

@@ -1,7 +1,8 @@
-"""Walk over the slots of a batch by their kind, and make of each a value of a framework.
+"""Walk over the slots of a batch by their kind, and convert each to a value of a framework.
 
-The walk is the same for all frameworks: what a slot is follows from what its provider declares, so the method for it is
-chosen once for all batches. A framework says what one array becomes, and how it builds what consists of several arrays.
+The walk is the same for all frameworks: the kind of a slot follows from its declared type, so the method for it is
+chosen once for all batches. A framework defines the conversion of one array, and how values of several arrays are
+built.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from pydp2.data.columns.columns import Array
 from pydp2.data.schema.input_types import STRING_TYPES, DataType, SequenceType, Slots
 
 PLAIN_TYPES = (DataType.Dense, DataType.Index)
-"""Types of which each element has one number, or one shape; elements of others differ in size."""
+"""Types whose elements are one number, or have one shape; elements of other types differ in size."""
 _Visit: TypeAlias = Callable[[Any, int, Batch], Any]
 
 
 class RaggedTensor(NamedTuple):
     """Sequences, one after the other: sequence i has the rows ``[offsets[i], offsets[i + 1])`` of ``values``.
 
-    ``values``: one row per time step, ``(steps, …)``, or a sparse CSR tensor of so many rows. ``offsets``:
-    ``(sequences + 1,)``, as a level of Paddle's LoD. ``sub_offsets``: of nested sequences, also counted in time steps;
-    else None. Offsets are int64, with torch of its ``index_dtype``.
+    ``values``: one row per time step, ``(steps, …)``, or a sparse CSR tensor with ``steps`` rows. ``offsets``:
+    ``(sequences + 1,)``, as a level of Paddle's LoD. ``sub_offsets``: those of nested sequences, also counted in time
+    steps; otherwise None. Offsets are int64; with torch they have its ``index_dtype``.
     """
 
     values: Any
@@ -36,17 +37,18 @@ class RaggedTensor(NamedTuple):
 
 class PaddedTensor(NamedTuple):
     """Sequences, filled up to one length: ``values`` ``(sequences, length, …)`` and ``lengths`` ``(sequences,)``, int64
-    or with torch of its ``index_dtype``."""
+    or, with torch, its ``index_dtype``."""
 
     values: Any
     lengths: Any
 
 
 class SlotVisitor(ABC):
-    """Makes the values of the slots ``order`` of a batch, in that order; by default of all.
+    """Converter from a batch to the values of the slots ``order``, in that order; by default of all slots.
 
-    ``pads``: the number with which a slot of sequences is filled up, for those that are. ``length``: to which; default
-    that of the longest sequence of a batch. Each method for a kind of slot gets its value, its number, and the batch.
+    ``pads``: for each slot of sequences that is filled up, the number with which this is done. ``length``: the length
+    to which they are filled up; default: that of the longest sequence of a batch. Each method for a kind of slot gets
+    the value of the slot, its number, and the batch.
     """
 
     index_dtype: np.dtype[Any] | None = None
@@ -75,7 +77,7 @@ class SlotVisitor(ABC):
         return self.padded if slot in self.pads else self.ragged
 
     def _element(self, slot: int) -> _Visit:
-        """Return the method for what is no sequence, or for all time steps of one."""
+        """Return the method for the elements of a slot: a slot without sequences, or all time steps of sequences."""
         kind = self.slots.types[slot].type
         if kind == DataType.Dense:
             return lambda value, slot, batch: self.array(value)
@@ -87,47 +89,48 @@ class SlotVisitor(ABC):
 
     @abstractmethod
     def array(self, array: Array) -> Any:
-        """Return what one array becomes."""
+        """Return the value of an array."""
 
     def indices(self, array: Array) -> Any:
-        """Return what an array of indices, offsets or lengths becomes."""
+        """Return the value of an array of indices, offsets or lengths."""
         return self.array(array if self.index_dtype is None else array.astype(self.index_dtype, copy=False))
 
     @abstractmethod
     def sparse(self, value: Csr, slot: int, batch: Batch) -> Any:
-        """Return what sparse rows become."""
+        """Return the value of sparse rows."""
 
     def csr_parts(self, value: Csr) -> tuple[Any, Any, Any]:
-        """Return row offsets, columns and entries of sparse rows, each as its array becomes. Binary entries are 1."""
+        """Return the values of row offsets, columns and entries of sparse rows. Binary entries are 1."""
         entries = np.ones(len(value.indices), np.float32) if value.values is None else value.values
         return self.indices(value.indptr), self.indices(value.indices), self.array(entries)
 
     def ragged(self, value: Ragged, slot: int, batch: Batch) -> Any:
-        """Return what sequences become."""
+        """Return the value of sequences."""
         subs = value.sub_sequence_start_positions
         offsets = [value.sequence_start_positions] if subs is None else [value.sequence_start_positions, subs]
         steps = self._element(slot)(value.values, slot, batch)
-        return self.make_ragged(steps, [self.indices(each) for each in offsets])
+        return self.make_ragged(steps, [self.indices(level) for level in offsets])
 
     def padded(self, value: Ragged, slot: int, batch: Batch) -> Any:
-        """Return what sequences that are filled up become."""
+        """Return the value of sequences that are filled up."""
         if self.index_dtype is not None and self.slots.types[slot].type == DataType.Index:
-            steps: Any = value.values  # before it is filled up: the number may not fit what they have
+            steps: Any = value.values  # convert before filling up: the number may not fit the dtype of the array
             value = Ragged(steps.astype(self.index_dtype, copy=False), value.sequence_start_positions)
         values, lengths = value.pad(self.pads[slot], self.length)
         return self.make_padded(self.array(values), self.indices(lengths))
 
     def make_ragged(self, values: Any, offsets: Sequence[Any]) -> Any:
-        """Return sequences, one after the other. ``offsets``: of them, and of sub-sequences if there are any."""
+        """Return the value of sequences, made of ``values`` and ``offsets``: those of the sequences, and of
+        sub-sequences if there are any."""
         return RaggedTensor(values, *offsets)
 
     def make_padded(self, values: Any, lengths: Any) -> Any:
-        """Return sequences of one length."""
+        """Return the value of sequences of one length."""
         return PaddedTensor(values, lengths)
 
 
 def pads_of_all(slots: Slots, pad: float | None) -> dict[int, float]:
-    """Return ``pads`` that fill up all slots of sequences with ``pad``, none where it is None."""
+    """Return ``pads`` that fill up all slots of sequences with ``pad``; {} if it is None."""
     if pad is None:
         return {}
-    return {slot: pad for slot, each in enumerate(slots.types) if each.seq_type != SequenceType.NO_SEQUENCE}
+    return {slot: pad for slot, declared in enumerate(slots.types) if declared.seq_type != SequenceType.NO_SEQUENCE}

@@ -1,4 +1,4 @@
-"""Sort the columns of sparse rows, which a provider may yield in any order, for frameworks that want them ascending."""
+"""Sort the columns of sparse rows, which a provider may yield in any order, for frameworks that need them ascending."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pydp2.data.columns.columns import Array
 
 
 def sorted_rows(rows: Csr) -> Csr:
-    """Return sparse rows with ascending columns in each; most are so already, and are returned as they are."""
+    """Return ``rows`` with ascending columns in each row, or ``rows`` itself if they are ascending already, as most
+    are."""
     if ascends(rows.indptr, rows.indices):
         return rows
     order = np.lexsort((rows.indices, np.repeat(np.arange(len(rows)), np.diff(rows.indptr))))

@@ -1,7 +1,7 @@
-"""Read the passes of a job in worker processes that a framework's loader starts and ends, each of them a share
-(docs/paddle.md, "paddle.io.DataLoader").
+"""Read shares of the passes of a job in worker processes that a framework's loader starts and ends (docs/paddle.md,
+"paddle.io.DataLoader").
 
-Each pass is a job of its own: a worker may be a new process in each pass, and no rank disturbs another one that still
+Each pass is a separate job: a worker may be a new process in each pass, and no rank disturbs another one that still
 reads the pass before.
 """
 
@@ -23,10 +23,10 @@ from pydp2.providers import Provider
 
 
 class WorkerPasses:
-    """Passes of a job for the workers of one rank; a copy in another process reads the same ones.
+    """Passes of a job for the workers of one rank; a copy in another process reads the same passes.
 
     ``files``, ``provider``, ``options``: as for :func:`pydp2.frameworks.shared_service.open_client`, but no client and
-    no ``share``. ``slots``: what the provider declares. Raises what that function raises.
+    no ``share``. ``slots``: slots of the provider. Raises the errors of that function.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class WorkerPasses:
         if "share" in options:
             raise OptionError("share cannot be given here: a loader takes its workers in turn, so each has a rank")
         self._shares = WorkerShares(files, provider, ranks, job=job, **options)
-        self._reading: tuple[str, list[weakref.ref[Client]]] = "", []  # last pass in this process, and who reads it
+        self._reading: tuple[str, list[weakref.ref[Client]]] = "", []  # last pass in this process, and its clients
         try:
             with self._shares.look() as client:
                 self.slots = client.slots
@@ -50,9 +50,9 @@ class WorkerPasses:
         return self.__dict__ | {"_reading": ("", [])}
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
-        """Have the next pass continue from ``state``, or if that is behind the last batch of a pass, be the one behind
-        it: no pass is empty. Workers that read meanwhile go on. ``allow``: differences to accept. Raises StateMismatch
-        for a state of another stream."""
+        """Let the next pass continue from ``state``. If that is behind the last batch of a pass, the next pass is the
+        one after it, because no pass may be empty. Workers that are reading go on. ``allow``: differences to accept.
+        Raises StateMismatch for a state of another stream."""
         self._record.restart(self._next_pass_if_over(state, allow))
 
     def _next_pass_if_over(self, state: Mapping[str, Any], allow: Collection[str]) -> Mapping[str, Any]:
@@ -61,8 +61,8 @@ class WorkerPasses:
             return state
         with self._shares.look() as client:
             client.load_state_dict(state, allow=allow)
-            loaded = client.state_dict()  # what was allowed to differ is that of this stream: no worker asks again
-            with contextlib.suppress(Error):  # it is met again where the batch is asked for
+            loaded = client.state_dict()  # it has the identity of this stream, so that workers need no ``allow``
+            with contextlib.suppress(Error):  # the error comes again when the batch is requested
                 if state.get("batch") and next(iter(client), None) is None:
                     return client.state_dict()
         return loaded
@@ -74,9 +74,10 @@ class WorkerPasses:
     def read(
         self, worker: int, workers: int, epoch: str, *, with_state: bool
     ) -> Iterator[tuple[Batch, dict[str, Any] | None]]:
-        """Give the share of worker ``worker`` of ``workers`` in the next pass, with the state behind each batch.
+        """Yield the batches of worker ``worker`` of ``workers`` in the next pass, each with the state behind it.
 
-        ``epoch``: names the pass among those of this rank, the same in all workers. ``with_state``: None otherwise.
+        ``epoch``: name of the pass among those of this rank, the same in all workers. Without ``with_state``, the state
+        is None.
         """
         world_size = self._shares.ranks.world_size
         start, restarts = self._record.claim(worker, epoch)
@@ -92,25 +93,26 @@ class WorkerPasses:
                     if not self._shares.is_made_up(batch, workers):
                         yield batch, state
             finally:
-                with contextlib.suppress(StateMismatch):  # relaxed, and in the middle of the pass
+                with contextlib.suppress(StateMismatch):  # a relaxed stream in the middle of a pass
                     self._record.note_bounds(start["pass"], client.state_dict())
 
     def _end_passes_before(self, epoch: str) -> None:
-        """Close what still reads another pass in this process. Paddle never drops the iterator of a loop that was left,
-        because a thread of its own holds it."""
+        """Close the clients of other passes in this process. Paddle never drops the iterator of a loop that was left,
+        because one of its threads has a reference to it."""
         name, reading = self._reading
         if name != epoch:
             self._reading = epoch, []
-            for each in reading:
-                if (client := each()) is not None:
+            for reference in reading:
+                if (client := reference()) is not None:
                     client.close()
 
 
 class _States:
     """States behind the batches of one worker, in the order in which a loader takes them from all workers.
 
-    The service cuts ``workers * world_size`` batches at a time, and a state of it is behind all of them. Behind those
-    of some workers only it is the place between, with the point that was known before.
+    The service cuts ``workers * world_size`` batches at a time, and the position of its states is behind all of them.
+    Behind the batches of some workers only, the state has the position in between, with the snapshot point that was
+    known before.
     """
 
     def __init__(self, client: Client, worker: int, workers: int, world_size: int) -> None:

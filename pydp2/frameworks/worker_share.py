@@ -1,20 +1,20 @@
-"""Read a job in worker processes that a framework's loader starts and ends, each of them a share.
+"""Read shares of a job in worker processes that a framework's loader starts and ends.
 
 Theory of operation
 -------------------
 Such a loader takes the batches of its n workers in turn. Worker i of rank r reads as rank ``i * world_size + r`` of
-``n * world_size``: ranks get the batches of a pass in turn too, so each rank of the run has the batches that it has
+``n * world_size``: ranks get the batches of a pass in turn too, so each rank of the run gets the same batches as
 without workers, in the same order (:class:`WorkerShares`), if all ranks have equally many workers.
 
-- The job has equally many batches for each of its ranks, so the service may make up whole batches. A loader without
-  workers has none of them, so a worker leaves them out, unless another rank of the run waits for as many steps.
+- The job has equally many batches for each of its ranks, so the service may add batches that are all padding. A loader
+  without workers would not get them, so a worker leaves them out, unless another rank of the run has as many steps.
 - The processes do not know of each other. A loader starts new ones for each epoch, or keeps them, and it may drop them
-  in the middle of a pass. So which pass comes next is no process's own count. It stands in a file (:class:`PassRecord`)
-  whose lock they take for a moment when a pass begins.
-- Between two passes no worker may be connected, and a service ends when nobody is. So the process of the loader keeps
-  the service, with a client that reads nothing.
-- A worker is ended by its loader and runs no finalizers of Python's own. Its client would stay a rank of the job for as
-  long as a lease, so what closes it is one of ``multiprocessing``, which does run.
+  in the middle of a pass. So no process can count the passes by itself. The next pass is in a file
+  (:class:`PassRecord`), whose lock they take for a moment when a pass begins.
+- Between two passes no worker may be connected, and a service ends when no client is. So the process of the loader
+  keeps the service running, with a client that reads nothing.
+- The loader ends a worker in a way that runs no finalizers of Python itself. Its client would stay a rank of the job
+  for the time of a lease, so a finalizer of ``multiprocessing``, which does run, closes it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ from pydp2.providers import Provider
 
 
 class WorkerShares:
-    """Shares of a job for the workers of one rank; a copy in another process reads the same job, and ends nothing.
+    """Shares of a job for the workers of one rank. A copy in another process reads the same job, and does not end the
+    service.
 
     ``files``, ``provider``, ``options``: as for :func:`pydp2.frameworks.shared_service.open_client`, but no stream.
-    Raises what that function raises; options of the job at the first :meth:`connect`.
+    Raises the errors of that function; those about options of the job come at the first :meth:`connect`.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class WorkerShares:
             options.setdefault("last_batch", "pad")
         self.ranks, self.job = ranks, job
         self._address: str | os.PathLike[str]
-        self._options = options  # with an address of the job alone, or connect() says where they belong
+        self._options = options  # with an address, connect() refuses options of a service
         self._end: weakref.finalize[..., WorkerShares] | None = None
         if is_address(files, provider):
             self._address = files
@@ -83,7 +84,8 @@ class WorkerShares:
         return self.__dict__ | {"_end": None}
 
     def connect(self, worker: int, workers: int, name: str) -> Client:
-        """Return the client of worker ``worker`` of ``workers``. ``name``: tells its job from others of this rank."""
+        """Return the client of worker ``worker`` of ``workers``. ``name``: appended to the name of the job, to tell it
+        from other jobs of this rank."""
         ranks = self.ranks
         rank, world_size = worker * ranks.world_size + ranks.rank, workers * ranks.world_size
         client = connect(self._address, job=self.job + name, rank=rank, world_size=world_size, **self._options)
@@ -92,11 +94,12 @@ class WorkerShares:
         return client
 
     def look(self) -> Client:
-        """Return a client of all batches that is in the way of no other."""
+        """Return a client that gets all batches, in a job of its own, so that it disturbs no other client."""
         return connect(self._address, job=f"{self.job} {os.urandom(4).hex()}", rank=0, world_size=1, **self._options)
 
     def is_made_up(self, batch: Batch, workers: int) -> bool:
-        """Return True if ``batch`` is there only because ``workers`` are ranks, which get equally many."""
+        """Return True if ``batch`` is all padding, which the service added because ``workers`` are ranks with equally
+        many batches."""
         return workers > 1 and self.ranks.world_size == 1 and batch.padding == len(batch)
 
     def close(self) -> None:
@@ -106,10 +109,11 @@ class WorkerShares:
 
 
 class PassRecord:
-    """File that tells all workers of a rank which pass they read: where it began, and where the next one will.
+    """File from which all workers of a rank learn which pass they read: the state at its start, and that of the next
+    pass.
 
-    It is a file because workers are other processes, and the loader may start them anew, or keep them. Of a state, only
-    the number of its pass is needed. :meth:`changing` is for what else they tell each other.
+    It is a file because workers are other processes, which the loader may replace or keep. Of a state, only the number
+    of its pass is needed. With :meth:`changing`, workers can exchange other data.
     """
 
     def __init__(self, start: Mapping[str, Any]) -> None:
@@ -123,7 +127,7 @@ class PassRecord:
         return {"_path": self._path}
 
     def restart(self, state: Mapping[str, Any]) -> None:
-        """Have the next pass begin at ``state``."""
+        """Let the next pass begin at ``state``."""
         if not isinstance(state, Mapping) or not isinstance(state.get("pass"), int):
             raise ClientUseError("a state must be what state_dict() returned")
         with self.changing() as record:
@@ -137,42 +141,43 @@ class PassRecord:
             return record["epoch"] is not None
 
     def claim(self, worker: int, epoch: str) -> tuple[dict[str, Any], int]:
-        """Return where ``worker`` begins in the pass that is called ``epoch``, which the first worker opens, and how
-        often a state was loaded before: those who still read what was left then are in other jobs.
+        """Return the state at which ``worker`` begins the pass with the name ``epoch``, and the number of states that
+        were loaded before. The first worker opens the pass. The number is part of the job's name, so that workers that
+        still read an abandoned pass are in another job.
 
-        Bounds of buckets that were kept are in it if they were when the pass was opened: all workers begin alike, also
-        one that begins when another has found them.
+        The state has bounds of buckets if they were known when the pass was opened. So all workers begin with the same
+        state, also one that begins after another worker has found bounds.
         """
         with self.changing() as record:
             if record["epoch"] != epoch or worker in record["workers"]:
-                kept = {"buckets": {"bounds": record["bounds"]}} if "bounds" in record else {}
-                start = {**kept, **record["next"]}
+                buckets = {"buckets": {"bounds": record["bounds"]}} if "bounds" in record else {}
+                start = {**buckets, **record["next"]}
                 record.update(epoch=epoch, workers=[], start=start, next=_pass_after(record["next"]))
             record["workers"].append(worker)
             return record["start"], record["restarts"]
 
     def go_on(self, epoch: str, state: Mapping[str, Any]) -> None:
-        """Have the pass that is called ``epoch`` be that of ``state``, which each of its workers has loaded."""
+        """Note that the pass with the name ``epoch`` is that of ``state``, which each of its workers has loaded."""
         with self.changing() as record:
             if record["epoch"] != epoch:
                 record.update(epoch=epoch, workers=[], start=dict(state), next=_pass_after(state))
 
     def note_bounds(self, pass_id: int, state: Mapping[str, Any]) -> None:
-        """Have the next pass use the bounds of buckets that pass ``pass_id`` has found, as ``state`` has them."""
+        """Let the next pass use the bounds of buckets in ``state``, which pass ``pass_id`` has found."""
         if "bounds" in state.get("buckets", {}):
             with self.changing() as record:
                 if record["next"]["pass"] == pass_id + 1:
                     record["next"]["buckets"] = {"bounds": list(state["buckets"]["bounds"])}
 
     def keep_bounds(self, buckets: Mapping[str, Any]) -> None:
-        """Keep the bounds of ``buckets`` for all passes to come, if it has any and none are kept."""
+        """Store the bounds of ``buckets``, if there are any, for all later passes, unless bounds are stored already."""
         if "bounds" in buckets:
             with self.changing() as record:
                 record.setdefault("bounds", list(buckets["bounds"]))
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:
-        """Give the contents under a lock, and write down what was changed in them."""
+        """Return a context with the content of the file, under a lock; write the changes at its end."""
         try:
             opened = open(self._path, "r+")  # noqa: SIM115  # closed below, where its content is used
         except FileNotFoundError:
@@ -187,13 +192,13 @@ class PassRecord:
             record: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0] if text else {}
             yield record
             file.seek(0)
-            file.write(json.dumps(record))  # before the rest of a longer one goes: whoever is killed here leaves both
+            file.write(json.dumps(record))  # before the truncation: a process that is killed here leaves valid text
             file.flush()
             file.truncate()
 
 
 def _pass_after(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state at the beginning of the pass behind that of ``state``."""
+    """Return the state at the beginning of the pass after that of ``state``."""
     return beginning_of_pass(state, state["pass"] + 1, state.get("buckets", {}).get("bounds"))
 
 

@@ -1,4 +1,4 @@
-"""Give batches as jax arrays, on one device or on a mesh of many, and register batches as pytrees (docs/jax.md).
+"""Load batches as jax arrays, on one device or on a mesh of many, and register batches as pytrees (docs/jax.md).
 
 Needs the extra ``jax``.
 """

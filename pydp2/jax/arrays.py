@@ -27,9 +27,9 @@ Lengths = Mapping[str | int, int]
 class Padded(NamedTuple):
     """Sequences of a batch, filled up with zeros to one length. It is a pytree.
 
-    ``values``: ``(rows, length, …)``; ``lengths``: ``(rows,)`` int32. ``segments``: of nested sequences ``(rows,
-    length)`` int32, 1 for the time steps of the first sub-sequence, 2 for those of the second, 0 for what only fills up
-    (empty sub-sequences do not count); else None. See docs/jax.md.
+    ``values``: ``(rows, length, …)``; ``lengths``: ``(rows,)`` int32. ``segments``: for nested sequences ``(rows,
+    length)`` int32, 1 for the time steps of the first sub-sequence, 2 for those of the second, 0 for padding (empty
+    sub-sequences do not count); otherwise None. See docs/jax.md.
     """
 
     values: Any
@@ -38,7 +38,7 @@ class Padded(NamedTuple):
 
     @property
     def mask(self) -> Any:
-        """True for time steps, False for what only fills up: ``(rows, length)``; works in compiled functions."""
+        """True for time steps, False for padding: ``(rows, length)``; works in compiled functions."""
         return jnp.arange(self.values.shape[1]) < self.lengths[:, None]
 
 
@@ -47,8 +47,8 @@ class Padded(NamedTuple):
 class SparseRows:
     """Sparse rows of a batch, filled up to one number of entries with entries of index 0 and value 0. It is a pytree.
 
-    ``indices``: ``(rows, entries)`` int32 (int64 where ``width`` is above 2**31); ``values``: ``(rows, entries)``
-    float32, 1 for binary slots; ``width``: of the dense rows, static. See docs/jax.md.
+    ``indices``: ``(rows, entries)`` int32 (int64 if ``width`` is above 2**31); ``values``: ``(rows, entries)`` float32,
+    1 for binary slots; ``width``: number of columns of the dense rows, static. See docs/jax.md.
     """
 
     indices: Any
@@ -58,29 +58,29 @@ class SparseRows:
     def dot(self, weights: Any) -> Any:
         """Return the product of these rows and ``weights``, ``(width, …)``: ``(rows, …)``; works in compiled functions.
 
-        It gathers the rows of ``weights`` that have an index here, so no dense row is made."""
+        It gathers the rows of ``weights`` at the indices of the entries, so no dense row is made."""
         return jnp.einsum("re,re...->r...", self.values, jnp.take(weights, self.indices, axis=0))
 
 
 def rounded_length(longest: int) -> int:
-    """Return the least power of two that is not below ``longest``: so few lengths occur that few shapes are
-    compiled."""
+    """Return the least power of two that is not below ``longest``, so that there are few lengths and few shapes to
+    compile."""
     return 1 << max(longest - 1, 0).bit_length()
 
 
 class ArrayMaker(SlotVisitor):
-    """Function from a batch to jax arrays, for :class:`pydp2.frameworks.loader.FrameworkLoader`. ``is_on_cpu``: they
-    lie in memory of this process alone.
+    """Function from a batch to jax arrays, for :class:`pydp2.frameworks.loader.FrameworkLoader`. ``is_on_cpu``: True if
+    the arrays are only in the memory of this process.
 
     Args:
-        slots: of the batches.
-        place: of this process.
-        sharding: what the arrays get; None: the default device.
+        slots: slots of the batches.
+        placement: rows and devices of this process.
+        sharding: sharding of the arrays; None: the default device.
         pad_to: lengths by slot.
-        bucket_by: the slot whose batches come from one bucket.
-        mask: name of the value that tells rows from those which only fill a batch up; None: there is none.
+        bucket_by: the slot by whose length batches are bucketed.
+        mask: name of the value that is False for padding rows; None: there is no such value.
 
-    Raises OptionError for slots that have no fixed shape, or that jax would cut down.
+    Raises OptionError for slots that have no fixed shape, or whose values jax would truncate.
     """
 
     def __init__(
@@ -108,19 +108,19 @@ class ArrayMaker(SlotVisitor):
             self._names = (*self._names, mask)
 
     def __call__(self, batch: Batch) -> Values:
-        """Return the arrays of ``batch``: a dict by name of the slots, a tuple where they have none."""
+        """Return the arrays of ``batch``: a dict by slot name, or a tuple if slots have no names."""
         values = self.values(batch)
         if self._mask is not None:
             values.append(self._put(np.arange(len(batch)) < len(batch) - batch.padding))
         return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
 
     def context(self) -> tuple[Any, bool]:
-        """Return what arrays depend on that contexts of jax set for a thread: the default device, and whether numbers
+        """Return the settings of jax for this thread on which arrays depend: the default device, and True if numbers
         may have 64 bits."""
         return jax.config.jax_default_device, jax.config.jax_enable_x64
 
     def _check(self, slot: int) -> None:
-        """Raise OptionError if ``slot`` cannot become arrays that every process and device agrees about."""
+        """Raise OptionError if ``slot`` cannot become arrays of the same shape in every process and on every device."""
         declared, label = self.slots.types[slot], self.slots.label(slot)
         if declared.type != DataType.Dense and declared.dim > INT32_RANGE and not jax.config.jax_enable_x64:
             raise OptionError(
@@ -154,9 +154,9 @@ class ArrayMaker(SlotVisitor):
 
     def padded(self, value: Ragged, slot: int, batch: Batch) -> Padded:
         bound = None
-        if slot == self._bucket_by:  # the last batches of a pass may come from other buckets in other processes
+        if slot == self._bucket_by:  # in other processes, the last batches of a pass may come from other buckets
             bound = batch.group_bucket if self._is_global else batch.bucket
-        length = min((each for each in (bound, self._pad_to.get(slot)) if each is not None), default=None)
+        length = min((limit for limit in (bound, self._pad_to.get(slot)) if limit is not None), default=None)
         if length is None:
             length = rounded_length(int(np.diff(value.sequence_start_positions).max(initial=0)))
         values, lengths = value.pad(length=length)
@@ -184,14 +184,14 @@ class ArrayMaker(SlotVisitor):
 
 
 def _platforms(sharding: Any) -> set[str]:
-    """Return the platforms of the devices of ``sharding``, or of those that an array may be put on without one."""
+    """Return the platforms of the devices of ``sharding``, or of the devices for arrays without a sharding."""
     return {device.platform for device in (jax.local_devices() if sharding is None else sharding.device_set)}
 
 
 def _segments(ragged: Ragged, length: int) -> Any:
-    """Return for each time step, padded as its sequence, the number of its sub-sequence, from 1: ``(rows, length)``."""
+    """Return the number, from 1, of the sub-sequence of each time step, padded as the sequences: ``(rows, length)``."""
     starts = ragged.sequence_start_positions
-    subs = np.unique(cast(Any, ragged.sub_sequence_start_positions))  # without those that are empty
+    subs = np.unique(cast(Any, ragged.sub_sequence_start_positions))  # without empty ones
     number = np.searchsorted(subs, np.arange(starts[-1]), side="right")
     before = np.searchsorted(subs, starts[:-1])
     within = number - np.repeat(before, np.diff(starts))
@@ -199,9 +199,10 @@ def _segments(ragged: Ragged, length: int) -> Any:
 
 
 def lengths_by_slot(slots: Slots, pad_to: int | Lengths | None) -> dict[int, int]:
-    """Return ``pad_to`` by position of the slots: one length is that of every sequence and sparse row.
+    """Return ``pad_to`` by slot number; a single length counts for every slot with sequences or sparse rows.
 
-    Raises OptionError for a length below 1, and where there is nothing to pad; OptionTypeError for what is no length.
+    Raises OptionError for a length below 1, and if there is nothing to pad; OptionTypeError if a length is not an
+    integer.
     """
     if pad_to is None:
         return {}

@@ -26,9 +26,9 @@ from pydp2.providers import Provider
 class JaxLoader(FrameworkLoader[Values]):
     """Loader of jax arrays, made by :func:`loader`: one iteration is one pass.
 
-    A value is a dict of arrays by slot name, or a tuple where slots have no names. ``batch``: the numpy batch behind
-    the value in hand, not to be written to, because an array may lie in its memory. The state is that of the value in
-    hand, and the same in all processes. See docs/jax.md.
+    A value is a dict of arrays by slot name, or a tuple if slots have no names. ``batch``: the numpy batch of the value
+    in training; do not write to it, because an array may share its memory. The state is that of the value in training,
+    and the same in all processes. See docs/jax.md.
     """
 
     def __init__(self, client: Stream, make: ArrayMaker, *, ahead: int, rows: int | None, drops: bool) -> None:
@@ -41,7 +41,7 @@ class JaxLoader(FrameworkLoader[Values]):
                 )
             return make(batch)
 
-        if make.is_on_cpu:  # there is no copy that could begin early, and another thread may convert
+        if make.is_on_cpu:  # no copy could begin early, but another thread may convert
             super().__init__(client, convert, context=make.context)
         else:
             super().__init__(client, convert, ahead=ahead)
@@ -51,10 +51,10 @@ class JaxLoader(FrameworkLoader[Values]):
         return chain(super().__iter__(), self._no_batches()) if self._drops else super().__iter__()
 
     def _no_batches(self) -> Iterator[Values]:
-        """Yield nothing. Raises OptionError if the pass that has ended gave nothing, because its batch was dropped."""
+        """Yield nothing. Raises OptionError if the pass that has ended had no batch, because its last was dropped."""
         try:
             batches = len(self)
-        except TypeError:  # it is not known
+        except TypeError:  # the length is not known
             return
         if batches < 1:
             raise OptionError(
@@ -78,28 +78,28 @@ def loader(
     """Return a loader of jax arrays: ``for batch in loader("train.list", process, batch_size=128, sharding=s)``.
 
     With several processes (``jax.distributed``) all of them call it together, and each reads its own rows. Unlike
-    elsewhere in pydp2, the default of ``last_batch`` is ``"drop"``, because arrays of another shape are compiled anew,
-    and cannot be divided among devices. See docs/jax.md.
+    elsewhere in pydp2, the default of ``last_batch`` is ``"drop"``, because arrays of another shape need another
+    compilation, and cannot be divided among devices. See docs/jax.md.
 
     Args:
-        files: what :func:`pydp2.load` takes, beside ``provider``; or without a provider the address or the connection
-            file of a service, or a stream: a client, a mixture, packed sequences.
+        files: as for :func:`pydp2.load`, with a ``provider``; or without a provider the address or the connection file
+            of a service, or a stream: a client, a mixture, packed sequences.
         provider: the decorated function, or its address.
-        sharding: of the arrays, the first axis being the rows, as ``NamedSharding(mesh, P("data"))``; a slot with fewer
-            axes takes the first ones of it. Default: the default device.
-        ahead: batches whose copies to the device begin before they are asked for. It changes nothing where all devices
-            are the CPU of this process.
-        pad_to: time steps to which sequences are padded, or cut; entries to which sparse rows are padded; one number,
-            or by slot. Default: the bound of the bucket, else the next power of two.
-        mask: name of a value ``(rows,)``, False for rows that only fill a batch up, for ``last_batch="pad"``; the last
-            of the tuple where slots have no names. Default: none.
+        sharding: sharding of the arrays, whose first axis are the rows, such as ``NamedSharding(mesh, P("data"))``; for
+            a slot with fewer axes, only its first axes count. Default: the default device.
+        ahead: number of batches whose copies to the device begin before they are requested. It has no effect if all
+            devices are the CPU of this process.
+        pad_to: number of time steps to which sequences are padded, or cut, and of entries to which sparse rows are
+            padded; one number, or a dict by slot. Default: the bound of the bucket, or the next power of two.
+        mask: name of a value ``(rows,)`` that is False for padding rows, for ``last_batch="pad"``; if slots have no
+            names, it is the last item of the tuple. Default: no such value.
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``batch_size`` (needed): rows
             of a batch of this process; the global batch has as many for each process. ``rank`` and ``world_size`` are
             those of jax and the sharding; ``world_size=1`` lets each process read all, for arrays of its own devices.
 
     Raises:
-        OptionError: ``batch_size`` cannot be divided among the devices, or another option that cannot be; what
-            :func:`pydp2.load` and :func:`pydp2.connect` raise.
+        OptionError: ``batch_size`` cannot be divided among the devices, or another option is not valid. Also the errors
+            of :func:`pydp2.load` and :func:`pydp2.connect`.
     """
     check_keywords(loader, options)
     if isinstance(sharding, jax.Device):
@@ -112,27 +112,27 @@ def loader(
         raise OptionError(f"ahead must be a number of batches from 0 on, got {ahead!r:.80}")
     given: dict[str, Any] = dict(options)
     if isinstance(files, Stream):
-        place, last = placement_of(sharding), files._stream_identity.get("last_batch")
-        _check_stream(files, place, sharding)
+        placement, last = placement_of(sharding), files._stream_identity.get("last_batch")
+        _check_stream(files, placement, sharding)
     else:
         last = given.setdefault("last_batch", "drop")
-        place = _chosen_place(placement_of(sharding), sharding, given)
-        _check_options(place, sharding, given)
-        if place.replica:
-            given["job"] = f"{given.get('job', 'default')}-replica-{place.replica}"
-    shares = place.world_size > 1 and not isinstance(files, Stream) and not is_address(files, provider)
-    if shares and place.world_size != jax.process_count():  # jax does not know the others, so they cannot be asked
-        ranks = Ranks(place.rank, place.world_size, 0)
+        placement = _chosen_placement(placement_of(sharding), sharding, given)
+        _check_options(placement, sharding, given)
+        if placement.replica:
+            given["job"] = f"{given.get('job', 'default')}-replica-{placement.replica}"
+    shares = placement.world_size > 1 and not isinstance(files, Stream) and not is_address(files, provider)
+    if shares and placement.world_size != jax.process_count():  # jax does not know the others, and cannot reach them
+        ranks = Ranks(placement.rank, placement.world_size, 0)
     else:
-        ranks = ranks_of_run(place) if shares else Ranks(place.rank, place.world_size)
+        ranks = ranks_of_run(placement) if shares else Ranks(placement.rank, placement.world_size)
 
     def make(client: Stream) -> JaxLoader:
-        if shares:  # the service ends with the first process that leaves it and sees no other: none may come later
+        if shares:  # all must connect first: the service ends when a process leaves it and sees no other
             multihost_utils.sync_global_devices("pydp2.jax.loader")
         bucket_by = (client._stream_identity if client is files else given).get("bucket_by")
         maker = ArrayMaker(
             client.slots,
-            place,
+            placement,
             sharding,
             pad_to=lengths_by_slot(client.slots, pad_to),
             bucket_by=None if bucket_by is None else _slot(client.slots, bucket_by),
@@ -148,38 +148,46 @@ def _slot(slots: Slots, key: str | int) -> int:
     return slots.index(key) if isinstance(key, str) else int(key)
 
 
-def _chosen_place(place: ProcessPlacement, sharding: Sharding | None, given: dict[str, Any]) -> ProcessPlacement:
-    """Take ``rank`` and ``world_size`` out of ``given``, and return the place that they say. Raises OptionError."""
+def _chosen_placement(
+    placement: ProcessPlacement, sharding: Sharding | None, given: dict[str, Any]
+) -> ProcessPlacement:
+    """Return the placement of ``rank`` and ``world_size`` in ``given``, from which they are removed, or ``placement``.
+    Raises OptionError."""
     chosen = {name: given.pop(name) for name in ("rank", "world_size") if name in given}
     if not chosen:
-        check_others(jax.process_count())  # and not those with other rows: all may hold the same
-        return place
+        check_others(jax.process_count())  # not placement.world_size: all processes may have the same rows
+        return placement
     if sharding is not None and not sharding.is_fully_addressable:
         raise OptionError("rank and world_size follow from a sharding over several processes; leave them out")
     if chosen != {"world_size": 1} and len(chosen) == 1:
         raise OptionError("rank and world_size belong together; pass both, world_size=1 alone, or neither")
-    return place._replace(**{"rank": 0, **chosen})
+    return placement._replace(**{"rank": 0, **chosen})
 
 
-def _check_stream(stream: Stream, place: ProcessPlacement, sharding: Sharding | None) -> None:
-    """Raise OptionError if the batches of ``stream`` are not those that ``sharding`` wants here."""
+def _check_stream(stream: Stream, placement: ProcessPlacement, sharding: Sharding | None) -> None:
+    """Raise OptionError if the batches of ``stream`` do not fit ``placement`` and ``sharding``."""
     rank, world_size = stream._rank
-    if sharding is not None and not sharding.is_fully_addressable and stream._rank != (place.rank, place.world_size):
+    if (
+        sharding is not None
+        and not sharding.is_fully_addressable
+        and stream._rank != (placement.rank, placement.world_size)
+    ):
         raise OptionError(
-            f"this process needs rank {place.rank} of {place.world_size} for the rows that the sharding gives it, and "
-            f"the stream is rank {rank} of {world_size}; pass rank= and world_size= to the call that makes the stream"
+            f"this process needs rank {placement.rank} of {placement.world_size} for the rows that the sharding gives "
+            f"it, and the stream is rank {rank} of {world_size}; pass rank= and world_size= to the call that makes the "
+            "stream"
         )
     share = "dynamic" if getattr(stream, "_dynamic", False) else "ranks"
-    _check_options(place, sharding, {**stream._stream_identity, "batch_size": stream.batch_size, "share": share})
+    _check_options(placement, sharding, {**stream._stream_identity, "batch_size": stream.batch_size, "share": share})
 
 
-def _check_options(place: ProcessPlacement, sharding: Sharding | None, given: Mapping[str, Any]) -> None:
+def _check_options(placement: ProcessPlacement, sharding: Sharding | None, given: Mapping[str, Any]) -> None:
     """Raise OptionError for options that would give arrays which cannot be divided, or which differ between
     processes."""
     if sharding is None:
         return
     if isinstance(batch_size := given.get("batch_size"), int):
-        check_divisible(batch_size, place)
+        check_divisible(batch_size, placement)
     if given["last_batch"] == "keep":
         raise OptionError(
             'with a sharding all batches must have the same rows, and last_batch="keep" gives a smaller one at the end '

@@ -1,5 +1,5 @@
-"""Find out from a sharding which rows of a global batch this process holds, and so which rank it reads as
-(docs/jax.md, "Several processes")."""
+"""Find out from a sharding which rows of a global batch this process holds, and with which rank it reads (docs/jax.md,
+"Several processes")."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class ProcessPlacement(NamedTuple):
 
 
 def placement_of(sharding: Sharding | None) -> ProcessPlacement:
-    """Return the place of this process in ``sharding``; without one, or where it has devices of this process alone,
-    each process reads for itself.
+    """Return the placement of this process in ``sharding``. Without a sharding, or if it has only devices of this
+    process, each process reads for itself.
 
-    Raises OptionError if this process has no device of it, or if processes hold some of their rows in common, not all.
+    Raises OptionError if this process has no device of it, or if two processes have some of their rows in common, but
+    not all.
     """
     process, processes = jax.process_index(), jax.process_count()
     if sharding is None:
@@ -55,16 +56,16 @@ def placement_of(sharding: Sharding | None) -> ProcessPlacement:
             f"as many; this sharding gives the processes {_text(rows)}; order the devices of the mesh by process, as "
             "jax.make_mesh does"
         )
-    mine = rows[process]
-    same = sorted(other for other, block in rows.items() if block == mine)
-    return ProcessPlacement(blocks.index(mine), len(blocks), same.index(process), len(mine))
+    own_rows = rows[process]
+    same = sorted(other for other, block in rows.items() if block == own_rows)
+    return ProcessPlacement(blocks.index(own_rows), len(blocks), same.index(process), len(own_rows))
 
 
 def _rows_by_process(sharding: Sharding) -> dict[int, frozenset[int]]:
-    """Return the shards of the first axis that each process has, named by their first rows."""
+    """Return the shards of the first axis that each process has, as the numbers of their first rows."""
     many = sharding.num_devices
     sides = len(sharding.spec) if isinstance(sharding, NamedSharding) else 1
-    shape = (many,) * max(sides, 1)  # any mesh of so many devices divides it
+    shape = (many,) * max(sides, 1)  # every mesh of ``many`` devices divides it
     rows: dict[int, set[int]] = {}
     for device, index in sharding.devices_indices_map(shape).items():
         rows.setdefault(device.process_index, set()).add(index[0].indices(many)[0])
@@ -76,36 +77,36 @@ def _text(rows: dict[int, frozenset[int]]) -> str:
 
 
 def of_rank(sharding: Any, sides: int) -> Any:
-    """Return ``sharding`` for an array of ``sides`` dimensions: what it says of further ones is left out."""
+    """Return ``sharding`` for an array of ``sides`` dimensions, without its further dimensions."""
     if isinstance(sharding, NamedSharding) and len(sharding.spec) > sides:
         return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:sides]), memory_kind=sharding.memory_kind)
     return sharding
 
 
-def check_divisible(batch_size: int, place: ProcessPlacement) -> None:
+def check_divisible(batch_size: int, placement: ProcessPlacement) -> None:
     """Raise OptionError unless the devices of this process get equally many rows of ``batch_size``."""
-    if batch_size % place.shards:
-        below = batch_size - batch_size % place.shards
-        nearest = " or ".join(str(size) for size in (below, below + place.shards) if size)
+    if batch_size % placement.shards:
+        below = batch_size - batch_size % placement.shards
+        nearest = " or ".join(str(size) for size in (below, below + placement.shards) if size)
         raise OptionError(
-            f"batch_size, the rows of this process, must be a multiple of {place.shards}: its sharding divides them "
-            f"among {count_text(place.shards, 'device')} of this process; got {batch_size}, so pass {nearest}"
+            f"batch_size, the rows of this process, must be a multiple of {placement.shards}: its sharding divides "
+            f"them among {count_text(placement.shards, 'device')} of this process; got {batch_size}, so pass {nearest}"
         )
 
 
-def ranks_of_run(place: ProcessPlacement) -> Ranks:
-    """Return the place of this process for a service that the processes of one machine share. All processes call it
-    together: each tells the others its machine, and the first one draws the name of the run."""
+def ranks_of_run(placement: ProcessPlacement) -> Ranks:
+    """Return the rank of this process for a service that the processes of one machine share. All processes call it
+    together: they exchange the identities of their machines, and the first process draws the name of the run."""
     machine = blake2b(f"{gethostname()}\0{_boot_id()}\0{run_directories()}".encode(), digest_size=8).digest()
-    told = np.frombuffer(machine + os.urandom(8), np.uint32)
-    every = np.asarray(multihost_utils.process_allgather(told))
-    here = int((every[:, :2] == told[:2]).all(axis=1).sum())
-    local = place.world_size if here == len(every) else min(here, place.world_size - 1)
-    return Ranks(place.rank, place.world_size, local, run=every[0, 2:].tobytes().hex())
+    identity = np.frombuffer(machine + os.urandom(8), np.uint32)
+    every = np.asarray(multihost_utils.process_allgather(identity))
+    on_machine = int((every[:, :2] == identity[:2]).all(axis=1).sum())
+    local = placement.world_size if on_machine == len(every) else min(on_machine, placement.world_size - 1)
+    return Ranks(placement.rank, placement.world_size, local, run=every[0, 2:].tobytes().hex())
 
 
 def _boot_id() -> str:
-    """Return what tells this machine from others of its name; "" where the system does not say."""
+    """Return an id that differs between machines with the same name; "" if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8")
     except OSError:

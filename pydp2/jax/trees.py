@@ -17,9 +17,9 @@ _FACTS = ("pass_id", "index", "size", "pool_weight", "padding", "bucket", "group
 
 
 class _TreeColumns:
-    """Stand-in for :class:`Columns` in a batch that JAX has put together from ``leaves``, one value for each slot.
+    """Replacement for :class:`Columns` in a batch that JAX has made from ``leaves``, one value for each slot.
 
-    JAX also makes batches whose leaves are tracers, shapes or other objects without data. So a leaf is only looked at
+    JAX also makes batches whose leaves are tracers, shapes or other objects without data. So a leaf is only accessed
     when the user asks for the number of rows.
     """
 
@@ -30,17 +30,18 @@ class _TreeColumns:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the first value, 0 where it has none."""
+        """Number of rows of the first value, 0 if it has none."""
         first = self.leaves[0]
         has_rows = isinstance(first, Csr | Ragged | BinaryArray | StringArray) or bool(getattr(first, "shape", None))
         return len(first) if has_rows else 0
 
 
 class _Static(NamedTuple):
-    """Part of a batch that is no leaf. Two are equal where the slots are: another index is no reason to compile anew.
+    """Part of a batch that is not a leaf. Two are equal if their slots are, because another index of a batch must not
+    cause a compilation.
 
-    ``facts``: what the batch says of itself beside its values; each None where a transformation traced it, because
-    compiled code would keep those of the batch that it was traced with.
+    ``facts``: the attributes of the batch beside its values. They are None in a transformation, because compiled code
+    would keep those of the batch with which it was traced.
     """
 
     slots: Slots
@@ -80,8 +81,8 @@ def _unflatten(static: _Static, leaves: Iterable[Any]) -> Batch:
 
 
 def register() -> None:
-    """Register :class:`Batch` and the values in it that are no arrays. The leaves are arrays; what else decides about
-    compiled code (names and types of slots, the width of sparse rows) is static."""
+    """Register :class:`Batch` and those of its values that are no arrays. The leaves are arrays; everything else on
+    which compiled code depends (names and types of slots, the width of sparse rows) is static."""
     jax.tree_util.register_pytree_with_keys(Batch, _flatten_with_keys, _unflatten, _flatten)
     jax.tree_util.register_dataclass(Ragged, ["values", "sequence_start_positions", "sub_sequence_start_positions"], [])
     jax.tree_util.register_dataclass(Csr, ["indptr", "indices", "values"], ["shape"])

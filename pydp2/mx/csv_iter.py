@@ -95,8 +95,8 @@ class CSVIter(FileProvider):
             for some in comma.read(file, dtype=self._dtype, columns=math.prod(shape)):
                 yield from some
 
-    def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
-        for samples, missing in batches(self._read, place, self._size, self._round):
+    def _prepared(self, start: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
+        for samples, missing in batches(self._read, start, self._size, self._round):
             data = np.zeros((self._size, math.prod(self._data_shape)), self._dtype)
             label = np.zeros((self._size, math.prod(self._label_shape)), self._dtype)
             for i, (row, of) in enumerate(samples):

@@ -68,7 +68,7 @@ class EpochProvider(DataProvider):
         starts."""
 
     def eachbatch(self) -> Epoch:
-        """The batches of the next epoch.
+        """Return an iterator over the batches of the next epoch.
 
         Raises:
             ClientUseError: the caller still holds another epoch of this provider that has not ended (a RuntimeError).

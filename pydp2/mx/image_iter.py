@@ -129,9 +129,9 @@ class ImageRecordIter(FileProvider):
                 self._threads,
             )
 
-    def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
+    def _prepared(self, start: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
         memory = ReusedArrays((self._size, *self._data_shape), self._prefetch + MORE)
-        made = map(partial(self._begin, memory), batches(self._records.read, place, self._size, self._round))
+        made = map(partial(self._begin, memory), batches(self._records.read, start, self._size, self._round))
         for (records, missing, data), _ in in_threads(made, self._parts, self._threads):
             labels = np.zeros((self._size, *self._label_shape), np.float32)
             if self._labelled:

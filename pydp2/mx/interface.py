@@ -173,7 +173,7 @@ def _load(described: Description, arrays: Sequence[Array], targets: Targets) -> 
 
 
 def _copy(name: str, array: Array, rows: slice, destination: Any) -> tuple[Array, Array]:
-    """``destination``, and the rows for it, when they fit."""
+    """Return ``destination`` and the rows for it. Raises OptionError or OptionTypeError if they do not fit."""
     where = f"{name!r}[{_shown(rows)}]"
     if not isinstance(destination, np.ndarray):
         raise OptionTypeError(f"the destination of {where} must be a numpy array, got {type(destination).__name__}")

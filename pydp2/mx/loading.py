@@ -58,7 +58,7 @@ class FileProvider(EpochProvider):
         self._data_shape = shape("data_shape", data_shape)
         self._label_shape = shape("label_shape", label_shape)
         self._dtype = np.dtype(dtype)
-        self._place = EpochStart()
+        self._start = EpochStart()
 
     @property
     def batch_size(self) -> int:
@@ -77,7 +77,7 @@ class FileProvider(EpochProvider):
 
     @property
     def _labelled(self) -> bool:
-        """Whether labels are wanted."""
+        """True if batches have labels."""
         return self._names[1] is not None
 
     @property
@@ -85,8 +85,8 @@ class FileProvider(EpochProvider):
         return (self._size,) if self._label_shape == (1,) else (self._size, *self._label_shape)
 
     @abstractmethod
-    def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
-        """Yield the batches of the epoch that begins at ``place``, each with the number of its samples that come from
+    def _prepared(self, start: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
+        """Yield the batches of the epoch that begins at ``start``, each with the number of its samples that come from
         the beginning of the next reading. Runs in a thread of the epoch."""
 
     def _look(self) -> None:
@@ -101,13 +101,13 @@ class FileProvider(EpochProvider):
                 )
 
     def _batches(self) -> Generator[DataBatch, None, None]:
-        place = self._place
-        self._place = next_epoch_start(place, 0)  # where the next epoch begins if this one is left
+        start = self._start
+        self._start = next_epoch_start(start, 0)  # where the next epoch begins if this one is left
         missing = 0
-        for prepared in prefetch(lambda: self._prepared(place), self._prefetch):
+        for prepared in prefetch(lambda: self._prepared(start), self._prefetch):
             batch, missing = prepared
             yield batch
-        self._place = next_epoch_start(place, missing)
+        self._start = next_epoch_start(start, missing)
 
     def _batch(self, data: Array, labels: Array, missing: int, count: int) -> DataBatch:
         """Return a batch of arrays of full size. ``count`` rows were read; the last ``missing`` of these are

@@ -55,7 +55,7 @@ def mean_picture(
 
 @contextlib.contextmanager
 def _naming_file(file: Path) -> Iterator[None]:
-    """Say that it is ``file`` that cannot be written."""
+    """Name ``file`` and the option in an OSError of the block."""
     try:
         yield
     except OSError as exc:

@@ -83,9 +83,9 @@ class MNISTIter(FileProvider):
         if not quiet:
             _log.info("MNISTIter: %d pictures of %d x %d, batches of %s", count, rows, columns, self.provide_data[0][1])
 
-    def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
-        for start in range(0, len(self._order) - self._size + 1, self._size):
-            rows = self._order[start : start + self._size]
+    def _prepared(self, start: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
+        for first in range(0, len(self._order) - self._size + 1, self._size):
+            rows = self._order[first : first + self._size]
             data: Array = self._images[rows].reshape(self._size, *self._data_shape) * _LEVELS
             yield self._batch(data, self._labels[rows], 0, self._size), 0
 

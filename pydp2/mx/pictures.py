@@ -25,10 +25,10 @@ from pydp2.mx.records import Record
 
 T = TypeVar("T")
 Decode = Callable[[bytes], NDArray[np.uint8]]
-"""The bytes of a picture to uint8 (height, width, channels), or (height, width) for one channel."""
+"""Function from the bytes of a picture to uint8 (height, width, channels), or (height, width) for one channel."""
 
-_UNDER_WAY = 2  # batches: while one is waited for, the threads have work of the next
-_AT_ONCE = 8  # pictures that a thread takes: handing over has its price
+_UNDER_WAY = 2  # batches: while the caller waits for one, the threads work on the next
+_AT_ONCE = 8  # pictures that a thread takes at a time, because handing over costs time
 
 
 class Pictures:
@@ -37,7 +37,8 @@ class Pictures:
     Args:
         decode: ``"image"``: what Pillow reads; ``"raw"``: uint8 of ``data_shape``; ``"auto"``: the first where Pillow
             is installed, else the second; or a function.
-        augmentation, finish: what is done to a picture, and to its numbers.
+        augmentation: the changes to a picture.
+        finish: the changes to its numbers.
     """
 
     def __init__(self, decode: str | Decode, augmentation: Augmentation, finish: Finish) -> None:
@@ -66,14 +67,16 @@ class Pictures:
             self._finish(self.augmented(record), record.chance, self.mean, target)
 
     def add(self, records: Sequence[Record]) -> NDArray[np.float64]:
-        """The sum of the augmented pictures of ``records``, of the shape of the data. Raises as :meth:`fill` does."""
+        """Return the sum of the augmented pictures of ``records``, with the shape of the data. Raises as :meth:`fill`
+        does."""
         total = np.zeros(self.shape)
         for record in records:
             total += self.augmented(record).transpose(2, 0, 1)
         return total
 
     def augmented(self, record: Record) -> Picture:
-        """The picture of ``record``, (height, width, channels), decoded and augmented. Raises as :meth:`fill` does."""
+        """Return the picture of ``record``, decoded and augmented: uint8 (height, width, channels). Raises as
+        :meth:`fill` does."""
         picture = self._decoded(record)
         try:
             return self._augmentation(picture, record.chance)
@@ -138,9 +141,10 @@ def threads(wanted: int) -> int:
 def in_threads(
     batches: Iterable[T], parts: Callable[[T], Iterable[Callable[[], Any]]], count: int
 ) -> Generator[tuple[T, list[Any]], None, None]:
-    """Each of ``batches`` in its order, with the results of its parts in theirs, computed by ``count`` threads.
+    """Yield ``batches`` in their order, each with the results of its ``parts`` in order, which ``count`` threads
+    compute.
 
-    The first part that raised is raised, in the place of its batch. The threads end with the generator.
+    The first exception of a part is raised instead of its batch. The threads end with the generator.
     """
     pool = ThreadPoolExecutor(count, thread_name_prefix="pydp2-mx-picture")
     under_way: deque[tuple[T, list[Future[Any]]]] = deque()
@@ -158,5 +162,5 @@ def in_threads(
 
 
 def pieces(count: int) -> list[slice]:
-    """``count`` pictures in pieces for one thread each."""
+    """Return slices of ``count`` pictures, each for one thread."""
     return [slice(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]

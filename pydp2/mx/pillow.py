@@ -34,7 +34,7 @@ class Method(IntEnum):
     LANCZOS = 4
 
 
-# A warp looks at single places of the picture: there is no area and no Lanczos in it, the next best is taken.
+# A warp samples single points of the picture, so it has neither area nor Lanczos; it takes the next best.
 _WARPS = {Method.AREA: "BILINEAR", Method.LANCZOS: "BICUBIC"}
 _FILTERS = {
     Method.NEAREST: "NEAREST",
@@ -71,7 +71,7 @@ def _image() -> ModuleType:
 
 
 def decode(data: bytes, channels: int) -> Picture:
-    """The picture in ``data``, in any format that Pillow reads, as (height, width, channels).
+    """Return the picture in ``data``, in any format that Pillow reads, as uint8 (height, width, channels).
 
     Raises:
         ValueError: no picture, a damaged one, one of more than 8 bits a channel that are no 16, or one so large that it
@@ -96,13 +96,13 @@ def decode(data: bytes, channels: int) -> Picture:
 
 
 def _first(data: bytes) -> str:
-    """Describe ``data`` by their format, or by their first bytes."""
+    """Describe ``data`` by its format, or by its first bytes."""
     known = looks_like(data[:COUNT])
     return f"{data[:8]!r}; it looks like {known}" if known and "picture" not in known else repr(data[:8])
 
 
 def _eight_bits(opened: Any) -> Any:
-    """``opened`` with 8 bits a channel. What Pillow does with more of them is to cut off all above 255."""
+    """Return ``opened`` with 8 bits a channel. Pillow itself would cut off all values above 255."""
     # Older releases of Pillow give 16 bits of a PNG out as I, as all do with those of a PGM.
     if opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format in ("PNG", "PPM")):
         return _image().fromarray((np.asarray(opened) >> 8).astype(np.uint8))
@@ -115,14 +115,14 @@ def _eight_bits(opened: Any) -> Any:
 
 
 def warp(picture: Picture, size: tuple[int, int], inverse: tuple[float, ...], method: Method, fill: int) -> Picture:
-    """``picture`` as seen through an affine map.
+    """Return ``picture`` as an affine map shows it.
 
     Args:
         picture: (height, width, channels).
         size: (height, width) of the result.
-        inverse: a, b, c, d, e, f: what is at (x, y) of the result is at (ax + by + c, dx + ey + f) of the picture.
-        method: how it is sampled.
-        fill: the value of what lies outside of the picture.
+        inverse: a, b, c, d, e, f: the pixel (x, y) of the result is at (ax + by + c, dx + ey + f) in the picture.
+        method: the way to sample the picture.
+        fill: the value of pixels outside of the picture.
     """
     image = _image()
     channels = picture.shape[2]
@@ -134,7 +134,7 @@ def warp(picture: Picture, size: tuple[int, int], inverse: tuple[float, ...], me
 
 
 def resize(picture: Picture, size: tuple[int, int], method: Method) -> Picture:
-    """``picture`` made (height, width) large."""
+    """Return ``picture`` with ``size``, (height, width)."""
     made = _from(picture).resize((size[1], size[0]), _image().Resampling[_FILTERS[method]])
     return np.asarray(made).reshape(*size, picture.shape[2])
 

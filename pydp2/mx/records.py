@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The name of this record, with which the text of an error begins."""
+        """Name of this record, at the beginning of an error's text."""
         return f"{self.file}, record at byte {self.offset}"
 
 
@@ -83,13 +83,13 @@ class Records:
 
     def _chunks(self, reading: int) -> Iterator[list[Record]]:
         chunk: list[Record] = []
-        held = 0
+        size = 0
         for record in self._in_order(reading):
-            if chunk and held + len(record.image) > CHUNK_BYTES:
+            if chunk and size + len(record.image) > CHUNK_BYTES:
                 yield chunk
-                chunk, held = [], 0
+                chunk, size = [], 0
             chunk.append(record)
-            held += len(record.image)
+            size += len(record.image)
         if chunk:
             yield chunk
 

@@ -52,5 +52,5 @@ def batches(
 
 
 def next_epoch_start(start: EpochStart, missing: int) -> EpochStart:
-    """Return where the next epoch begins when ``missing`` samples of it have filled up the last batch of this one."""
+    """Return the start of the next epoch, ``missing`` samples of which filled up the last batch of this one."""
     return EpochStart(start.reading + 1, missing)

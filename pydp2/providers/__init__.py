@@ -1,7 +1,7 @@
-"""Find and run what the user wrote: ``@provider``, its settings, its address, a started one and its open files.
+"""Find and run the user's code: ``@provider``, its settings, its address, a started provider and its open files.
 
 This part imports and runs the user's code, and is therefore used in workers (and in a user's own tests), never in the
-server. It knows what a sample is (:mod:`pydp2.data.schema`), and nothing of processes, sockets or order.
+server. It knows the form of samples (:mod:`pydp2.data.schema`), and nothing of processes, sockets or order.
 """
 
 from pydp2.providers.address import address_of, resolve

@@ -1,9 +1,9 @@
 """Resolve addresses of providers: ``mod.process``, ``mod:process``, ``file.py:process``;
 ``package.mod`` for its ``process``.
 
-This module finds a provider by its address, with an error of its own for each way in which that can fail, and names a
-decorated object so that another process finds the same one. A provider never travels as an object: a name leads to the
-same code everywhere, and nothing is executed from the wire.
+This module finds a provider by its address, with a specific error for each way in which that can fail, and makes an
+address under which another process finds the same provider. A provider never travels as an object: an address leads to
+the same code everywhere, and nothing is executed from the wire.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from pydp2.system.stdlib import hashlib
 
 _FORMS = "write module.process, module:process or file.py:process"
 _DEFAULT_FUNCTION = "process"  # name of the provider if the address names only a module
-_MOST_WRAPPERS = 8  # decorators around a provider that are looked through
+_MOST_WRAPPERS = 8  # decorators around a provider that are searched
 _MAINS = ("__main__", "__mp_main__")
 _REMEDY = "put the decorated function at the top level of a file and give that, as in my_provider.py:process"
 
 
 def resolve(address: str) -> Provider:
-    """Return the provider at ``address``; import its module or file if that has not been done.
+    """Return the provider at ``address``; import its module or file if it is not imported yet.
 
-    A file is imported under a name of its own (never ``__main__``, so its ``if __name__ == "__main__"`` part does not
-    run), with its folder first on ``sys.path`` meanwhile; afterwards the folder stays last there, for imports inside
-    its functions. A relative path starts at the working directory.
+    A file is imported under a special name (never ``__main__``, so its ``if __name__ == "__main__"`` part does not
+    run). Meanwhile its folder is the first entry of ``sys.path``, and afterwards the last one, for imports inside its
+    functions. A relative path starts at the working directory.
 
     Raises:
-        AddressError: malformed; no such module, file or attribute; or what is there was not decorated.
+        AddressError: the address is malformed; there is no such module, file or attribute; or the object is not
+            decorated.
         ProviderError: the user's module raised while it was imported (also the builtin of the same name).
     """
-    place, attribute = _parse_address(address)
-    if place.endswith(".py"):
-        module, where = _import_file(Path(place), address), f"the file {place}"
+    source, attribute = _parse_address(address)
+    if source.endswith(".py"):
+        module, where = _import_file(Path(source), address), f"the file {source}"
     else:
-        module, where = _import_module(place, address), f"the module {place}"
+        module, where = _import_module(source, address), f"the module {source}"
     found: Any = module
     for part in attribute.split("."):
         try:
@@ -72,13 +73,13 @@ def resolve(address: str) -> Provider:
 def address_of(provider: Provider | str) -> str:
     """Return an address under which another process finds ``provider``; a text is only checked for its form.
 
-    A provider of the running script is named by the file, because ``__main__`` is another module in another process.
-    One of a notebook is written to a module file, with what it uses; see docs/notebooks.md.
+    A provider of the running script is named by its file, because ``__main__`` is another module in another process. A
+    provider of a notebook is written to a module file, with the definitions that it uses; see docs/notebooks.md.
 
     Raises:
-        AddressError: there is no such address: a lambda, a function inside a function, one of a prompt, one of a
-            notebook that uses what cannot be written down, or an undecorated function.
-        OptionTypeError: neither a provider nor a text.
+        AddressError: there is no such address: for a lambda, a function inside a function, one of a prompt, one of a
+            notebook that uses values that are not plain, or an undecorated function.
+        OptionTypeError: ``provider`` is neither a provider nor a text.
     """
     if isinstance(provider, str):
         _parse_address(provider)
@@ -97,14 +98,14 @@ def address_of(provider: Provider | str) -> str:
         raise AddressError(f"{name} belongs to the module {module_name}, which is not imported; {_REMEDY}")
     name = _name_in(module, provider, name)
     file = getattr(module, "__file__", None)
-    spec = getattr(module, "__spec__", None)  # the __spec__ of a script run by -m has the name that can be imported
+    spec = getattr(module, "__spec__", None)  # for a script that -m runs, it has the name for an import
     importable = spec.name if spec is not None else module_name
     if importable not in _MAINS and _imports_as(importable, file):
         return f"{importable}:{name}"
     if file is None or not Path(file).is_file():
-        if place := _place_without_file(file, inspect.unwrap(function)):
-            raise AddressError(f"{name} was defined in {place}; {_REMEDY}")
-        from pydp2.providers.notebook import module_file  # no script, and no worker, needs it
+        if source := _place_without_file(file, inspect.unwrap(function)):
+            raise AddressError(f"{name} was defined in {source}; {_REMEDY}")
+        from pydp2.providers.notebook import module_file  # imported here, because scripts and workers do not need it
 
         return f"{module_file(name, inspect.unwrap(function))}:{name}"
     if not file.endswith(".py"):
@@ -113,12 +114,13 @@ def address_of(provider: Provider | str) -> str:
 
 
 def imported_provider(address: str) -> Provider | None:
-    """Return the provider at ``address`` if this program has imported its module, be it as ``__main__``; else None."""
-    place, attribute = _parse_address(address)
+    """Return the provider at ``address`` if this program has imported its module, also as ``__main__``; None
+    otherwise."""
+    source, attribute = _parse_address(address)
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
-    if place.endswith(".py"):
-        path = Path(place).resolve()
+    if source.endswith(".py"):
+        path = Path(source).resolve()
         named = [
             module
             for module in [*sys.modules.values()]
@@ -126,8 +128,8 @@ def imported_provider(address: str) -> Provider | None:
         ]
         modules = [module for module in named if _is_same_file(str(module.__file__), str(path))]
     else:
-        modules = [sys.modules[place]] if place in sys.modules else []
-        if main is not None and file is not None and Path(file).stem == place:
+        modules = [sys.modules[source]] if source in sys.modules else []
+        if main is not None and file is not None and Path(file).stem == source:
             modules.append(main)
     for module in modules:
         found: Any = module
@@ -144,21 +146,21 @@ def _parse_address(address: object) -> tuple[str, str]:
     """Return (module or file, attribute) of an address."""
     if not isinstance(address, str):
         raise OptionTypeError(f"a provider's address must be a text, got {address!r:.80} ({type(address).__name__})")
-    place, colon, attribute = address.rpartition(":")
+    source, colon, attribute = address.rpartition(":")
     if not colon:
         if address.endswith(".py") or "/" in address:
             raise AddressError(f"{address}: which function of it? {_FORMS}")
-        place, _, attribute = address.rpartition(".")
-    if place in _MAINS:
-        raise AddressError(f"{address}: {place} is another module in every process; write file.py:{attribute}")
-    names = attribute if place.endswith(".py") else f"{place}.{attribute}"
-    if not place or "\0" in place or not all(part.isidentifier() for part in names.split(".")):
+        source, _, attribute = address.rpartition(".")
+    if source in _MAINS:
+        raise AddressError(f"{address}: {source} is another module in every process; write file.py:{attribute}")
+    names = attribute if source.endswith(".py") else f"{source}.{attribute}"
+    if not source or "\0" in source or not all(part.isidentifier() for part in names.split(".")):
         raise AddressError(f"{address!r} is not the address of a provider; {_FORMS}")
-    return place, attribute
+    return source, attribute
 
 
 def _import_module(name: str, address: str) -> ModuleType:
-    """Import one level after the other, so that "there is no such module" differs from what the user's code raises."""
+    """Import one level after the other, to tell a missing module from an ImportError that the user's code raises."""
     importlib.invalidate_caches()
     parent: ModuleType | None = None
     parts = name.split(".")
@@ -207,7 +209,7 @@ def _import_file(path: Path, address: str) -> ModuleType:
         hint = _did_you_mean(path.name, [file.name for file in folder.glob("*.py")])
         raise AddressError(f"{address}: there is no file {path}{hint}; relative paths start at {Path.cwd()}")
     path = path.resolve()
-    # Not its bare stem: a provider in a file called random.py must not become the module of that name.
+    # The name is not just the stem: a provider in a file random.py must not become the module random.
     digest = hashlib.blake2b(str(path).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     name = f"_pydp2_{path.stem}_{digest}"
     if name in sys.modules:
@@ -223,7 +225,7 @@ def _import_file(path: Path, address: str) -> ModuleType:
             try:
                 spec.loader.exec_module(module)
             except BaseException:
-                del sys.modules[name]  # half imported: the next try must not find it
+                del sys.modules[name]  # it is half imported: the next attempt must not find it
                 raise
     finally:
         if folder_name in sys.path:
@@ -235,8 +237,8 @@ def _import_file(path: Path, address: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _import_errors(what: str, path: Path | None = None, address: str = "") -> Iterator[None]:
-    """Convert what the user's code raises while it is imported, with its own traceback and without the
-    import system's frames. ``path``: of the file that ``address`` names."""
+    """Convert exceptions of the user's code during its import, with their traceback but without the frames of the
+    import system. ``path``: that of the file that ``address`` names."""
     try:
         yield
     except KeyboardInterrupt:
@@ -245,15 +247,15 @@ def _import_errors(what: str, path: Path | None = None, address: str = "") -> It
         if isinstance(error, SyntaxError) and count_own_frames(error) == len(
             list(traceback.walk_tb(error.__traceback__))
         ):
-            error = error.with_traceback(None)  # its text says where; no frame is the user's
+            error = error.with_traceback(None)  # its text has the location, and no frame belongs to the user
         hint = remedy(error) or _argv_hint(error) or (_package_hint(error, path, address) if path is not None else "")
         text = f"{what} raised {type(error).__name__} while it was imported{hint}"
         raise from_user(text, error, count_own_frames(error)) from None
 
 
 def _argv_hint(error: BaseException) -> str:
-    """Return the arguments with which the user's module was imported, if ``error`` may come from them, and the remedy;
-    else ''."""
+    """Return text with the arguments with which the user's module was imported, and the remedy, if ``error`` may come
+    from them; '' otherwise."""
     if not isinstance(error, SystemExit) and not any(
         "sys.argv" in (frame.line or "") for frame in traceback.extract_tb(error.__traceback__)
     ):
@@ -266,8 +268,8 @@ def _argv_hint(error: BaseException) -> str:
 
 
 def _package_hint(error: BaseException, path: Path, address: str) -> str:
-    """Return the dotted address of the provider in the file ``path``, if ``error`` says that the file uses imports
-    relative to its package; else ''."""
+    """Return text with the dotted address of the provider in the file ``path`` if, according to ``error``, the file has
+    relative imports; '' otherwise."""
     if not isinstance(error, ImportError) or "relative import" not in str(error):
         return ""
     folder, names = path.parent, [path.stem]
@@ -286,8 +288,8 @@ def _package_hint(error: BaseException, path: Path, address: str) -> str:
 
 
 def _decoration(value: Any) -> str:
-    """Return how ``value``, which can be called, becomes a provider."""
-    if isinstance(value, type):  # such as a Dataset of torch
+    """Return a remedy, as text, that makes the callable ``value`` a provider."""
+    if isinstance(value, type):  # for example a Dataset of torch
         return (
             "it is a class: write a generator function, process(settings, filename), that yields the samples of one "
             "file, and decorate it with @provider(input_types=…)"
@@ -298,20 +300,22 @@ def _decoration(value: Any) -> str:
 
 
 def _holds_provider(value: Any, depth: int) -> bool:
-    """Return True if ``value`` wraps a provider: as a decorator of functools does, in a closure, or as an attribute."""
+    """Return True if ``value`` wraps a provider, as decorators of functools do, in a closure, or as an attribute."""
     if isinstance(value, Provider) or depth > _MOST_WRAPPERS:
         return isinstance(value, Provider)
-    held = [getattr(value, name, None) for name in ("__wrapped__", "func", "__func__")]
+    contents = [getattr(value, name, None) for name in ("__wrapped__", "func", "__func__")]
     for cell in getattr(value, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # it is empty
-            held.append(cell.cell_contents)
-    held += getattr(value, "__dict__", {}).values()
-    return any(callable(each) and not isinstance(each, type) and _holds_provider(each, depth + 1) for each in held)
+        with contextlib.suppress(ValueError):  # the cell is empty
+            contents.append(cell.cell_contents)
+    contents += getattr(value, "__dict__", {}).values()
+    return any(
+        callable(value) and not isinstance(value, type) and _holds_provider(value, depth + 1) for value in contents
+    )
 
 
 def _place_without_file(file: str | None, function: Any) -> str:
-    """Return the place of a function that workers cannot import, and that is no cell of a notebook; '' for others.
-    ``file``: that of its module."""
+    """Return text with the source of a function that workers cannot import and that is not in a cell of a notebook; ''
+    for other functions. ``file``: that of its module."""
     if file is not None and (archive := next(filter(Path.is_file, Path(file).parents), None)) is not None:
         return (
             f"{file}, the main module of a program in a zip file: workers import other modules of {archive.name}, and "
@@ -328,8 +332,7 @@ def _place_without_file(file: str | None, function: Any) -> str:
 
 
 def _name_in(module: ModuleType, provider: Provider, name: str) -> str:
-    """Return the name under which ``module`` holds ``provider``: that of its function, or one
-    that it was assigned to."""
+    """Return the name of ``provider`` in ``module``: that of its function, or one to which it was assigned."""
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -344,8 +347,8 @@ def _name_in(module: ModuleType, provider: Provider, name: str) -> str:
 
 
 def _imports_as(name: str, file: str | None) -> bool:
-    """Return True if importing ``name`` afresh leads to ``file``. (Under some tools a module was
-    loaded by other means.)"""
+    """Return True if an import of ``name`` in another process leads to ``file``. (Some tools load modules by other
+    means.)"""
     path: list[str] | None = None
     spec = None
     parts = name.split(".")
@@ -359,8 +362,8 @@ def _imports_as(name: str, file: str | None) -> bool:
     return spec is not None and file is not None and spec.origin is not None and _is_same_file(spec.origin, file)
 
 
-def _is_same_file(one: str, other: str) -> bool:
-    return Path(one).resolve() == Path(other).resolve()
+def _is_same_file(first: str, second: str) -> bool:
+    return Path(first).resolve() == Path(second).resolve()
 
 
 def _known_providers(found: object) -> str:

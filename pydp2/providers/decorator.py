@@ -1,6 +1,6 @@
-"""Decorate a generator function so that it can be served: ``@provider``.
+"""Define the decorator ``@provider``, which makes a generator function a provider.
 
-This module checks the arguments as the user writes them.
+This module checks the arguments in the form in which the user writes them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Provider:
         return f"<provider {self.function.__module__}.{self.function.__qualname__}>"
 
     def __reduce__(self) -> str:
-        return self.function.__qualname__  # by its name, like a function; its module is that of the function
+        return self.function.__qualname__  # pickled by name, like a function, in the module of the function
 
     def start(
         self,
@@ -61,18 +61,19 @@ class Provider:
         file_list: Sequence[str] = (),
         logger_name: str = "pydp2.provider",
     ) -> StartedProvider:
-        """Run the init_hook and declare the slots. Once per process: the hook belongs to the process, not to a pass.
+        """Run the init_hook and declare the slots. Call it once per process: the hook belongs to the process, not to a
+        pass.
 
-        The hook is called as ``init_hook(settings, file_list=…, is_train=…, input_order=…, **args)``.
-        Afterwards the types are, highest first: ``settings.input_types`` set by the hook, ``input_types``,
-        ``slots``, ``settings.slots`` set by the hook. Types by name are put in the order of ``input_order``
-        (their own if it is empty).
+        The hook is called as ``init_hook(settings, file_list=…, is_train=…, input_order=…, **args)``. Afterwards the
+        types are the first of these that is set: ``settings.input_types`` of the hook, ``input_types``, ``slots``,
+        ``settings.slots`` of the hook. Types by name are put in the order of ``input_order`` (in their own order if it
+        is empty).
 
         Raises:
             ProviderError: the hook raised (also the builtin of the same name), cannot take its arguments (TypeError),
-                or left settings that cannot be; no types anywhere (ValueError); ``input_order`` names an undeclared
-                slot (KeyError).
-            OptionTypeError: ``args`` are no dict with names as keys.
+                or left settings that are not valid; there are no types (ValueError); ``input_order`` names an
+                undeclared slot (KeyError).
+            OptionTypeError: ``args`` is not a dict with names as keys.
         """
         return start_provider(
             self.function,
@@ -101,8 +102,8 @@ class Provider:
 
         Raises:
             BadSample: a value does not fit its slot: file, sample (from 0), slot, expected, got.
-            ProviderError: ``process``, ``calc_batch_size`` or the hook raised (also the builtin of the same name); and
-                as :meth:`start` does.
+            ProviderError: ``process``, ``calc_batch_size`` or the hook raised (also the builtin of the same name). Also
+                the errors of :meth:`start`.
         """
         name = os.fspath(filename)
         running = self.start(args=args, is_train=is_train, input_order=input_order, file_list=[name])
@@ -117,19 +118,18 @@ class Provider:
         input_order: Sequence[str] | None = None,
         seed: int = 0,
     ) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        """Return a reader of the checked samples of ``files``, one file after the other, in
-        this process and its thread.
+        """Return a reader of the checked samples of ``files``, one file after the other, in the calling thread.
 
-        Each call of the reader is the next pass, in the order of list and yields: the pool is the service's. A sample
-        is the tuple of its slot values, also of a single slot. The hook runs at the first call. Passes that are open
-        together share ``settings``, which show each thread the file that it reads. A bad sample is dropped or raised as
-        :meth:`samples` does. See docs/readers.md.
+        Each call of the reader is the next pass, in the order of list and yields: only a service has a pool. A sample
+        is a tuple of slot values, also if there is only one slot. The hook runs at the first call. Passes that are open
+        at the same time share ``settings``, which show each thread the file that it reads. Bad samples are dropped or
+        raised as in :meth:`samples`. See docs/readers.md.
 
-        Raises OptionTypeError: ``files`` is one path (of a list, say), not several, or a set.
+        Raises OptionTypeError: ``files`` is one path (such as that of a list), or a set.
         """
         if isinstance(files, str | os.PathLike):
             raise OptionTypeError(f"files must be the files themselves, as a list; got {files!r:.80}")
-        if isinstance(files, set | frozenset):  # its order differs from run to run, with the hashes of texts
+        if isinstance(files, set | frozenset):  # the order of a set of texts differs from run to run
             raise OptionTypeError(f"files must have an order, got a {type(files).__name__}; write sorted(…)")
         names = [os.fspath(name) for name in files]
         passes = itertools.count()
@@ -137,7 +137,7 @@ class Provider:
         starting = threading.RLock()
 
         def samples_of(pass_id: int) -> Iterator[tuple[Any, ...]]:
-            with starting:  # two threads may begin the first pass and the second one together
+            with starting:  # two threads may begin the first and the second pass at the same time
                 if not started:
                     started.append(self.start(args=args, is_train=is_train, input_order=input_order, file_list=names))
             for index, name in enumerate(names):
@@ -147,7 +147,7 @@ class Provider:
         def read() -> Iterator[tuple[Any, ...]]:
             return samples_of(next(passes))
 
-        # a pass that a fork reads is counted here: see pydp2.reader.contract.begun
+        # Counts a pass that a fork reads in this process: see pydp2.reader.contract.begun.
         read.begin_pass = lambda: functools.partial(samples_of, next(passes))  # type: ignore[attr-defined]
         return read
 
@@ -169,21 +169,22 @@ def provider(  # noqa: PLR0913 - the arguments are PyDataProvider2's
 
     Args:
         input_types: the slots, as a list or tuple of input types, or a dict of them by name. May be left to the hook.
-        should_shuffle: None shuffles in training only; bools, 1, 0 and the words t, true, on, f, false, off are
-            taken too. Anything else warns and counts as None.
-        pool_size: most weight waiting in the pool, -1 for no bound.
-        min_pool_size: least weight waiting when a batch is cut (while there is more), -1 for "as much as there may be".
-        can_over_batch_size: whether a batch may exceed its size by its last sample.
-        calc_batch_size: ``calc_batch_size(sample)`` gives the weight of a sample, a whole number from 0; the sample is
-            always the list of its slot values, also of a single one. Without it a sample weighs 1.
-        cache: ``CacheType.CACHE_PASS_IN_MEM`` keeps the samples of the first pass for the later ones,
-            ``CACHE_PASS_ON_DISK`` for later runs too, ``CACHE_PASS_IN_MEM_THEN_DISK`` puts on the disk what memory
-            has no room for. See docs/caching.md.
+        should_shuffle: None shuffles in training only. Bools, 1, 0 and the words t, true, on, f, false, off are
+            accepted too. Anything else warns and counts as None.
+        pool_size: largest weight of the samples in the pool, -1 for no bound.
+        min_pool_size: least weight of the samples in the pool when a batch is cut (while there are more samples), -1
+            for a full pool.
+        can_over_batch_size: True if the last sample of a batch may exceed the batch size.
+        calc_batch_size: ``calc_batch_size(sample)`` returns the weight of a sample, a whole number from 0; ``sample``
+            is always a list of slot values, also if there is only one slot. Without it a sample weighs 1.
+        cache: ``CacheType.CACHE_PASS_IN_MEM`` keeps the samples of the first pass for later passes,
+            ``CACHE_PASS_ON_DISK`` for later runs too, ``CACHE_PASS_IN_MEM_THEN_DISK`` writes the samples to the disk
+            that do not fit into memory. See docs/caching.md.
         check: strict types (no plain int in a dense slot).
         check_fail_continue: with ``check``, drop and count a bad sample instead of raising.
         init_hook: ``init_hook(settings, file_list=…, is_train=…, input_order=…, **args)``, called before the
             first file, once for all workers or once in each (docs/workers.md); may set types and attributes.
-        **legacy: ``slots`` is an old name of ``input_types`` (warns). Anything else is an error.
+        **legacy: ``slots``, an old name of ``input_types``, gives a warning. Anything else is an error.
 
     Raises:
         OptionTypeError: an argument is unknown or of a wrong type.
@@ -223,7 +224,7 @@ def provider(  # noqa: PLR0913 - the arguments are PyDataProvider2's
 def _check_parameters(function: Callable[..., Iterable[Any]]) -> None:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a signature
         return
     try:
         signature.bind(None, "")

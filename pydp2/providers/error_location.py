@@ -1,4 +1,4 @@
-"""Add to an error where it happened: the one wording for file and sample, used by workers and by ``samples()`` alike.
+"""Add file and sample to the text of an error, in the same form in workers and in ``samples()``.
 
 Samples are counted from 0 in the order of their yields.
 """
@@ -28,19 +28,19 @@ from pydp2.errors import (
 )
 from pydp2.file_parts import file_of, split_entry
 
-_COMPILED = "pydp2/data/native/_packing.pyx"  # file name in frames of compiled code, wherever it is installed
+_COMPILED = "pydp2/data/native/_packing.pyx"  # file name in frames of compiled code, in every installation
 _OWN_FILES = (str(Path(__file__).resolve().parents[1]) + "/", _COMPILED, importlib.__file__, "<frozen importlib")
 
 _NO_FILE_ERRNOS = (errno.ENOENT, errno.ENAMETOOLONG)
 _LOOKS_LIKE_DATA = re.compile(r"[\s;,{}\"|]|^[-+.\deE]+$")  # matches a line of data, and hardly any name of a file
-_LINES = 1000  # of a list, that are looked for as files: a file of data may have millions, and each fails
+_LINES = 1000  # lines of a list that are looked up as files; a file of data may have millions, which are not files
 
 E = TypeVar("E", bound=RemoteError)
 
 
 def with_location(error: E, filename: str, sample_index: int) -> E:
-    """Return ``error``, found at yield ``sample_index`` of ``filename``, with its place in front of
-    its text; of the same class.
+    """Return an error of the class of ``error``, found at yield ``sample_index`` of ``filename``, with this location in
+    front of its text.
 
     A bad sample reads "file X, sample y, slot NAME: expected …, got …".
     """
@@ -58,7 +58,7 @@ def user_error(error: BaseException, filename: str, sample_index: int, file_list
 
     ``file_list``: the file list, for hints about it.
     """
-    if isinstance(error, ProviderError):  # our own words about what process did, not the user's exception
+    if isinstance(error, ProviderError):  # pydp2 itself raised it about process()
         return with_location(error, filename, sample_index)
     what = f"file {filename}, sample {sample_index}: process raised {type(error).__name__}"
     return from_user(what + remedy(error, file_list, filename), error, count_own_frames(error))
@@ -136,8 +136,8 @@ def _missing_file(error: BaseException) -> Any:
 
 
 def _named_part(error: BaseException, entry: str) -> str:
-    """Return the entry with a part that ``error`` of the user's code takes for the name of a file; '' if it does not:
-    the provider ignores the part."""
+    """Return the entry with a part that the user's code has used as the name of a file, according to ``error``; '' if
+    there is none."""
     if not isinstance(error, OSError):
         return ""
     filename = error.filename if isinstance(error.filename, str) else ""
@@ -150,15 +150,15 @@ def _named_part(error: BaseException, entry: str) -> str:
 
 
 def _has_file(file_list: Sequence[str]) -> bool:
-    """Return True if one of the first lines of ``file_list`` is a file, or names a part of one: it is a list of files
-    then, whatever the others look like."""
+    """Return True if one of the first lines of ``file_list`` is a file, or names a part of one. Then it is a list of
+    files, even if other lines look like data."""
     names = map(file_of, file_list[:_LINES])
     return any(name and os.path.lexists(name) for name in names)
 
 
 def count_own_frames(error: BaseException) -> int:
-    """Return how many frames at the head of the traceback are ours or the import system's, which
-    no user wants to read."""
+    """Return the number of frames at the head of the traceback that belong to pydp2 or to the import system, and that
+    help no user."""
     count, frame = 0, error.__traceback__
     while frame is not None:
         if not frame.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
@@ -168,7 +168,7 @@ def count_own_frames(error: BaseException) -> int:
 
 
 def mismatch_text(error: BadSample) -> str:
-    """Return the message without the name of the slot: the mismatch, and the remedy if there is one."""
+    """Return the text without the name of the slot: the mismatch, and the remedy if there is one."""
     if not error.expected:
         return str(error)
     mismatch = f"expected {error.expected}, got {error.got}"

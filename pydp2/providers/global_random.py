@@ -1,22 +1,22 @@
 """Give each generator of a provider its own state of the process's global random generators.
 
 ``random``, ``numpy.random`` and torch have one generator each for the whole process (torch: its default generator on
-the CPU). A worker switches between several open files, so what the code of one file draws would depend on what the code
-of the others drew before. Here each file has its own states of the three, seeded from job seed, pass and file. At a
-switch the states of the file that ran are saved, and those of the next one are put in their place
-(:func:`switch_to`). What a module draws while it is imported, and what an init_hook draws, starts from a seed that is
-the same everywhere (:func:`prepared_random`). The program that runs a provider by hand has an owner as well, which is
-never seeded: it finds its own numbers again.
+the CPU). A worker switches between several open files, so the random numbers of one file would depend on how many
+numbers the other files drew before. Therefore each file has its own states of the three generators, seeded from job
+seed, pass and file. A switch saves the states of the file that ran, and sets those of the next one
+(:func:`switch_to`). The import of the provider's module and its init_hook start from a seed that is the same in all
+processes (:func:`prepared_random`). A program that runs a provider by hand has an owner as well, which is never seeded:
+after a switch back, the program continues with its own numbers.
 
-A switch to the owner that runs already costs nothing, any other one about 0.01 ms, and 0.03 ms more where
-``numpy.random`` was imported. numpy copies its state slowly, so each owner has a bit generator of its own, and a switch
-exchanges these.
+A switch to the owner that runs already costs nothing, any other one about 0.01 ms, and 0.03 ms more if
+``numpy.random`` was imported. numpy copies its state slowly, so each owner has its own bit generator, and a switch
+exchanges the bit generators.
 
-torch is never imported here, nor ``numpy.random``, which takes longer to import than a small file to read. Where one of
-them is imported later, it is seeded at the end of its import, before anyone can draw from it: a finder on
+This module never imports torch, nor ``numpy.random``, whose import takes longer than the reading of a small file. If
+one of them is imported later, it is seeded at the end of its import, before any code can draw from it: a finder on
 ``sys.meta_path`` waits for that.
 
-The generators belong to the process and not to a thread. So only the main thread switches: in another one, a switch
+The generators belong to the process and not to a thread. So only the main thread switches: a switch in another thread
 would change the numbers of the thread that draws at the same time.
 """
 
@@ -34,14 +34,14 @@ import numpy as np
 
 from pydp2.system.stdlib import hashlib, struct, threading
 
-_seed = random.seed  # as it is before code of the user runs
+_seed = random.seed  # kept, because code of the user may replace it
 _PREPARED: Final = b"pydp2 prepared"
 _FILE: Final = b"pydp2 global rng"
 
 
 class GlobalRandom:
     """States of the global random generators for one owner. ``key``: 40 bytes that seed them when the owner first runs;
-    None for the program itself, which takes them as they are."""
+    None for the program itself, whose generators are not seeded."""
 
     __slots__ = ("_is_closed", "_key", "_states")
 
@@ -51,8 +51,8 @@ class GlobalRandom:
         self._is_closed = False
 
     def close(self) -> None:
-        """Note that the owner draws no more: its states need not be saved. If the generators give its numbers, the
-        program has them back."""
+        """Note that the owner draws no more, so that its states need not be saved. If it is running, switch to the
+        program."""
         if self is _running:
             switch_to(_program)
         self._is_closed = True
@@ -67,8 +67,8 @@ class GlobalRandom:
                 self._states[name] = _READ[name]()
 
     def load(self) -> None:
-        """Put the saved states into the generators, or seed those that have none. A closed owner draws no more, and
-        takes nothing: its states would not be saved again."""
+        """Set the generators to the saved states, or seed them if there are none. Do nothing for a closed owner, whose
+        states would not be saved again."""
         for name in () if self._is_closed else _imported():
             if name in self._states:
                 _WRITE[name](self._states[name])
@@ -76,7 +76,7 @@ class GlobalRandom:
                 self.seed(name)
 
     def seed(self, name: str) -> None:
-        """Seed the generator of module ``name``. The program's stays as it is, and is noted."""
+        """Seed the generator of module ``name``. For the program, only save its present state."""
         self._states[name] = _READ[name]() if self._key is None else _SEED[name](self._key)
 
 
@@ -95,9 +95,8 @@ def _digest(purpose: bytes, data: bytes) -> bytes:
 
 
 def switch_to(owner: GlobalRandom) -> None:
-    """Let the global generators give the numbers of ``owner``. Only the main thread switches: for another one nothing
-    changes."""
-    global _running  # it says what is in three generators that are global themselves
+    """Switch the global generators to ``owner``. In a thread other than the main thread, do nothing."""
+    global _running  # it describes three generators that are global themselves
     if owner is not _running and threading.current_thread() is threading.main_thread():
         _finder.install()
         _running.save()
@@ -107,7 +106,7 @@ def switch_to(owner: GlobalRandom) -> None:
 
 @contextlib.contextmanager
 def running(owner: GlobalRandom) -> Iterator[None]:
-    """Let the global generators give the numbers of ``owner`` within this context."""
+    """Switch the global generators to ``owner`` within this context."""
     before = _running
     try:
         switch_to(owner)
@@ -127,19 +126,19 @@ def _numpy() -> Any:
 
 def _read_numpy() -> tuple[Any, Any]:
     state = _numpy().get_state(legacy=False)
-    # numbers of a normal distribution are made in pairs, and the second one waits outside of the bit generator
+    # Numbers of a normal distribution are made in pairs, and the second one is stored outside the bit generator.
     return _numpy().get_bit_generator(), state if state["has_gauss"] else None
 
 
 def _write_numpy(saved: tuple[Any, Any]) -> None:
     bit_generator, state = saved
     _numpy().set_bit_generator(bit_generator)
-    if state is not None and isinstance(bit_generator, _numpy().MT19937):  # of others it cannot be set
+    if state is not None and isinstance(bit_generator, _numpy().MT19937):  # others have no such state
         _numpy().set_state(state)
 
 
 def _seed_numpy(key: bytes) -> tuple[Any, Any]:
-    # making one takes longer than seeding it
+    # reused, because making a bit generator takes longer than seeding it
     bit_generator = _free_bit_generators.pop() if _free_bit_generators else _numpy().MT19937(0)
     _numpy().set_bit_generator(bit_generator)
     _numpy().seed(np.frombuffer(key, "<u4", 4, 16))
@@ -155,8 +154,8 @@ def _seed_torch(key: bytes) -> None:
 
 
 _NEEDED: dict[str, str] = {"random": "setstate", "numpy.random": "set_state", "torch": "default_generator"}
-"""Attribute that a module has once it is imported to the end."""
-_free_bit_generators: list[Any] = []  # of files that are closed
+"""Attribute that a module has once its import has ended."""
+_free_bit_generators: list[Any] = []  # bit generators of closed files, for reuse
 _READ: dict[str, Callable[[], Any]] = {
     "random": random.getstate,
     "numpy.random": _read_numpy,
@@ -176,17 +175,17 @@ def _imported() -> list[str]:
 
 # -- a module that is imported later -----------------------------------------------------------------------------------
 class _Finder:
-    """Finder that finds nothing by itself: it has a module with a global generator seeded at the end of its import."""
+    """Finder that wraps the other finders, to seed a module with a global generator at the end of its import."""
 
     def install(self) -> None:
-        """Come before all other finders."""
+        """Move this finder before all others."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders find, if it is one of these modules; else None."""
+        """Return the spec that the other finders find, if it is one of these modules; None otherwise."""
         if name not in _SEED:
             return None
         finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
@@ -198,13 +197,13 @@ class _Finder:
 
 
 def _seed_after(name: str, loader: Any) -> None:
-    """Have ``loader`` seed the generator of module ``name`` once it has run the module."""
+    """Make ``loader`` seed the generator of module ``name`` after it has run the module."""
     run = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         run(module)
         if module.__name__ == name and threading.current_thread() is threading.main_thread():
-            _program.seed(name)  # it gets later what the import has left
+            _program.seed(name)  # saves the state that the import has left, for the program
             _running.seed(name)
 
     loader.exec_module = exec_module

@@ -1,6 +1,6 @@
 """Find the global values that a provider uses, to compare them between a program and its workers.
 
-A worker imports the module of the provider for itself. It does not have what the program assigned to a global of that
+A worker imports the module of the provider itself. It does not get values that the program assigned to globals of that
 module later: in the part below ``if __name__ == "__main__":``, or from another module. A value is described by a text,
 which is the same in both processes for equal plain values. Names that a function of the provider assigns by ``global``
 are not compared.
@@ -21,14 +21,14 @@ from pydp2.system.stdlib import hashlib
 
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _STORES = ("STORE_GLOBAL", "DELETE_GLOBAL")
-_MOST_FUNCTIONS = 1000  # that are looked into
-_MOST_WRAPPERS = 16  # around a function; of some objects each attribute is another such object
-_MOST_ITEMS = 10_000  # of a collection that is compared
-_MOST_NAMES = 5  # in a message
-_NUMBERS = (bool, int, float, type(None))  # whose values a message shows: a text may be a secret
+_MOST_FUNCTIONS = 1000  # functions that are searched for names
+_MOST_WRAPPERS = 16  # wrappers around a function; some objects return another such object for any attribute
+_MOST_ITEMS = 10_000  # items of a collection that is compared
+_MOST_NAMES = 5  # names in a message
+_NUMBERS = (bool, int, float, type(None))  # types whose values a message shows; a text may be a secret
 _ABSENT = object()
 _OTHER = ""
-"""Describes a value that is not plain."""
+"""Description of a value that is not plain."""
 
 
 def describe_globals(provider: Provider) -> dict[str, str]:
@@ -38,7 +38,7 @@ def describe_globals(provider: Provider) -> dict[str, str]:
 
 
 def changed_globals(provider: Provider, described: Mapping[str, str]) -> str:
-    """Return in words which globals of ``provider`` are others here than those ``described``, or ''."""
+    """Return text with the globals of ``provider`` that differ in this process from those ``described``, or ''."""
     namespace = inspect.unwrap(provider.function).__globals__
     found = []
     for name, then in described.items():
@@ -62,12 +62,12 @@ def changed_globals(provider: Provider, described: Mapping[str, str]) -> str:
 
 
 def _described(value: Any) -> str:
-    """Return a number as it is, a digest of another plain value, and :data:`_OTHER` of anything else."""
+    """Return the text of a number, a digest of another plain value, and :data:`_OTHER` for anything else."""
     try:
         if type(value) in _NUMBERS:
             return repr(value)
         text = plain_text(value) if _is_small(value) else ""
-    except Exception:  # it has no text, or is an object that raises whatever is asked of it
+    except Exception:  # it has no text, or is an object that raises for any attribute
         return _OTHER
     if not 0 < len(text) <= VALUE_BYTES:
         return _OTHER
@@ -75,17 +75,17 @@ def _described(value: Any) -> str:
 
 
 def _is_small(value: Any) -> bool:
-    """Return True if ``value`` is no collection, or one with few items, all levels together."""
+    """Return True if ``value`` is no collection, or a collection with few items on all levels together."""
     left, count = [value], 0
     while left and count <= _MOST_ITEMS:
-        each = left.pop()
-        kind = type(each)
+        item = left.pop()
+        kind = type(item)
         if kind is dict:
-            each = [*each.keys(), *each.values()] if len(each) <= _MOST_ITEMS else range(_MOST_ITEMS + 1)
+            item = [*item.keys(), *item.values()] if len(item) <= _MOST_ITEMS else range(_MOST_ITEMS + 1)
         if kind in (dict, list, tuple, set, frozenset):
-            count += len(each)
-            left += each if count <= _MOST_ITEMS else ()
-        elif kind in (str, bytes) and len(each) > VALUE_BYTES:
+            count += len(item)
+            left += item if count <= _MOST_ITEMS else ()
+        elif kind in (str, bytes) and len(item) > VALUE_BYTES:
             return False
     return count <= _MOST_ITEMS
 
@@ -110,25 +110,26 @@ def _used_names(provider: Provider) -> tuple[set[str], Mapping[str, Any]]:
 
 
 def _functions(value: Any, namespace: Mapping[str, Any]) -> Iterator[FunctionType]:
-    """Yield the functions that ``value`` is, wraps or has as methods, as far as ``namespace`` is theirs."""
+    """Yield the functions that ``value`` is, wraps or has as methods, if ``namespace`` has their globals."""
     if issubclass(type(value), type) and value.__module__ == namespace.get("__name__"):
-        for each in vars(value).values():
-            yield from _functions(getattr(each, "__func__", getattr(each, "fget", each)), namespace)
+        for member in vars(value).values():
+            yield from _functions(getattr(member, "__func__", getattr(member, "fget", member)), namespace)
         return
     for _ in range(_MOST_WRAPPERS):
         if type(value) is FunctionType and value.__globals__ is namespace:
             yield value
         try:
             value = getattr(value, "__wrapped__", None)
-        except Exception:  # a stand-in for an object that is not there yet
+        except Exception:  # a proxy whose object is not there yet
             return
 
 
 def _global_names(code: CodeType) -> Iterator[tuple[bool, str]]:
-    """Yield the global names in ``code`` and what it defines, each with True if it is used and False if assigned."""
+    """Yield the global names in ``code`` and the code nested in it, each with True if it is used, False if it is
+    assigned."""
     for step in dis.get_instructions(code):
         if step.opname in _LOADS or step.opname in _STORES:
             yield step.opname in _LOADS, step.argval
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _global_names(each)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)

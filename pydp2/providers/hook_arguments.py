@@ -1,4 +1,4 @@
-"""Say why an ``init_hook`` cannot take what it is called with: the user's ``args``, or the arguments of pydp2."""
+"""Explain why an ``init_hook`` cannot take its arguments: the user's ``args``, or those of pydp2."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ _OTHER_NAMES = {
     "labels": ("label_file", "label", "targets"),
     "dtype": ("type", "data_type"),
 }
-"""Arguments of the ready-made providers, and what other libraries call them."""
+"""Arguments of the ready-made providers, with their names in other libraries."""
 
 
 def wrong_arguments(signature: inspect.Signature, given: Iterable[str], name: str, reason: str) -> str:
     """Return the text of the error for the hook of the provider ``name``, whose ``signature`` does not bind ``given``
     for ``reason``."""
     taken = list(signature.parameters.values())[1:]  # without settings
-    names = [each.name for each in taken if each.kind in _KEYWORD]
-    args = [each for each in given if each not in GIVEN_BY_PYDP2]
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken)
-    user_names = [each for each in names if each not in GIVEN_BY_PYDP2]
-    unknown = [] if takes_any else [each for each in args if each not in names]
-    needed = [each.name for each in taken if each.name in user_names and each.default is inspect.Parameter.empty]
-    absent = [each for each in needed if each not in args]
+    names = [parameter.name for parameter in taken if parameter.kind in _KEYWORD]
+    args = [argument for argument in given if argument not in GIVEN_BY_PYDP2]
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken)
+    user_names = [name for name in names if name not in GIVEN_BY_PYDP2]
+    unknown = [] if takes_any else [argument for argument in args if argument not in names]
+    needed = [
+        parameter.name
+        for parameter in taken
+        if parameter.name in user_names and parameter.default is inspect.Parameter.empty
+    ]
+    absent = [name for name in needed if name not in args]
     if not takes_any and not set(GIVEN_BY_PYDP2) <= set(names):
         return (
             f"the init_hook of {name} cannot be called: {reason}; pydp2 passes settings, {', '.join(GIVEN_BY_PYDP2)} "
@@ -43,7 +47,7 @@ def wrong_arguments(signature: inspect.Signature, given: Iterable[str], name: st
     if unknown:
         return f"{name} has no argument {unknown[0]!r}{_near(unknown[0], user_names)}; {_known(user_names)}"
     if absent:
-        others = [each for each in args if each not in names]
+        others = [argument for argument in args if argument not in names]
         have = f", args have {', '.join(map(repr, others))}" if others else ""
         return (
             f"{name} needs the argument {absent[0]!r}{have}: write args={{{absent[0]!r}: …}}, or --args {absent[0]}=… "
@@ -55,7 +59,7 @@ def wrong_arguments(signature: inspect.Signature, given: Iterable[str], name: st
 def _near(name: str, known: list[str]) -> str:
     import difflib
 
-    found = [each for each in known if name.lower() in _OTHER_NAMES.get(each, ())]
+    found = [option for option in known if name.lower() in _OTHER_NAMES.get(option, ())]
     found += difflib.get_close_matches(name, known, 1, 0.6)
     return f", did you mean {found[0]!r}?" if found else ""
 

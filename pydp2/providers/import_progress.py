@@ -1,7 +1,7 @@
-"""Say which module is being imported, while the module of a provider is: the one whose import takes the time.
+"""Show which module is being imported while the module of a provider is imported.
 
-Importing torch imports hundreds of modules, and the user knows one of them. So the name that is shown is the first
-module that is installed (in site-packages) of those whose import is under way, one inside the other.
+Importing torch imports hundreds of modules, and the user knows only torch. So the name that is shown is that of the
+outermost installed module (in site-packages) among the nested imports that are under way.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 
 def is_installed(file: str) -> bool:
-    """Return True if ``file`` belongs to an installed package: its code is not the user's."""
+    """Return True if ``file`` belongs to an installed package, and not to the user's own code."""
     return not _INSTALLED.isdisjoint(Path(file).parts)
 
 
 class _ImportWatch(MetaPathFinder):
-    """Finder that finds nothing: it is asked first for every module, and so knows what is imported."""
+    """Finder that finds nothing. As the first one in ``sys.meta_path``, it is called for every module that is
+    imported."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
@@ -31,11 +32,11 @@ class _ImportWatch(MetaPathFinder):
         self._under_way: list[str] = []
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if "." in name:  # the package that it belongs to is the one to show
+        if "." in name:  # its package is shown, not the module
             return None
         self._under_way = [outer for outer in self._under_way if _is_under_way(outer)]
         self._under_way.append(name)
-        known = (each for each in self._under_way if _is_installed(each))
+        known = (module for module in self._under_way if _is_installed(module))
         shown = next(known, name)
         if shown != self._shown:
             self._shown = shown
@@ -44,7 +45,7 @@ class _ImportWatch(MetaPathFinder):
 
 
 def _is_under_way(name: str) -> bool:
-    """Return True if the import of module ``name`` has begun, and not ended."""
+    """Return True if the import of module ``name`` has begun and not ended."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return bool(getattr(spec, "_initializing", False))
 
@@ -62,5 +63,5 @@ def shown_imports(show: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # the user's code may have put other finders there
+        with contextlib.suppress(ValueError):  # the user's code may have replaced the list of finders
             sys.meta_path.remove(watch)

@@ -1,8 +1,8 @@
-"""Read a file in this process, without a service: draw samples, arrange, pack and judge them, as a worker does.
+"""Read a file in this process, without a service: draw samples, arrange, pack and check them, as a worker does.
 
 ``provider.samples()``, ``check``, ``peek`` and ``replay`` read through :class:`LocalReader`, so an error has the same
-class, place and words in all of them, and in a worker. What follows from an error is theirs: a sample that is bad does
-not end the file here.
+class, location and text in all of them, and in a worker. They decide what follows from an error: for this class, a bad
+sample does not end the file.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pydp2.providers.error_location import user_error, with_location
 from pydp2.providers.started_provider import OpenFile, StartedProvider
 
 NO_USER_ERRORS = (KeyboardInterrupt, GeneratorExit, BdbQuit)
-"""Exceptions that pass through the user's code without being an error of it."""
-_MAX_BYTES = 1 << 20  # that are packed before they are judged
+"""Exceptions that pass through the user's code and are not its errors."""
+_MAX_BYTES = 1 << 20  # bytes that are packed before they are checked
 _MAX_LOGGED_DROPS = 10
 
 
 @dataclass(slots=True)
 class LocalSamples:
-    """Samples of a file that were judged together: the good ones, and the errors of the others.
+    """Samples of a file that were checked together: the good ones, and the errors of the others.
 
     ``indices`` and ``weights`` have one entry for each row of ``packed``. ``values``: the arranged values of the last
-    sample. ``errors``: sample index and error, in order. ``raised``: ``process`` raised the last one, so the file is
-    over.
+    sample. ``errors``: pairs of sample index and error, in order. ``raised``: ``process`` raised the last error, so the
+    file has ended.
     """
 
     indices: list[int]
@@ -42,14 +42,15 @@ class LocalSamples:
 
 
 class LocalReader(Iterator[LocalSamples]):
-    """Reader of ``opened``. ``next`` draws and judges ``count`` samples, or fewer at the end or if they are large.
+    """Reader of ``opened``. ``next`` draws and checks ``count`` samples, or fewer at the end or if they are large.
 
-    The user's code runs in ``next`` and :meth:`close` alone, and the global random generators are the file's meanwhile.
+    The user's code runs only in ``next`` and :meth:`close`; meanwhile the global random generators have the states of
+    the file.
 
     Args:
-        limit: most samples to draw; None: all.
+        limit: largest number of samples to draw; None: all.
         look: called with the arranged values of each sample, bad ones included.
-        position: its first item is always the index of the sample that is asked for.
+        position: its first item is set to the index of each sample before the sample is drawn.
     """
 
     def __init__(
@@ -65,10 +66,10 @@ class LocalReader(Iterator[LocalSamples]):
         self._started, self._opened, self._count, self._look = started, opened, count, look
         self._filename = filename = opened.context.filename
         self._position: Any = [0] if position is None else position
-        logger, asked = started.settings.logger, self._position  # no reference to the provider, which would be a circle
+        logger, asked = started.settings.logger, self._position  # no reference to the provider: it would be a cycle
         self._limit = sys.maxsize if limit is None else limit
         self._packer = Packer(started.schema.slots, started.schema.check)
-        # Of what was drawn since the last look: index and weight of each packed sample, and what was wrong with others.
+        # For the samples since the last check: index and weight of each packed one, and the errors of the others.
         self._packed: list[tuple[int, int]] = []
         self._errors: list[tuple[int, Error]] = []
         self._values: list[Any] = []
@@ -101,7 +102,8 @@ class LocalReader(Iterator[LocalSamples]):
         return len(self._packed) + len(self._errors) >= self._count or self._packer.nbytes >= _MAX_BYTES
 
     def _draw(self) -> None:
-        """Draw and pack one sample, or note the end. Raises an Error that names file and sample if ``process`` does."""
+        """Draw and pack one sample, or note the end. If ``process`` raises, raises an Error that names file and
+        sample."""
         index = self.drawn
         if index >= self._limit:
             self._is_over = True
@@ -121,7 +123,7 @@ class LocalReader(Iterator[LocalSamples]):
             self._errors.append((index, with_location(error, self._filename, index)))
         except NO_USER_ERRORS:
             raise
-        except Exception as error:  # raised by the value itself
+        except Exception as error:  # the value itself raised it
             self._errors.append((index, self._user_error(error)))
         self._position[0] = index + 1
 
@@ -141,7 +143,7 @@ class LocalReader(Iterator[LocalSamples]):
             raise
 
     def _judge(self) -> LocalSamples:
-        """Judge the values of what was drawn since the last look."""
+        """Check the values of the samples that were drawn since the last check."""
         packed, self._packed = self._packed, []
         errors, self._errors = self._errors, []
         cut = self._packer.finish()
@@ -158,7 +160,7 @@ class LocalReader(Iterator[LocalSamples]):
         return user_error(error, self._filename, self.drawn, self._started.settings.file_list)
 
     def close(self) -> None:
-        """Close the generator. Raises an Error that names file and sample if that raises."""
+        """Close the generator. If that raises, raises an Error that names file and sample."""
         try:
             self._opened.close()
         except NO_USER_ERRORS:

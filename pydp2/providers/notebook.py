@@ -5,16 +5,16 @@ import a file instead. Nothing is pickled, and everything in the file can be rea
 
 * *definitions*: the statements of cells that define the provider, and the functions and classes that it uses. IPython
   keeps the source of each cell in :mod:`linecache`;
-* *imports* of what modules hold;
+* *imports* of objects of modules;
 * *assignments* of the present values of the other names, as far as these are plain (:mod:`.plain_text`).
 
-A definition runs again in each worker, and must give there what the notebook has now. Its source alone does not say
-so: a default value may have been made of a name that has changed since, a method may have been replaced, a decorator
-edited without the functions below it. Therefore the file is imported here once, under a name of its own, and what the
-two definitions hold is compared part by part (:class:`_Contents`): functions by their source, values by the text that
-gives a plain one, what modules hold by its name. A part that has no such text cannot be compared, and is refused with
-the remedy: write the provider to a file. To compare arbitrary objects instead has no end. They have caches, counters
-and locks, and code whose instructions depend on what stood beside it.
+A definition runs again in each worker, and the result must be equal to the present one in the notebook. The source
+alone does not ensure that: a default value may have been computed from a name that has changed since, a method may have
+been replaced, a decorator edited without the functions below it. Therefore the file is imported here once, under
+another name, and the two definitions are compared part by part (:class:`_Contents`): functions by their source, plain
+values by their text, objects of modules by their name. A part that has no such text cannot be compared, and is refused
+with the remedy to write the provider to a file. A comparison of arbitrary objects would have no end: they have caches,
+counters and locks, and code whose instructions depend on the code around it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from pydp2.system.stdlib import hashlib
 from pydp2.system.user_folders import cache_home
 
 _FUTURE = "from __future__ import annotations\n"
-_MAX_LEVELS = 16  # of wrappers around a function
-_UNUSED_SECONDS = 90 * 86400.0  # after which a module file is removed
+_MAX_LEVELS = 16  # levels of wrappers around a function
+_UNUSED_SECONDS = 90 * 86400.0  # seconds without use after which a module file is removed
 _AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # scopes inside a statement that run with it
 _OF_VALUES = ("builtins", "ml_dtypes", "numpy", "pathlib", "pydp2", "re")
-_SHARED_NAMES = ("<string>", "<stdin>")  # of more than one source, so linecache may have another one
-_COMPARED = "_pydp2_compared_"  # begins the name under which a module file is imported here
+_SHARED_NAMES = ("<string>", "<stdin>")  # file names of several sources, so linecache may have the wrong one
+_COMPARED = "_pydp2_compared_"  # prefix of the name under which a module file is imported here
 
 
 def module_file(name: str, function: FunctionType) -> Path:
@@ -59,8 +59,8 @@ def module_file(name: str, function: FunctionType) -> Path:
     Its name contains a digest of its text, so the same cells give the same file, and changed ones another.
 
     Raises:
-        AddressError: there is no source, as at some prompts; the provider uses values that cannot be written down; the
-            cells do not give what the notebook has now; or the file cannot be written.
+        AddressError: there is no source, as at some prompts; the provider uses values that are not plain; the result of
+            the cells differs from the present definitions of the notebook; or the file cannot be written.
     """
     if _cell(function.__code__.co_filename) is None:
         raise AddressError(
@@ -101,8 +101,8 @@ def _to_a_file(name: str) -> str:
 
 
 class _Definition(NamedTuple):
-    """A statement that defines a function or class; the names that it uses when it runs, or ever; the attributes that
-    it gives its class."""
+    """Statement that defines a function or class: its source, the names that it uses when it runs (``now``) or at any
+    time (``ever``), and the attributes that it gives its class."""
 
     source: str
     now: set[str]
@@ -111,7 +111,7 @@ class _Definition(NamedTuple):
 
 
 class _CellNames:
-    """Statements that give the names that a provider uses. ``refused``: names that cannot be given, each with the
+    """Statements that define the names that a provider uses. ``refused``: names that cannot be defined, each with the
     reason."""
 
     def __init__(self, function: FunctionType) -> None:
@@ -120,11 +120,12 @@ class _CellNames:
         self._namespace = function.__globals__
         self._future = _FUTURE if function.__code__.co_flags & __future__.annotations.compiler_flag else ""
         self._seen: set[str] = set()
-        self._imports: dict[str, None] = {}  # in the order in which they came
+        self._imports: dict[str, None] = {}  # in the order in which they were added
         self._values: list[str] = []
 
     def add(self, name: str, attributes: frozenset[str] = frozenset()) -> None:
-        """Add what ``name`` needs. ``attributes``: dotted names behind it, which may be modules inside a package."""
+        """Add the statements that define ``name``. ``attributes``: dotted names behind it, which may be modules inside
+        a package."""
         value = self._namespace.get(name, _ABSENT)
         if name.startswith(ALIAS):
             self.refused.append(f"{name} (names that begin with {ALIAS} are those of the file itself: rename it)")
@@ -141,7 +142,7 @@ class _CellNames:
         parts = ["# Written by pydp2 from the cells of a notebook: a provider, and what it uses.\n", *future]
         parts += ["\n".join(self._imports) + "\n"] if self._imports else []
         parts += ["\n".join(self._values) + "\n"] if self._values else []
-        return "\n".join(parts) + "".join(f"\n\n{each.source}\n" for each in self.in_order().values())
+        return "\n".join(parts) + "".join(f"\n\n{definition.source}\n" for definition in self.in_order().values())
 
     def in_order(self) -> dict[str, _Definition]:
         """Return the functions and classes in the order in which the module defines them."""
@@ -151,8 +152,8 @@ class _CellNames:
         return {name: self._definitions[name] for name in placed}
 
     def _place(self, name: str, placed: dict[str, None], waiting: set[str]) -> None:
-        """Put ``name`` into ``placed``, behind the definitions that its statement needs, and behind what it may call.
-        ``waiting``: names that are placed later, because they need this one."""
+        """Put ``name`` into ``placed``, behind the definitions that its statement needs, and behind those that it may
+        call. ``waiting``: names that are placed later, because they need this one."""
         if name in placed or name in waiting:
             return
         waiting.add(name)
@@ -165,7 +166,7 @@ class _CellNames:
         placed[name] = None
 
     def _closure(self, names: Iterable[str], when: str) -> list[str]:
-        """Return the definitions ``names``, and those that these use in turn ``now`` or ``ever``."""
+        """Return the definitions ``names``, and all that these use, directly or not, ``now`` or ``ever``."""
         found = sorted(names)
         for name in found:  # it grows
             found += sorted(getattr(self._definitions[name], when) & self._definitions.keys() - set(found))
@@ -182,17 +183,17 @@ class _CellNames:
                 self._imports[f"import {inner}"] = None
 
     def _add_import(self, name: str, value: Any) -> bool:
-        """Add an import of ``value`` from where a module has it. Return False if it is not known where."""
-        places = [found] if (found := _import_of(value)) else _from_imports(name)
-        for module, attribute in places:
+        """Add an import of ``value`` from a module that has it. Return False if no such module is known."""
+        imports = [found] if (found := _import_of(value)) else _from_imports(name)
+        for module, attribute in imports:
             if vars(sys.modules.get(module, builtins)).get(attribute, _ABSENT) is value:
                 self._imports[f"from {module} import {attribute}" + ("" if attribute == name else f" as {name}")] = None
                 return True
         return False
 
     def _add_definition(self, name: str, value: Any) -> bool:
-        """Add the statement of a cell that defines the function or class ``value``, and what that uses. Return False if
-        it is neither."""
+        """Add the statement of a cell that defines the function or class ``value``, and the names that it uses. Return
+        False if ``value`` is neither a function nor a class."""
         if isinstance(value, type):
             sources = _class_sources(name, value)
         elif functions := _functions(value):
@@ -246,7 +247,8 @@ _OF_MODULES = {  # and, while they are defined, of classes
 
 
 def _is_given(name: str, value: Any) -> bool:
-    """Return True if ``name`` needs no statement: an attribute of every module, or a builtin (IPython wraps open)."""
+    """Return True if ``name`` needs no statement, because it is an attribute of every module or a builtin (IPython
+    wraps ``open``)."""
     if name in _OF_MODULES:
         return True
     builtin = vars(builtins).get(name, _ABSENT)
@@ -258,12 +260,12 @@ def _is_given(name: str, value: Any) -> bool:
 
 
 def _import_of(value: Any) -> tuple[str, str] | None:
-    """Return module and attribute of what a module has under its own name; None if there is no such module."""
+    """Return the module and the attribute that are ``value``, by its own module and name; None if there are none."""
     module, attribute = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if isinstance(module, str) and isinstance(attribute, str) and not _is_of_cells(module):
-        for place in (module.partition(".")[0], module):  # the package offers it, or the module
-            if vars(sys.modules.get(place, builtins)).get(attribute, _ABSENT) is value:
-                return place, attribute
+        for source in (module.partition(".")[0], module):  # the package has it, or only the module
+            if vars(sys.modules.get(source, builtins)).get(attribute, _ABSENT) is value:
+                return source, attribute
     return None
 
 
@@ -284,7 +286,7 @@ def _parsed(source: str) -> ast.Module | None:
 def _cell(file: str) -> tuple[str, ast.Module] | None:
     """Return source and syntax tree of a cell, None if they are not known."""
     entry = linecache.cache.get(file, ())
-    if file in _SHARED_NAMES or len(entry) != 4 or entry[1] is not None:  # a file on disk has a time there
+    if file in _SHARED_NAMES or len(entry) != 4 or entry[1] is not None:  # entry[1]: the time of a file on disk
         return None
     source = "".join(entry[2])
     tree = _parsed(source)
@@ -297,17 +299,18 @@ def _cells() -> Iterator[tuple[str, ast.Module]]:
 
 
 def _from_imports(name: str) -> Iterator[tuple[str, str]]:
-    """Yield module and attribute of each import of cells that gives ``name``: a value need not know its module."""
+    """Yield module and attribute of each import in cells that defines ``name``, because a value need not have its
+    module as an attribute."""
     for _, tree in _cells():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-                yield from ((node.module, each.name) for each in node.names if name == (each.asname or each.name))
+                yield from ((node.module, alias.name) for alias in node.names if name == (alias.asname or alias.name))
 
 
 def _functions(value: Any) -> dict[int, FunctionType]:
-    """Return the functions that ``value`` is or wraps, by how often they are wrapped."""
+    """Return the functions that ``value`` is or wraps, by the number of wrappers around them."""
     found = {}
-    for layers in range(_MAX_LEVELS):  # of some objects each attribute is another such object
+    for layers in range(_MAX_LEVELS):  # some objects return another such object for any attribute
         if isinstance(value, FunctionType):
             found[layers] = value
         value = getattr(value, "__wrapped__", None)
@@ -315,8 +318,8 @@ def _functions(value: Any) -> dict[int, FunctionType]:
 
 
 def _function_sources(name: str, functions: Mapping[int, FunctionType]) -> set[str]:
-    """Return the statement that defines one of ``functions``, in a set: empty if it would not give a function with so
-    many wrappers, such as one that was wrapped or renamed later."""
+    """Return a set with the statement that defines one of ``functions``. The set is empty if the statement would define
+    a function with another number of wrappers, such as one that was wrapped or renamed later."""
     for layers, function in functions.items():
         code = function.__code__
         if (cell := _cell(code.co_filename)) is None:
@@ -335,8 +338,8 @@ def _function_sources(name: str, functions: Mapping[int, FunctionType]) -> set[s
 
 
 def _class_sources(name: str, value: type) -> set[str]:
-    """Return the statements of cells that may define a class: that of the cell that has its methods, or all."""
-    methods = [method for each in vars(value).values() for method in _functions(each).values()]
+    """Return the statements of cells that may define a class: that of the cell with its methods, or all."""
+    methods = [method for member in vars(value).values() for method in _functions(member).values()]
     files = {method.__code__.co_filename for method in methods}
     own = [*filter(None, map(_cell, files))]
     for cells in (own, _cells()):
@@ -352,7 +355,7 @@ def _class_sources(name: str, value: type) -> set[str]:
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def _segment(source: str, node: ast.stmt) -> str:
@@ -363,16 +366,16 @@ def _segment(source: str, node: ast.stmt) -> str:
 
 
 def _used_names(source: str) -> dict[str, frozenset[str]]:
-    """Return the global names that a statement uses, now or when its function is called, in the order of names; with
-    the dotted attributes that are looked up in them."""
+    """Return the global names that a statement uses, when it runs or when its function is called, sorted, with the
+    dotted attributes that are looked up in them."""
     names: set[str] = set()
     tables = [symtable.symtable(source, "<cell>", "exec")]
     for number, table in enumerate(tables):  # it grows
         tables += table.get_children()
         names |= {
-            each.get_name()
-            for each in table.get_symbols()
-            if each.is_referenced() and (number == 0 or each.is_global())
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (number == 0 or symbol.is_global())
         }
     attributes: dict[str, set[str]] = {name: set() for name in names}
     for node in ast.walk(ast.parse(source)):
@@ -383,12 +386,14 @@ def _used_names(source: str) -> dict[str, frozenset[str]]:
 
 
 def _needed_names(source: str) -> set[str]:
-    """Return the global names that a statement uses when it runs: not those in the functions that it defines."""
+    """Return the global names that a statement uses when it runs, without those in the functions that it defines."""
     names: set[str] = set()
     tables = [symtable.symtable(source, "<cell>", "exec")]
     for table in tables:  # it grows
-        names |= {each.get_name() for each in table.get_symbols() if each.is_referenced() and each.is_global()}
-        tables += [each for each in table.get_children() if each.get_type() == "class" or each.get_name() in _AT_ONCE]
+        names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced() and symbol.is_global()}
+        tables += [
+            child for child in table.get_children() if child.get_type() == "class" or child.get_name() in _AT_ONCE
+        ]
     return names
 
 
@@ -411,7 +416,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 # -- the comparison ----------------------------------------------------------------------------------------------------
-_OF_PYTHON = {  # attributes of a class that it keeps for itself, or that say where the class was defined
+_OF_PYTHON = {  # attributes of a class that Python sets, such as those with the location of its definition
     "__module__",
     "__firstlineno__",
     "__static_attributes__",
@@ -427,8 +432,8 @@ _OF_PYTHON = {  # attributes of a class that it keeps for itself, or that say wh
 
 
 class _Contents:
-    """Parts of the definitions of ``namespace``. ``texts``: each part with a text, which tells functions, plain
-    values and imported objects from others of their kind. ``refused``: parts that have none, with the reason."""
+    """Parts of the definitions of ``namespace``. ``texts``: parts with a text that identifies a function, a plain value
+    or an imported object. ``refused``: parts without such a text, with the reason."""
 
     def __init__(self, namespace: Mapping[str, Any], definitions: Mapping[str, _Definition]) -> None:
         self.texts: dict[str, dict[str, str]] = {}
@@ -437,7 +442,7 @@ class _Contents:
         for name, definition in definitions.items():
             self._attributes = definition.attributes
             self._texts = self.texts[name] = {}
-            self._seen: dict[int, Any] = {}  # by id; it keeps the objects, whose ids no others may get
+            self._seen: dict[int, Any] = {}  # by id; it has the objects, so that no others get the same ids
             self._add(name, namespace[name])
 
     def differences(self, made: _Contents) -> dict[str, str]:
@@ -451,8 +456,8 @@ class _Contents:
         return found
 
     def _add(self, label: str, value: Any, needed: bool = True) -> None:
-        """Add ``value``, the part ``label``, and its own parts. Not ``needed``: no statement names it, as with what a
-        dataclass keeps; its type is enough where it has no text."""
+        """Add ``value``, the part ``label``, and its own parts. If it is not ``needed``, because no statement names it,
+        such as the internals of a dataclass, its type is enough if it has no text."""
         try:
             self._texts[label] = plain_text(value).replace(self._namespace["__name__"], "__main__")
             return
@@ -470,7 +475,7 @@ class _Contents:
             self._add(inner, part, needed and bound)
 
     def _look_into(self, label: str, value: Any) -> tuple[str, dict[str, Any]]:
-        """Return a text for an object that is no plain value, '' if there is none, and the parts to compare besides."""
+        """Return a text for an object that is no plain value, '' if there is none, and the other parts to compare."""
         kind = type(value)
         is_own = _is_of_cells(kind.__module__)
         if isinstance(value, type) and _is_of_cells(value.__module__):
@@ -501,7 +506,7 @@ class _Contents:
         for name in value.__qualname__.split(".")[1:]:
             known = getattr(known, name, None)
         text = value.__qualname__ if known is value else f"another {value.__qualname__}"
-        if label not in (value.__qualname__, *self.texts):  # it has a definition of its own
+        if label not in (value.__qualname__, *self.texts):  # the class has its own definition
             return text, {}
         members: Mapping[str, Any] = value.__members__ if isinstance(value, EnumMeta) else {}
         attributes = {**members, **vars(value), **members}
@@ -514,26 +519,28 @@ def _labelled(label: str, parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _function_parts(label: str, function: FunctionType) -> dict[str, Any]:
-    """Return the values that a function holds: defaults, attributes, variables of its closure."""
+    """Return the values of a function: defaults, attributes, variables of its closure."""
     code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     arguments = dict(zip(names, defaults, strict=True)) | (function.__kwdefaults__ or {})
     parts = {f"{label}({name}=…)": part for name, part in arguments.items()}
     parts |= _labelled(label, {"__doc__": function.__doc__} | vars(function))
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # it is empty
+        with suppress(ValueError):  # the cell is empty
             parts[f"{name} of {label}"] = cell.cell_contents
     return parts
 
 
 def _wrapped(value: Any) -> list[FunctionType]:
-    """Return the functions of cells that a decorator or a property was given: of several layers, the outermost."""
+    """Return the functions of cells that a decorator or a property wraps; of several layers, the outermost."""
     inner = [value]
     if isinstance(value, property):
         inner = [value.fget, value.fset, value.fdel]
     elif isinstance(value, cached_property | singledispatchmethod):
         inner = [value.func]
-    layers = [[layer for layer in _functions(each).values() if _function_text(layer.__code__)] for each in inner]
+    layers = [
+        [layer for layer in _functions(function).values() if _function_text(layer.__code__)] for function in inner
+    ]
     return [known[0] for known in layers if known]
 
 
@@ -543,7 +550,7 @@ def _function_text(code: CodeType) -> str:
     for node in ast.walk(cell[1]) if cell else ():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             is_it = code.co_name == node.name and code.co_firstlineno == _first_line(node)
-        elif is_it := isinstance(node, ast.Lambda) and code.co_name == "<lambda>":  # maybe one of several on its line
+        elif is_it := isinstance(node, ast.Lambda) and code.co_name == "<lambda>":  # its line may have several lambdas
             begins = (node.body.lineno, node.body.col_offset)
             is_it = begins in {(line, column) for line, _, column, _ in code.co_positions()}
         if is_it:
@@ -552,7 +559,7 @@ def _function_text(code: CodeType) -> str:
 
 
 def _contents_of_file(path: Path, definitions: Mapping[str, _Definition]) -> _Contents:
-    """Import a module file, and return what it defines. What it raises is passed on."""
+    """Import a module file, and return its definitions. Its exceptions pass."""
     file, text = str(path), path.read_text("utf-8", "surrogateescape")
     loader = SourceFileLoader(f"{_COMPARED}{path.stem}", file)
     module = ModuleType(loader.name)

@@ -1,7 +1,7 @@
-"""Check the arguments of ``@provider``: their values, and what becomes of odd ones.
+"""Check the values of the arguments of ``@provider``.
 
-This module says whether an argument can be what it is. The same checks serve attributes that the init_hook sets,
-because the hook may overwrite most of them; docs/semantics.md says what the arguments *mean* for a pass.
+The same checks serve attributes that the init_hook sets, because the hook may overwrite most arguments;
+docs/semantics.md says what the arguments *mean* for a pass.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from pydp2.errors import OptionError, OptionTypeError
 InputTypes = Sequence[InputType] | Mapping[str, InputType]
 """Type of ``input_types``: slots by position, or by name."""
 
-_LARGEST = (1 << 62) - 1  # messages between processes hold no larger number
+_LARGEST = (1 << 62) - 1  # largest number in messages between processes
 _TRUE_WORDS, _FALSE_WORDS = ("t", "true", "on"), ("f", "false", "off")
 
 
 class CacheType(IntEnum):
-    """Kind of cache that keeps samples between passes. ``CACHE_PASS_ON_DISK`` keeps them for later runs too; both
-    together, as in ``CACHE_PASS_IN_MEM | CACHE_PASS_ON_DISK``, put on the disk what memory has no room for."""
+    """Kind of cache that keeps samples between passes. ``CACHE_PASS_ON_DISK`` keeps them for later runs too. Both
+    together, as in ``CACHE_PASS_IN_MEM | CACHE_PASS_ON_DISK``, write the samples to the disk that do not fit into
+    memory."""
 
     NO_CACHE = 0
     CACHE_PASS_IN_MEM = 1
@@ -42,7 +43,7 @@ class LegacyKeywords(TypedDict, total=False):
 
 
 class ProviderKeywords(LegacyKeywords, total=False):
-    """Arguments of ``@provider`` as keywords, for type checkers; a test holds them equal to its signature."""
+    """Arguments of ``@provider`` as keywords, for type checkers; a test compares them with its signature."""
 
     input_types: InputTypes | None
     should_shuffle: bool | float | str | None
@@ -58,11 +59,11 @@ class ProviderKeywords(LegacyKeywords, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderOptions:
-    """Arguments of ``@provider``, valid once made. See :func:`pydp2.providers.decorator.provider` for each.
+    """Arguments of ``@provider``, checked when made. See :func:`pydp2.providers.decorator.provider` for each.
 
     Raises:
-        OptionTypeError: an argument is of a type that it cannot have.
-        OptionError: an argument has a value that it cannot have.
+        OptionTypeError: an argument is of a wrong type.
+        OptionError: an argument has a value that is not valid.
     """
 
     input_types: InputTypes | None = None
@@ -94,7 +95,7 @@ class ProviderOptions:
 
 
 ARGUMENTS = tuple(f.name for f in fields(ProviderOptions) if f.name != "slots")
-"""Names of the arguments of ``@provider``, without the legacy one."""
+"""Names of the arguments of ``@provider``, without the legacy name."""
 
 
 def check_types(name: str, value: Any) -> InputTypes:
@@ -109,7 +110,7 @@ def check_types(name: str, value: Any) -> InputTypes:
                 raise OptionTypeError(f"{name} must have names as keys, got the key {_shown(key)}")
             try:
                 key.encode()
-            except UnicodeEncodeError:  # no message could name the slot
+            except UnicodeEncodeError:  # no message between processes could have the name
                 raise OptionError(
                     f"{name} must have names without lone surrogates, which UTF-8 cannot write, got {key!r:.80}; "
                     "rename it"
@@ -119,10 +120,10 @@ def check_types(name: str, value: Any) -> InputTypes:
         slots = [(f"position {i}", slot) for i, slot in enumerate(value)]
     else:
         raise OptionTypeError(f"{name} must be a list, tuple or dict of input types, got {_shown(value)}")
-    for place, slot in slots:
+    for label, slot in slots:
         if not isinstance(slot, InputType):
             remedy = "; call it, as in dense_vector(64)" if callable(slot) else ""
-            raise OptionTypeError(f"{name} must hold input types, got {_shown(slot)} for {place}{remedy}")
+            raise OptionTypeError(f"{name} must hold input types, got {_shown(slot)} for {label}{remedy}")
     if not slots:
         raise OptionError(f"{name} must declare at least one slot, got none")
     return value  # type: ignore[no-any-return]  # checked above
@@ -143,7 +144,7 @@ def check_pool_weight(name: str, value: Any) -> int:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return ``value`` as a flag. Other truthy values are refused: ``"false"`` would be one of them."""
+    """Return ``value`` as a flag. Other truthy values are refused, because ``"false"`` is one of them."""
     if not isinstance(value, bool | np.bool_):
         raise OptionTypeError(f"{name} must be True or False, got {_shown(value)}")
     return bool(value)
@@ -159,10 +160,10 @@ def check_cache(value: Any) -> CacheType:
 
 
 def check_calc_batch_size(value: Any) -> Callable[[list[Any]], int] | None:
-    """Return ``value`` as calc_batch_size: a function or None. Anything else is ignored with a
-    warning, as it always was."""
+    """Return ``value`` as calc_batch_size: a function or None. Anything else is ignored with a warning, as in
+    PyDataProvider2."""
     if value is None or callable(value):
-        return value  # type: ignore[no-any-return]  # what it returns is checked at every call
+        return value  # type: ignore[no-any-return]  # its results are checked at every call
     warnings.warn(f"calc_batch_size must be a function, got {_shown(value)}: ignored", UserWarning, stacklevel=3)
     return None
 
@@ -193,7 +194,7 @@ def normalise_shuffle(value: Any) -> bool | None:
 
 
 def check_names(given: Mapping[str, Any]) -> None:
-    """Refuse arguments that ``@provider`` does not have, naming the nearest one that it has."""
+    """Raise OptionTypeError for arguments that ``@provider`` does not have, naming the nearest one that it has."""
     for name in given:
         import difflib
 

@@ -17,15 +17,15 @@ import numpy as np
 from pydp2.data.schema.input_types import InputType, is_bfloat16
 
 VALUE_BYTES = 1 << 16
-"""Most entries of a collection, and bytes of an array, that are written."""
+"""Largest number of entries of a collection, and of bytes of an array, that are written."""
 ALIAS = "_pydp2_"
-"""Begins the names of modules in an expression, as in ``_pydp2_numpy.float32(1.0)``."""
-_MAX_LEVELS = 16  # of collections in collections
+"""Prefix of the names of modules in an expression, as in ``_pydp2_numpy.float32(1.0)``."""
+_MAX_LEVELS = 16  # levels of nested collections
 
 
 def plain_text(value: Any, level: int = 0) -> str:
-    """Return an expression that gives an equal value, with modules under :data:`ALIAS`. Raise ValueError, with the
-    reason, if there is none."""
+    """Return an expression whose value is equal to ``value``, with module names that begin with :data:`ALIAS`. Raise
+    ValueError, with the reason, if there is none."""
     kind = type(value)
     if level > _MAX_LEVELS:
         raise ValueError(f"more than {_MAX_LEVELS} collections in each other")
@@ -41,7 +41,7 @@ def plain_text(value: Any, level: int = 0) -> str:
         return f"_pydp2_re.compile({value.pattern!r}, {value.flags})"
     if kind is InputType:
         return _input_type_text(value)
-    plain_array = kind in (np.ndarray, np.memmap) or isinstance(value, np.generic)  # others have more: a mask, say
+    plain_array = kind in (np.ndarray, np.memmap) or isinstance(value, np.generic)  # subclasses have more: a mask
     if plain_array and value.dtype.kind in "biufc" and value.nbytes <= VALUE_BYTES:
         return _numpy_text(value)
     return _collection_text(value, level + 1)
@@ -63,7 +63,7 @@ def _numpy_text(value: np.ndarray[Any, Any] | np.generic) -> str:
     plain = value.item() if isinstance(value, np.generic) else None
     if type(plain) in (bool, int, float, complex):  # long doubles have no plain number that is equal
         return f"_pydp2_numpy.{type(value).__name__}({plain_text(plain)})"
-    if value.dtype.char in "gG":  # of their bytes, some are whatever was in memory
+    if value.dtype.char in "gG":  # their padding bytes are undefined
         numbers = np.array(value, order="C").reshape(-1).view(value.real.dtype)
         digits = [str(number) for number in numbers]
         items = f"_pydp2_numpy.array({digits}, {numbers.dtype.str!r}).view({value.dtype.str!r})"
@@ -80,9 +80,9 @@ def _collection_text(value: Any, level: int) -> str:
     if kind is dict:
         return f"{{{', '.join(f'{plain_text(k, level)}: {plain_text(v, level)}' for k, v in value.items())}}}"
     if kind in (list, tuple):
-        inner = ", ".join(plain_text(each, level) for each in value)
+        inner = ", ".join(plain_text(item, level) for item in value)
         return f"[{inner}]" if kind is list else f"({inner},)" if inner else "()"
     if kind in (set, frozenset):  # sorted: the text must not depend on the seed of hashes
-        inner = ", ".join(sorted(plain_text(each, level) for each in value))
+        inner = ", ".join(sorted(plain_text(item, level) for item in value))
         return f"_pydp2_builtins.{kind.__name__}([{inner}])"
     raise ValueError(f"a {kind.__name__}")

@@ -1,5 +1,4 @@
-"""Start a provider by its address, in a process that is there to run it: a worker, or a benchmark
-of the provider alone."""
+"""Start a provider by its address, in a process that only runs it: a worker, or a benchmark of the provider."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from pydp2.providers.started_provider import StartedProvider
 
 
 def set_up_process(root: str, path: Iterable[str], program: ProgramState | None) -> None:
-    """Let this process work in ``root``, look for modules there and then in ``path``, and have what it can have of
-    ``program``, the one that serves the provider."""
+    """Set the working directory to ``root`` and ``sys.path`` to ``root`` and ``path``, and apply ``program``, the state
+    of the program that serves the provider."""
     os.chdir(root)
     sys.path[:] = [root, *(entry for entry in path if entry != root)]
     if program is not None:
@@ -36,13 +35,14 @@ def start_by_address(
     file_list: Sequence[str],
     program: ProgramState | None,
 ) -> StartedProvider:
-    """Return the provider at ``address`` with its hook run. ``input_order``: empty for the provider's own. Log to
-    stderr, unless the module has set up logging. Warn of globals that are others than in ``program``.
+    """Return the provider at ``address``, started. ``input_order``: empty for the provider's own. Log to stderr, unless
+    the module has set up logging. Warn of globals that differ from those of ``program``.
 
-    Raises an error of ours, whatever went wrong: as :func:`resolve` and :meth:`Provider.start` do, or ProviderError.
+    Raises only :class:`~pydp2.Error`: those of :func:`resolve` and :meth:`Provider.start`, and ProviderError for all
+    other exceptions.
     """
     try:
-        with running(prepared_random()):  # the module is imported here, unless that was done before
+        with running(prepared_random()):  # imports the module, unless that was done before
             found = resolve(address)
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         if program is not None:
@@ -55,12 +55,13 @@ def start_by_address(
 
 
 def import_by_address(address: str, show: Callable[[str], None]) -> None:
-    """Import the module of the provider at ``address``; ``show`` is called with the module that takes the time.
+    """Import the module of the provider at ``address``; meanwhile call ``show`` with texts that name the module that is
+    being imported.
 
-    Raises an error of ours, whatever went wrong, as :func:`start_by_address` does.
+    Raises only :class:`~pydp2.Error`, as :func:`start_by_address` does.
     """
     try:
-        with running(prepared_random()), shown_imports(show):  # what the module draws is the same in all workers
+        with running(prepared_random()), shown_imports(show):  # the module draws the same numbers in all workers
             resolve(address)
     except Error:
         raise

@@ -1,10 +1,10 @@
-"""Give workers what their program has, and a fresh interpreter has not.
+"""Pass settings of the program's interpreter to its workers.
 
-A worker imports the module of the provider in an interpreter of its own, so the module may come out differently from
-that of the program. What is one plain value of the interpreter is given to workers before they import: the arguments
-(``sys.argv``), the options for warnings (``-W``), the locale, and two limits. Environment, working directory,
-``sys.path`` and the flags of the interpreter have other ways. Globals of the module that the program has changed since
-cannot be given; a worker compares them, and warns. See docs/workers.md.
+A worker imports the module of the provider in an interpreter of its own, so the result may differ from the module of
+the program. Therefore plain settings of the interpreter are sent to workers, which apply them before the import: the
+arguments (``sys.argv``), the options for warnings (``-W``), the locale, and two limits. Environment, working directory,
+``sys.path`` and the flags of the interpreter reach workers in other ways. Globals of the module that the program has
+changed since cannot be sent; a worker compares them, and warns. See docs/workers.md.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _LEAST_DEPTH, _MOST_DEPTH = 100, 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramState:
-    """What workers are given of their program. ``described_globals``: names that the provider uses, each with what
-    describes its value."""
+    """Settings of a program's interpreter for its workers. ``described_globals``: global names that the provider uses,
+    each with a description of its value."""
 
     argv: tuple[str, ...]
     warn_options: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class ProgramState:
         """Return the state of this process, which serves ``provider``."""
         found = imported_provider(provider) if isinstance(provider, str) else provider
         module = None if found is None else sys.modules.get(found.function.__module__)
-        in_file = getattr(module, "__file__", None) is not None  # that of a notebook is made of its present values
+        in_file = getattr(module, "__file__", None) is not None  # a module file of a notebook has the present values
         return cls(
-            argv=tuple(str(each) for each in getattr(sys, "argv", ())),
+            argv=tuple(str(argument) for argument in getattr(sys, "argv", ())),
             warn_options=tuple(sys.warnoptions),
             locale=_changed_locale(),
             recursion_limit=sys.getrecursionlimit(),
@@ -54,7 +54,7 @@ class ProgramState:
         )
 
     def apply(self) -> None:
-        """Give this process what can be given."""
+        """Apply the settings to this process, as far as possible."""
         sys.argv[:] = self.argv
         if tuple(sys.warnoptions) != self.warn_options:
             sys.warnoptions[:] = self.warn_options
@@ -66,13 +66,13 @@ class ProgramState:
         sys.set_int_max_str_digits(self.digits_limit)
 
     def warn_of_changes(self, provider: Provider) -> None:
-        """Warn if ``provider``, as it was imported here, uses other globals than in the program."""
+        """Warn if globals that ``provider`` uses have other values in this process than in the program."""
         if changes := changed_globals(provider, self.described_globals):
             warnings.warn(changes, UserWarning, stacklevel=2)
 
     def to_bytes(self) -> bytes:
         """Return the state as bytes."""
-        return dumps(asdict(self)).encode()  # in ASCII: arguments need not be UTF-8
+        return dumps(asdict(self)).encode()  # JSON in ASCII, because arguments need not be UTF-8
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ProgramState:
@@ -88,17 +88,17 @@ class ProgramState:
 
 
 def _changed_locale() -> str:
-    """Return the locale of this program, '' if it has that of a fresh interpreter, which takes only characters from the
+    """Return the locale of this program, '' if it is that of a fresh interpreter, which sets only LC_CTYPE from the
     environment."""
     kinds = (locale.LC_COLLATE, locale.LC_MONETARY, locale.LC_NUMERIC, locale.LC_TIME)
     return locale.setlocale(locale.LC_ALL) if {locale.setlocale(kind) for kind in kinds} != {"C"} else ""
 
 
 def _check(state: ProgramState) -> None:
-    """Raise TypeError or ValueError if ``state`` has other values than a program can have."""
+    """Raise TypeError or ValueError if ``state`` has values that no program can have."""
     known = {**state.described_globals}
     texts: list[Any] = [*state.argv, *state.warn_options, state.locale, *known, *known.values()]
-    if not all(type(each) is str for each in texts):
+    if not all(type(text) is str for text in texts):
         raise TypeError("a text is needed")
     if type(state.digits_limit) is not int or state.digits_limit < 0:
         raise ValueError("digits_limit")

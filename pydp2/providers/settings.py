@@ -1,9 +1,9 @@
 """Provide the object that ``process`` and the init_hook get as their first argument.
 
-This module has the attributes that are there from the start, and ``filename``, ``pass_id`` and ``rng``, which belong to
-the generator that is running: a worker holds several open generators over one settings object and switches between
-them, and passes of a reader may run in several threads at once. Nothing is read back here:
-:mod:`pydp2.providers.started_provider` does that after the hook.
+This module has the attributes that exist from the start, and ``filename``, ``pass_id`` and ``rng``, which belong to the
+generator that is running: a worker has several open generators over one settings object and switches between them, and
+passes of a reader may run in several threads at once. :mod:`pydp2.providers.started_provider` reads the attributes back
+after the hook.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class GeneratorContext:
     Attributes:
         filename: the entry of the file list.
         pass_id: passes count from 0.
-        rng: a :class:`numpy.random.Generator` over Philox, seeded by job seed, pass (``drawn_pass``, if it is another
-            one) and file alone, so that a worker that runs the file again draws the same. (NumPy does not promise one
-            stream for all its versions.)
-        global_random: its states of the global random generators, seeded likewise.
+        rng: a :class:`numpy.random.Generator` over Philox, seeded only by job seed, pass (``drawn_pass``, if given) and
+            file, so that a worker that runs the file again draws the same numbers. (NumPy does not promise one stream
+            for all its versions.)
+        global_random: its states of the global random generators, seeded in the same way.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class GeneratorContext:
 
 
 class _ThisThread(threading.local):
-    """Generator that a thread runs: its settings, to which this is no reference that keeps them, and its context."""
+    """Generator that a thread runs: a weak reference to its settings, and its context."""
 
     shown: tuple[weakref.ref[Settings], GeneratorContext] | None = None
 
@@ -58,14 +58,14 @@ _this_thread = _ThisThread()
 
 
 def show_context(settings: Settings, context: GeneratorContext) -> None:
-    """Let ``settings`` show ``context`` to this thread, until it runs another generator. A thread that runs none, as
-    one that ``process`` has started, sees what was shown last."""
+    """Let ``settings`` show ``context`` to this thread, until it runs another generator. A thread that runs none, such
+    as one that ``process`` has started, sees the context that was shown last."""
     settings._context = context
     _this_thread.shown = (weakref.ref(settings), context)
 
 
 def shown_context(settings: Settings) -> GeneratorContext | None:
-    """Return the attributes of ``settings`` that this thread sees; None before the first generator."""
+    """Return the context that ``settings`` show to this thread; None before the first generator."""
     shown = _this_thread.shown
     return shown[1] if shown is not None and shown[0]() is settings else settings._context
 
@@ -73,7 +73,7 @@ def shown_context(settings: Settings) -> GeneratorContext | None:
 class _FromContext:
     """Attribute that reads from the running context.
 
-    It has no setter, so that an attribute of the same name which a hook puts on its settings simply wins.
+    It has no setter, so that an attribute of the same name that a hook sets overrides it.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -84,7 +84,7 @@ class _FromContext:
             return self
         context = shown_context(settings)
         if context is None:
-            raise AttributeError(self._name)  # Settings.__getattr__ finds the words
+            raise AttributeError(self._name)  # Settings.__getattr__ raises it with a full text
         return getattr(context, self._name)
 
 
@@ -94,12 +94,12 @@ class Settings:
 
     Attributes:
         logger: a logger of its own name; its level is left alone.
-        input_types: None at first; set in the hook, it beats what ``@provider`` declares.
+        input_types: None at first; if the hook sets it, it overrides the declaration of ``@provider``.
         should_shuffle, pool_size, min_pool_size, can_over_batch_size, calc_batch_size, cache, check,
-            check_fail_continue: as given to ``@provider``; what stands here after the hook holds.
+            check_fail_continue: as given to ``@provider``; the values after the hook are used.
         generator: the ``process`` function.
         file_list: the entries of the file list.
-        input_order: names of the slots in their order; empty where none was given.
+        input_order: names of the slots in their order; empty if none was given.
         filename, pass_id, rng: see :class:`GeneratorContext`; only while ``process`` runs.
     """
 

@@ -1,8 +1,8 @@
 """Start a provider and run its generators: once its hook has run, its slots are known and its files can be opened.
 
-This module reads back the settings after the hook (types, precedence, levels, flags), makes the plain declaration that
-every worker must give alike, and runs the generators: ``settings.filename``, ``pass_id`` and ``rng`` follow the one
-that runs. It does not pack, order or send anything.
+This module reads the settings after the hook (types, precedence, levels, flags), makes the plain declaration, which
+must be the same in all workers, and runs the generators: ``settings.filename``, ``pass_id`` and ``rng`` are those of
+the generator that runs. It does not pack, order or send anything.
 
 See docs/semantics.md for the order of construction.
 """
@@ -43,18 +43,19 @@ from pydp2.providers.options import (
 from pydp2.providers.settings import GeneratorContext, Settings, show_context, shown_context
 
 MAX_WEIGHT = 1 << 40
-"""Weight of the heaviest sample: sums over millions of such samples still fit 64 bits."""
+"""Largest weight of a sample: sums over millions of such samples still fit 64 bits."""
 _ONE_SAMPLE = (Mapping, str, bytes, bytearray, memoryview)
 
 
 class OpenFile(Iterator[Any]):
-    """Run of ``process`` over one file. ``next`` gives the next sample, raw, also of :func:`pydp2.rows` one by one;
-    what ``process`` raises passes untouched. Between two samples the global random generators are the caller's.
+    """Run of ``process`` over one file. ``next`` returns the next sample as it was yielded, and samples of
+    :func:`pydp2.rows` one by one; exceptions of ``process`` pass unchanged. Between two samples the global random
+    generators are those of the caller.
 
     Attributes:
-        context: what settings show while it runs. A loop that draws many samples in a row from one file may call
-            :meth:`StartedProvider.show_context` with it once and then draw from ``iterator`` directly.
-        iterator: the generator itself, which gives :class:`ManySamples` as they are.
+        context: context that settings show while it runs. A loop that draws many samples in a row from one file may
+            call :meth:`StartedProvider.show_context` with it once and then draw from ``iterator`` directly.
+        iterator: the generator itself, which returns :class:`ManySamples` unchanged.
     """
 
     __slots__ = ("_is_single_slot", "_pending", "_settings", "context", "iterator")
@@ -78,12 +79,12 @@ class OpenFile(Iterator[Any]):
                 self._pending = drawn.samples(self._is_single_slot)
 
     def user_code(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which the global random generators are those of this file: for what runs code of the
-        user beside ``next``, and for several samples in a row."""
+        """Return a context in which the global random generators are those of this file: for other calls of the user's
+        code than ``next``, and for several samples in a row."""
         return running(self.context.global_random)
 
     def close(self) -> None:
-        """Close the generator: its ``finally`` blocks run, and what they raise passes."""
+        """Close the generator: its ``finally`` blocks run, and their exceptions pass."""
         before = shown_context(self._settings)
         show_context(self._settings, self.context)
         try:
@@ -91,7 +92,7 @@ class OpenFile(Iterator[Any]):
             if close is not None:
                 with self.user_code():
                     close()
-        finally:  # the collector may close it while another one runs
+        finally:  # the garbage collector may close this generator while another one runs
             show_context(self._settings, before or self.context)
             self.context.global_random.close()
 
@@ -101,18 +102,18 @@ class StartedProvider:
 
     Attributes:
         settings: the object that the user's functions share.
-        schema: what it declares.
-        arrange: ``arrange(sample)`` is the list of slot values of one yielded sample; raises BadSample, or
-            ProviderError (TypeError) for a dict where types are a list.
-        is_single_slot: whether there is one slot, whose value is yielded bare.
-        slot_order: what ``arrange`` belongs to; its ``on_unknown`` may be set.
+        schema: the schema that it declares.
+        arrange: ``arrange(sample)`` returns the list of slot values of one yielded sample; it raises BadSample, or
+            ProviderError (TypeError) for a dict if types are a list.
+        is_single_slot: True if there is only one slot, whose value is yielded without a list.
+        slot_order: the object of the method ``arrange``; its ``on_unknown`` may be set.
     """
 
     def __init__(self, settings: Settings, schema: Schema, calc_batch_size: Callable[[list[Any]], Any] | None) -> None:
         self.settings = settings
         self.schema = schema
         self.is_single_slot = len(schema.slots) == 1
-        declared = settings.input_types  # more than the slots if input_order leaves names out
+        declared = settings.input_types  # it has more names than the slots if input_order leaves some out
         self.slot_order = SlotOrder(
             schema.slots, self.is_single_slot, tuple(declared) if isinstance(declared, Mapping) else ()
         )
@@ -144,11 +145,11 @@ class StartedProvider:
         return whole
 
     def open_file(self, filename: str, *, file_index: int, seed: int, pass_id: int) -> OpenFile:
-        """Return a new run of ``process`` over ``filename``; nothing of it runs before the first ``next``.
+        """Return a new run of ``process`` over ``filename``; no user code runs before the first ``next``.
 
-        ``file_index`` is its number in the file list, ``seed`` the job's; with ``pass_id`` they seed ``settings.rng``.
-        What a cache keeps serves all passes, so there each pass draws what pass 0 draws: otherwise it would depend on
-        stops and limits which pass reads a file first.
+        ``file_index`` is its number in the file list, ``seed`` the seed of the job; with ``pass_id`` they seed
+        ``settings.rng``. With a cache, all passes get the samples of the pass that reads a file first. Which pass that
+        is depends on restarts and limits, so every pass is seeded as pass 0 then.
         """
         context = GeneratorContext(
             filename,
@@ -160,25 +161,25 @@ class StartedProvider:
         generator, settings = self.settings.generator, self.settings
         iterator = None
         if inspect.isgeneratorfunction(generator):
-            with contextlib.suppress(TypeError):  # it takes other arguments: then the first next() reports that
+            with contextlib.suppress(TypeError):  # it takes other arguments; the first next() reports that
                 iterator = generator(settings, filename)
         return OpenFile(
             settings, context, iterator or _iterate_result(generator, settings, filename), self.is_single_slot
         )
 
     def show_context(self, context: GeneratorContext) -> None:
-        """Let the settings show ``context`` to this thread, and the global random generators give its numbers, until
+        """Let the settings show ``context`` to this thread, and switch the global random generators to it, until
         another generator runs."""
         show_context(self.settings, context)
         switch_to(context.global_random)
 
 
 def _iterate_result(generator: Callable[..., Iterable[Any]], settings: Settings, filename: str) -> Iterator[Any]:
-    """Iterate over the result of a ``process`` that only returns an iterable, so that it runs at the first ``next``
-    like a generator function."""
+    """Iterate over the result of a ``process`` that is no generator function and returns an iterable. It is called at
+    the first ``next``, like the code of a generator function."""
     result = generator(settings, filename)
     if isinstance(result, _ONE_SAMPLE) or not isinstance(result, Iterable):
-        # a sample is an iterable too, of keys or characters, which nobody means as samples
+        # A single sample, such as a dict or a text, is an iterable too, but its items are no samples.
         what = (
             "returned a sample: yield it; got" if isinstance(result, _ONE_SAMPLE) else "must yield samples, it returned"
         )
@@ -196,7 +197,7 @@ def start_provider(
     file_list: Sequence[str],
     logger_name: str,
 ) -> StartedProvider:
-    """Make the settings, run the hook, and read back the result. See ``Provider.start``."""
+    """Make the settings, run the hook, and read the settings after it. See ``Provider.start``."""
     name = f"{function.__module__}.{function.__qualname__}"
     settings = Settings(
         options, generator=function, file_list=file_list, input_order=input_order or (), logger_name=logger_name
@@ -225,7 +226,7 @@ def _checked_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
     for key in args:
         if not isinstance(key, str):
             raise OptionTypeError(f"args must have names as keys, got the key {key!r:.80} ({type(key).__name__})")
-    return dict(sorted(args.items()))  # in the workers, and without a service
+    return dict(sorted(args.items()))  # the same order in workers and without a service
 
 
 def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, Any], name: str) -> None:
@@ -239,7 +240,7 @@ def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, 
         except TypeError as error:
             raise provider_error(wrong_arguments(signature, given, name, str(error)), "TypeError") from None
     try:
-        with running(prepared_random()):  # its tables must be the same in all workers, and in later runs
+        with running(prepared_random()):  # values that the hook draws must be the same in all workers and later runs
             hook(settings, **given)
     except (Exception, SystemExit) as error:
         what = f"the init_hook of {name} raised {type(error).__name__}{remedy(error, settings.file_list)}"
@@ -264,7 +265,7 @@ def _make_schema(settings: Settings, options: ProviderOptions, is_train: bool, i
             check=check,
             check_fail_continue=check and check_flag("check_fail_continue", settings.check_fail_continue),
         )
-    except (OptionError, OptionTypeError) as error:  # the arguments of @provider are checked: so the hook set it
+    except (OptionError, OptionTypeError) as error:  # the arguments of @provider were valid, so the hook set this
         kind = "TypeError" if isinstance(error, OptionTypeError) else "ValueError"
         raise provider_error(f"the init_hook of {name} left invalid settings: {error}", kind) from None
     settings.input_types = declared
@@ -272,7 +273,8 @@ def _make_schema(settings: Settings, options: ProviderOptions, is_train: bool, i
 
 
 def _input_types(settings: Settings, options: ProviderOptions, name: str) -> InputTypes:
-    """Return the highest of: set by the hook, ``input_types``, ``slots``, ``settings.slots`` set by the hook."""
+    """Return the first that is set of: ``settings.input_types`` of the hook, ``input_types``, ``slots``,
+    ``settings.slots`` of the hook."""
     for declared in (settings.input_types, options.input_types, options.slots, vars(settings).get("slots")):
         if declared is not None:
             return declared
@@ -297,8 +299,8 @@ def _ordered_slots(input_types: InputTypes, input_order: Sequence[str], name: st
 
 
 def _resolved_shuffle(value: Any, is_train: bool, name: str) -> bool:
-    """Return should_shuffle as a bool. The argument of ``@provider`` is normalised; what the hook set is not: there,
-    anything but a bool counts as None."""
+    """Return should_shuffle as a bool. The argument of ``@provider`` is normalized already; a value of the hook is not,
+    and anything but a bool counts as None."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if value is not None:

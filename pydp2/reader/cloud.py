@@ -46,22 +46,22 @@ class CloudReader:
         self._pid = 0
 
     def __call__(self) -> Iterator[Any]:
-        one: Any = iter(self._connected())
+        tasks: Any = iter(self._connected())
         try:
-            for task in one:
+            for task in tasks:
                 for number, (record,) in enumerate(unbatch(task)):
                     try:
                         value = self._decode(record.tobytes())
                     except Exception as error:
                         of = f"of the master {without_token(self._master)}"
-                        place = f"record {number} of task {task.index}, pass {task.pass_id}, {of}"
+                        location = f"record {number} of task {task.index}, pass {task.pass_id}, {of}"
                         if isinstance(error, FormatError):
-                            raise FormatError(f"{place}: {error}", offset=error.offset) from None
-                        error.add_note(place)
+                            raise FormatError(f"{location}: {error}", offset=error.offset) from None
+                        error.add_note(location)
                         raise
                     yield value
         finally:
-            one.close(unused=True)  # this does nothing if the pass has ended
+            tasks.close(unused=True)  # this does nothing if the pass has ended
 
     def close(self) -> None:
         """Disconnect from the master. The next call of the reader connects again. Closing twice is fine."""

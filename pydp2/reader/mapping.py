@@ -85,9 +85,9 @@ def xmap_readers(
     return decorated(mapped, reader)
 
 
-# -- where one mapper works --------------------------------------------------------------------------------------------
+# -- one mapper, in a thread or a process ------------------------------------------------------------------------------
 class _Mapping(Protocol):
-    """Where one mapper works: entries go in, and come out in the same order."""
+    """One mapper, in a thread or a process: it maps the entries that it gets, in their order."""
 
     max_pending: int
 

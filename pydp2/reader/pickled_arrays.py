@@ -31,12 +31,12 @@ def key(value: Any) -> Any:
     """Return ``value`` if it may be hashed without harm, as an element of a set or a key of a dict."""
     waiting, seen = [value], 0
     while waiting:
-        one = waiting.pop()
-        if type(one) is tuple:
-            seen += len(one) + 1
+        item = waiting.pop()
+        if type(item) is tuple:
+            seen += len(item) + 1
             if seen > _LARGEST_KEY:
                 raise ValueError(f"a key of more than {_LARGEST_KEY} items")
-            waiting += one
+            waiting += item
     return value
 
 

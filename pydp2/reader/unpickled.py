@@ -111,7 +111,7 @@ class _Machine:
         self._names = False  # True after a step that names a class or function
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._places: dict[int, list[int]] = {}  # by id of an object: its places in the memo, also former ones
+        self._memo_keys: dict[int, list[int]] = {}  # by id of an object: its keys in the memo, also former ones
 
     def result(self) -> Any:
         """Return the one value that is left."""
@@ -202,23 +202,23 @@ class _Machine:
                 state, old = self._counted(stack.pop()), self._top()
                 built = arrays.build(old, state)
                 stack[-1] = built
-                places = self._places.pop(id(old), [])
-                self._room -= len(places)  # one object in many places could otherwise be built again and again
-                for place in places:
-                    if self._memo[place] is old:
-                        self._keep(place, built)
+                keys = self._memo_keys.pop(id(old), [])
+                self._room -= len(keys)  # one object at many keys could otherwise be built again and again
+                for key in keys:
+                    if self._memo[key] is old:
+                        self._keep(key, built)
             case _:
                 raise FormatError("the pickle builds an object of a class; only plain data and numpy arrays are read")
 
-    def _keep(self, place: int, value: Any) -> None:
-        self._memo[place] = value
-        self._places.setdefault(id(value), []).append(place)
+    def _keep(self, key: int, value: Any) -> None:
+        self._memo[key] = value
+        self._memo_keys.setdefault(id(value), []).append(key)
 
     def _counted(self, given: Any) -> tuple[Any, ...]:
         """Return the arguments of a step, while there is room: one array could otherwise be copied without end."""
         if type(given) is not tuple:
             raise TypeError("arguments that are not a tuple")
-        self._room -= 1 + sum(len(each) for each in given if isinstance(each, _COPIED))
+        self._room -= 1 + sum(len(argument) for argument in given if isinstance(argument, _COPIED))
         if self._room < 0:
             raise ValueError("what it builds is out of proportion to its size")
         return given
@@ -254,14 +254,14 @@ def _holds_a_name(value: Any) -> bool:
     """Return True if a class or function that was named, or a dtype, is left somewhere in ``value``."""
     waiting, seen = [value], set()
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, arrays.Named | np.dtype):
+        item = waiting.pop()
+        if isinstance(item, arrays.Named | np.dtype):
             return True
-        if type(one) in _COLLECTIONS and id(one) not in seen:
-            seen.add(id(one))
-            waiting += one
-            if type(one) is dict:
-                waiting += one.values()
+        if type(item) in _COLLECTIONS and id(item) not in seen:
+            seen.add(id(item))
+            waiting += item
+            if type(item) is dict:
+                waiting += item.values()
     return False
 
 

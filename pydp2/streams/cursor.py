@@ -2,20 +2,23 @@
 
 Theory of operation
 -------------------
-A place is the position before the batch in hand, and how many of its rows were taken: all that a state needs.
+A place consists of the position before the batch in hand, and the number of its rows that were taken. A state needs
+nothing else.
 
 A derived stream makes a batch of rows from several cursors, and an exception may come anywhere while it does. Its own
 position is one value, stored at the end (:mod:`pydp2.client.run_protocol`); its cursors are then anywhere behind that
-position, and have to go back. They must do so without a question to their streams: ranks of a job cannot go back one by
-one, and a source with ``order="relaxed"`` has no state to go back to. So the cursor keeps what it has fetched in a
-:class:`History`, until a batch was made of it (:meth:`History.commit`), and :meth:`Cursor.rewind_to` gives it again.
+position, and have to go back. They must do so without a request to their streams: ranks of a job cannot go back one by
+one, and a source with ``order="relaxed"`` has no state to go back to. So the cursor keeps the batches that it has
+fetched in a :class:`History`, until a batch was made of them (:meth:`History.commit`), and :meth:`Cursor.rewind_to`
+returns them again.
 
-What is fetched must come into the history in one step, or an exception between the two would lose it: one call of C
-code takes a batch from the iterator and puts it into a list. How much of the list was given is stored with the list, in
-one value. Only the end of a pass takes two steps; the stream itself tells then that it has ended.
+A fetched batch must enter the history in one step, because an exception between fetching and storing would lose it: one
+call of C code takes a batch from the iterator and puts it into a list. The number of batches that were returned is
+stored with the list, in one value. Only the end of a pass takes two steps; the stream itself then says that it has
+ended.
 
-A history is worth nothing once the stream was moved by others, by a state that is loaded, say
-(:meth:`History.invalidate`). The cursor goes to a place then by way of a state of its stream.
+A history is invalid once something else has moved the stream, for example a loaded state (:meth:`History.invalidate`).
+The cursor then goes to a place with a state of its stream.
 """
 
 from __future__ import annotations
@@ -39,20 +42,20 @@ class Place(NamedTuple):
 
     @property
     def is_start(self) -> bool:
-        """True if nothing of the pass was taken."""
+        """True if no row of the pass was taken."""
         return not self.position.batch and not self.offset
 
 
 class History:
-    """Batches of ``stream`` since the last commit, and the iterator that the next ones come from.
+    """Batches of ``stream`` since the last commit, and the iterator from which the next ones come.
 
-    ``position_before``, ``position_after``: of the stream, on both sides of the batch that was given last.
+    ``position_before``, ``position_after``: positions of the stream before and behind the batch that was returned last.
     """
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._passes: list[Pass] = []  # the one that is under way
-        # For each the position before it and the batch (None: the end of a pass), and the number of those given.
+        self._passes: list[Pass] = []  # the pass under way, or none
+        # Pairs of a batch (None: the end of a pass) and the position before it, and how many of them were returned.
         self._entries: tuple[list[tuple[Any, Batch | None]], int] = [], 0
         self._is_valid = True
         self.position_before: Any
@@ -61,13 +64,13 @@ class History:
 
     @property
     def has_more(self) -> bool:
-        """True if :meth:`next_batch` may have a batch, or the end of a pass."""
+        """True if :meth:`next_batch` may return another batch, or find the end of a pass."""
         entries, given = self._entries
         return given < len(entries) or self.is_open
 
     @property
     def is_open(self) -> bool:
-        """True if the iterator of the pass may give more."""
+        """True if the iterator of the pass may return more batches."""
         ended = self._stream._session.progress.state is LoopState.BETWEEN
         return bool(self._passes) and not self._passes[0].over and not ended
 
@@ -88,23 +91,24 @@ class History:
         return batch
 
     def commit(self) -> None:
-        """Forget all but the batch that was given last: nothing goes back behind here."""
+        """Forget all batches but the one that was returned last: no rewind goes back further than that."""
         entries, given = self._entries
         self._entries = entries[given - 1 :] if given else entries, min(given, 1)
 
     def invalidate(self) -> None:
-        """Have :meth:`rewind_to` return False until :meth:`restart`."""
+        """Make :meth:`rewind_to` return False until :meth:`restart`."""
         self._is_valid = False
 
     def restart(self, position: Any) -> None:
-        """Begin a new history at ``position``, where the stream is."""
+        """Begin a new history at ``position``, the present position of the stream."""
         self.commit()
         self.position_after = position
         self._is_valid = True
 
     def rewind_to(self, position: Any, *, may_begin: bool, opens: bool) -> bool:
-        """Have the batches behind ``position`` given again. Return False if that is not known, or the stream was moved
-        by others. ``may_begin``: it may be the start of a pass that is not begun; ``opens``: begin that pass."""
+        """Go back to ``position``, so that the batches behind it are returned again. Return False if it is not in the
+        history, or something else has moved the stream. ``may_begin``: ``position`` may be the start of a pass that has
+        not begun; ``opens``: begin that pass."""
         if not self._is_valid or not self._is_whole():
             return False
         entries, _ = self._entries
@@ -113,7 +117,7 @@ class History:
             given = known.index(position.index)
             self._entries, self.position_after = (entries, given), self._position(given)
         elif opens and may_begin:
-            self.close()  # this may be the next pass
+            self.close()  # the position may be in the next pass
             given = 0
         else:
             return False
@@ -126,7 +130,7 @@ class History:
         """Begin the pass of the stream's position."""
         passes: list[Any] = []
         self._passes = passes
-        passes.extend(map(iter, (self._stream,)))  # one call of C code here, too
+        passes.extend(map(iter, (self._stream,)))  # one call of C code, for the same reason
         self.position_after = self._stream._session.progress.position
 
     def close(self) -> None:
@@ -137,18 +141,18 @@ class History:
             iterator.close()
 
     def _is_whole(self) -> bool:
-        """Return True if the stream is where the last batch of the history has left it."""
+        """Return True if the position of the stream is the one behind the last batch of the history."""
         entries, _ = self._entries
         if not entries or entries[-1][1] is None:
             return True
         now, after = self._stream._session.progress, self._position(len(entries))
         if self._passes and now.state is LoopState.BETWEEN and now.position.index == (after.pass_id + 1, 0):
-            entries.append((after, None))  # the end was found, and an exception came before it was kept
+            entries.append((after, None))  # the end was found, and an exception came before it was stored
             return True
         return self.is_open and now.position.index == after.index
 
     def _position(self, number: int) -> Any:
-        """Return the position before entry ``number``, which may be the one to come."""
+        """Return the position before entry ``number``, which may be the next one that is fetched."""
         entries, _ = self._entries
         if number < len(entries):
             return entries[number][0]
@@ -157,7 +161,7 @@ class History:
 
 
 class Cursor:
-    """Rows of ``stream``, pass by pass. Rows that only fill a batch up are left out."""
+    """Cursor over the rows of ``stream``, pass by pass, without padding rows."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -165,8 +169,8 @@ class Cursor:
         self.batch: Batch | None = None
         """Batch in hand."""
         self.jumps = False
-        """True if :meth:`go_to` goes to the beginning of a pass once all ranks have ended theirs, as ``set_epoch``
-        does; a loaded state takes the other ranks out of it."""
+        """True if :meth:`go_to` waits, as ``set_epoch`` does, until all ranks have ended their pass; False if it makes
+        the other ranks leave their pass, as a loaded state does."""
         self._rows = Columns.empty(stream.slots)
         self._offset = 0
 
@@ -178,21 +182,21 @@ class Cursor:
 
     @property
     def rows_left(self) -> int:
-        """Number of rows of the batch in hand that were not taken."""
+        """Number of rows of the batch in hand that are left."""
         return len(self._rows) - self._offset
 
     def rest(self) -> Columns:
-        """Return the rows of the batch in hand that were not taken. They stay there."""
+        """Return the rows of the batch in hand that are left, without taking them."""
         return self._rows.slice(self._offset, len(self._rows))
 
     def take(self, count: int) -> Columns:
-        """Return the next ``count`` rows of the batch in hand, which has as many."""
+        """Take and return the next ``count`` rows of the batch in hand, which must have as many."""
         taken = self._rows.slice(self._offset, self._offset + count)
         self._offset += count
         return taken
 
     def fetch(self) -> bool:
-        """Take the next batch in hand, when no row is left. Return False if the pass has ended."""
+        """Fetch the next batch, once no row is left. Return False if the pass has ended."""
         batch = self.history.next_batch()
         self._drop()
         if batch is None:
@@ -202,8 +206,8 @@ class Cursor:
         return True
 
     def rewind_to(self, place: Place, *, opens: bool = True) -> bool:
-        """Go back to ``place`` by giving again what was fetched since the last commit. Return False if the history does
-        not have it. ``opens``: begin the pass of the place."""
+        """Go back to ``place`` in the history. Return False if the history does not have it. ``opens``: begin the pass
+        of the place."""
         self._drop()
         if not self.history.rewind_to(place.position, may_begin=place.is_start, opens=opens):
             return False
@@ -218,7 +222,7 @@ class Cursor:
         self.history.close()
 
     def begin(self, position: Any) -> None:
-        """Begin the pass at whose start ``position`` is. Nothing happens if it has begun and no batch was taken."""
+        """Begin the pass that starts at ``position``. Do nothing if it has begun and no batch was taken."""
         history = self.history
         if self.batch is None and history.position_after.index == position.index:
             if history.has_more:
@@ -230,10 +234,10 @@ class Cursor:
             self.go_to(Place(position))
 
     def go_to(self, place: Place, *, start: Any = None, opens: bool = True) -> None:
-        """Go to ``place``, by way of ``start``: a position before it, if the stream should be asked for that one.
+        """Go to ``place``. ``start``: an earlier position, if the stream must go there first, and read on to the place.
 
-        ``opens``: begin its pass, also if no batch is between the two. Raises StateMismatch if the stream has no such
-        place.
+        ``opens``: begin the pass, even if no batch is between ``start`` and ``place``. Raises StateMismatch if the
+        stream has no such place.
         """
         history = self.history
         history.invalidate()

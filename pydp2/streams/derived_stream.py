@@ -1,8 +1,8 @@
-"""Make a stream of the batches of other streams, with passes, states and loops as a client has them.
+"""Define the base class of streams that are made of other streams, with the passes, states and loops of a client.
 
-A subclass cuts its batches from cursors, and says what its positions are (:class:`DerivedPosition`). This class keeps
-cursors and position together: after an exception in the middle of a batch, and after a state was loaded, the cursors go
-where the position says.
+A subclass cuts its batches from cursors, and defines its positions (:class:`DerivedPosition`). This class keeps cursors
+and position consistent: after an exception in the middle of a batch, and after a state was loaded, the cursors go back
+to the position.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pydp2.streams.cursor import Cursor, Place
 from pydp2.system.single_pass import taken_over
 
 Cut = tuple[Batch | None, Any]
-"""A batch, None at the end of the pass, and the position behind it."""
+"""A batch, or None at the end of the pass, and the position behind it."""
 
 
 @dataclass(slots=True)
 class DerivedPosition(StreamPosition):
-    """Position of a stream that is made of others. ``places``: where it stands in each of its sources."""
+    """Position of a stream that is made of others. ``places``: its place in each source."""
 
     places: tuple[Place, ...] = ()
 
     def next_pass(self) -> DerivedPosition:
-        """Return the position before the pass that follows."""
+        """Return the position before the next pass."""
         raise NotImplementedError
 
 
@@ -53,34 +53,35 @@ class DerivedStream(Stream):
                 )
         self._cursors = [Cursor(source) for source in sources]
         self._session = ClientGuard(Progress(position))
-        self._needs_seek = False  # the cursors are not where the position is
-        self._ready: tuple[Any, Cut] | None = None  # what was cut behind a position
-        self._last_length: int | None = None  # batches of the last pass
+        self._needs_seek = False  # True if the cursors are not at the position
+        self._ready: tuple[Any, Cut] | None = None  # a position, and the batch that was cut behind it
+        self._last_length: int | None = None  # number of batches of the last pass
         self.batch_size = batch_size
         """Number of rows of a batch; the last one of a pass may have fewer."""
         self._end = weakref.finalize(self, self._session.release)
 
-    # -- what a subclass says ------------------------------------------------------------------------------------------
+    # -- for subclasses ------------------------------------------------------------------------------------------------
     @abstractmethod
     def _seek(self, position: Any) -> None:
-        """Have the cursors go to ``position``."""
+        """Move the cursors to ``position``."""
 
     @abstractmethod
     def _rewind_to(self, position: Any) -> bool:
-        """Have the cursors go back to ``position`` in their histories. Return False if one cannot."""
+        """Move the cursors back to ``position`` in their histories. Return False if that is not possible."""
 
     @abstractmethod
     def _cut(self, position: Any) -> Cut:
-        """Return the batch behind ``position``, where the cursors are."""
+        """Return the batch behind ``position``, at which the cursors are."""
 
     @abstractmethod
     def _own_fields(self, position: Any) -> dict[str, Any]:
-        """Return as plain data what a state at ``position`` has besides pass, batch and the states of the sources."""
+        """Return the fields of a state at ``position``, except pass, batch and the states of the sources, as plain
+        data."""
 
     @abstractmethod
     def _from_state(self, state: Mapping[str, Any], allow: Collection[str]) -> Any:
         """Return the position of a state whose stream identity is right. Raises StateMismatch, KeyError, TypeError or
-        ValueError for what cannot be one."""
+        ValueError if the state is not valid."""
 
     # -- states --------------------------------------------------------------------------------------------------------
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
@@ -105,11 +106,11 @@ class DerivedStream(Stream):
         return save(content, self._stream_identity)
 
     def _place_of(self, state: Mapping[str, Any], cursor: Cursor, allow: Collection[str]) -> Place:
-        """Return the place of a source, of which a state of this stream has ``state``."""
+        """Return the place of a source from ``state``, its part of a state of this stream."""
         return Place(cursor.stream._position_of(state["state"], allow), check_int(state["offset"]))
 
     def __length_hint__(self) -> int:
-        """Return an estimate of the number of batches in a pass: that of the last one."""
+        """Return an estimate of the number of batches in a pass: that of the last pass."""
         return NotImplemented if self._last_length is None else self._last_length
 
     @property
@@ -130,7 +131,7 @@ class DerivedStream(Stream):
                 self._check_can_seek(position)
                 self._seek(position)
         elif all(place.is_start for place in position.places):
-            self._needs_seek = True  # until all have begun
+            self._needs_seek = True  # until all cursors have begun
             for cursor, place in zip(self._cursors, position.places, strict=True):
                 cursor.begin(place.position)
         else:
@@ -141,7 +142,7 @@ class DerivedStream(Stream):
         self._session.is_damaged = self._needs_seek = False
 
     def _check_can_seek(self, position: Any) -> None:
-        """Raise StateMismatch, and give the pass up, if a source has no state at ``position``."""
+        """Raise StateMismatch, and abandon the pass, if a source has no state at ``position``."""
         if position.batch and self._is_relaxed:
             self._session.progress = self._session.progress._replace(state=LoopState.FAILED, loop=None)
             self._require_seek(jumps=True)
@@ -154,14 +155,15 @@ class DerivedStream(Stream):
         self._require_seek(jumps=after_pass)
 
     def _require_seek(self, *, jumps: bool) -> None:
-        """Have the cursors go where the position is before anything is cut. ``jumps``: as :attr:`Cursor.jumps`."""
+        """Note that the cursors must be moved to the position before the next batch is cut. ``jumps``: as
+        :attr:`Cursor.jumps`."""
         self._needs_seek = True
         for cursor in self._cursors:
             cursor.jumps = jumps
             cursor.history.invalidate()
 
     def _places_before(self, position: Any, pass_id: int) -> tuple[Place, ...]:
-        """Return the places of the sources before pass ``pass_id``, if each takes one pass of its own for each."""
+        """Return the places of the sources before pass ``pass_id``, if each pass takes one pass of each source."""
         first = position if not position.batch else position.next_pass()
         return tuple(
             Place(cursor.stream._before_pass(place.position, place.position.pass_id + pass_id - first.pass_id))
@@ -169,12 +171,12 @@ class DerivedStream(Stream):
         )
 
     def _take(self) -> Cut:
-        """Return what comes behind the position. Until the position changes, it is the same object."""
+        """Return the batch behind the position. It is the same object until the position changes."""
         position = self._session.progress.position
         if self._ready is None or self._ready[0] is not position:
             if self._session.is_damaged:
                 self._begin()
-            self._needs_seek = self._session.is_damaged = True  # an exception leaves the cursors anywhere
+            self._needs_seek = self._session.is_damaged = True  # after an exception, the cursors may be anywhere
             cut = self._cut(position)
             self._ready = position, cut
             for cursor in self._cursors:
@@ -214,18 +216,19 @@ class DerivedStream(Stream):
         return batch is not None
 
     def _ended_at(self, position: Any) -> Progress:
-        """Return the progress behind the end of the pass, which is at ``position``."""
+        """Return the progress behind the end of the pass, whose last position is ``position``."""
         self._last_length = self._session.progress.position.batch
         return self._session.progress._replace(position=position.next_pass(), state=LoopState.BETWEEN)
 
     def _failed(self, loop: LoopHandle, error: Error) -> None:
-        """End an iterator after an error of ours. Unless the data gave the error, the pass goes on in a new one."""
+        """End an iterator after an :class:`~pydp2.Error`. Unless the data caused it, the pass continues in a new
+        iterator."""
         loop.is_over = True
         if self._session.closing:
             self._end()
             return
         progresses = [self._session.progress, *(cursor.stream._session.progress for cursor in self._cursors)]
-        failed = isinstance(error, BadSample) or any(each.state is LoopState.FAILED for each in progresses)
+        failed = isinstance(error, BadSample) or any(progress.state is LoopState.FAILED for progress in progresses)
         self._require_seek(jumps=failed)
         self._session.progress = self._session.progress._replace(
             state=LoopState.FAILED if failed else LoopState.ENTERED, loop=None
@@ -239,7 +242,7 @@ class DerivedStream(Stream):
             now.loop.is_over = True
         self._session.progress = now._replace(state=LoopState.LEFT)
         for cursor in self._cursors:
-            with contextlib.suppress(Error):  # a source that was closed first
+            with contextlib.suppress(Error):  # the source was closed before
                 cursor.leave()
 
     def _close_sources(self) -> None:

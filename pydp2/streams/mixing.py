@@ -1,7 +1,7 @@
 """Mix several streams by weights into one, in an order that the seed and the data decide (docs/mixing.md).
 
 Random words choose the source of each row, or batch (:mod:`pydp2.streams.mixture_draws`). Nothing else is random, so a
-position is the number of the word and a place in each source.
+position consists of the number of the next word and a place in each source.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class MixedBatch(Batch):
 
 @dataclass(slots=True)
 class MixPosition(DerivedPosition):
-    """Position in a mixture: word ``word`` chooses next. ``ended``: which sources have ended in this pass."""
+    """Position in a mixture. ``word``: number of the word that chooses next. ``ended``: which sources have ended in
+    this pass."""
 
     word: int = 0
     ended: tuple[bool, ...] = ()
@@ -88,7 +89,7 @@ class MixPosition(DerivedPosition):
 class Mixture(DerivedStream):
     """Batches mixed from several streams by weights. Iterate over it like a :class:`pydp2.Client`; see :func:`mix`.
 
-    ``source_names``: of the sources, in the order in which they were given. ``weights``: their shares, which sum to 1.
+    ``source_names``: names of the sources, in the given order. ``weights``: their shares, which sum to 1.
     """
 
     def __init__(
@@ -108,9 +109,9 @@ class Mixture(DerivedStream):
         self._seed, self._last_batch = job.seed, job.last_batch
         self._stopping, self._batching = stopping_strategy, batching_method
         self._repeats = stopping_strategy in ("all_exhausted", "cycle_forever")
-        self._words: tuple[tuple[int, int], NDArray[np.uint64]] | None = None  # of the block used last
+        self._words: tuple[tuple[int, int], NDArray[np.uint64]] | None = None  # words of the block used last
         self._thresholds: dict[tuple[bool, ...], tuple[NDArray[np.int64], NDArray[np.uint64]]] = {}
-        self._length: tuple[tuple[int, ...], int] | None = None  # what was drawn last to know the length of a pass
+        self._length: tuple[tuple[int, ...], int] | None = None  # last result of _drawn(), with its arguments
         self._begun_empty = [False] * len(streams)
         self._rows = [0] * len(streams)
         places = tuple(Place(stream._session.progress.position) for stream in streams)
@@ -139,8 +140,8 @@ class Mixture(DerivedStream):
         return self._indices
 
     def stats(self) -> dict[str, Any]:
-        """Return statistics as plain data: under "sources" for each its "weight", the "rows" that were delivered of it
-        since the mixture was made, and the "stats" of its service."""
+        """Return statistics as plain data: "sources" has for each source its "weight", the number of "rows" delivered
+        from it since the mixture was made, and the "stats" of its service."""
         self._session.check_process()
         self._session.check()
         return {
@@ -153,10 +154,10 @@ class Mixture(DerivedStream):
         }
 
     def __len__(self) -> int:
-        """Return the number of batches of this trainer in the pass that a loop is in, or begins next.
+        """Return the number of batches that this trainer gets in the present pass, or in the next one between passes.
 
         It follows from the numbers of rows of the sources, or of their batches with ``batching_method="per_stream"``,
-        and from what is drawn. Raises TypeError if those are not known, or the pass does not end.
+        and from the random words. Raises TypeError if these numbers are not known, or the pass does not end.
         """
         if self._batching == "per_stream":
             return self._drawn(self._count(len))
@@ -164,7 +165,8 @@ class Mixture(DerivedStream):
         return full + (rest > 0 and self._last_batch != "drop")
 
     def _count(self, count: Callable[[Stream], int]) -> list[int]:
-        """Return ``count`` of each source. Raises TypeError where it is not known, or differs from pass to pass."""
+        """Return ``count(source)`` for each source. Raises TypeError if it is not known, or differs from pass to
+        pass."""
         counts = []
         for name, cursor in zip(self.source_names, self._cursors, strict=True):
             if isinstance(cursor.stream, Mixture) and not cursor.stream._is_steady:
@@ -189,7 +191,7 @@ class Mixture(DerivedStream):
         return rows - (rows % self.batch_size if self._last_batch == "drop" else 0)
 
     def _drawn(self, numbers: Sequence[int]) -> int:
-        """Return how many rows, or batches, come before the pass is over, if the sources have ``numbers`` of them."""
+        """Return the number of rows, or batches, in a pass whose sources have ``numbers`` of them."""
         if self._stopping == "cycle_forever":
             raise TypeError('a pass does not end with stopping_strategy="cycle_forever"; count the steps')
         if self._is_steady:
@@ -225,9 +227,11 @@ class Mixture(DerivedStream):
         sources = state["sources"]
         if ranks != now and self._batching == "random":
             sources = [
-                _with_last_batch(each, cursor.stream) for each, cursor in zip(sources, self._cursors, strict=True)
+                _with_last_batch(state, cursor.stream) for state, cursor in zip(sources, self._cursors, strict=True)
             ]
-        places = tuple(self._place_of(each, cursor, allow) for each, cursor in zip(sources, self._cursors, strict=True))
+        places = tuple(
+            self._place_of(state, cursor, allow) for state, cursor in zip(sources, self._cursors, strict=True)
+        )
         ended = tuple(map(check_bool, state["ended"]))
         if len(ended) != len(places):
             raise ValueError("its sources and their ends do not agree")
@@ -276,7 +280,7 @@ class Mixture(DerivedStream):
         if not rows or (rows < self.batch_size and self._last_batch == "drop"):
             return None, self._behind(position, word, ended)
         order = np.argsort(source, kind="stable")  # by source, each in its own order, as ``parts`` are
-        columns = Columns.concat([part for each in parts for part in each])
+        columns = Columns.concat([part for chunk in parts for part in chunk])
         take = np.empty(rows, np.int64)
         take[order] = np.arange(rows)
         padding = self.batch_size - rows if self._last_batch == "pad" else 0
@@ -289,7 +293,7 @@ class Mixture(DerivedStream):
         return batch, self._behind(position, word, ended)
 
     def _cut_stream(self, position: MixPosition) -> Cut:
-        """Cut a batch that is one of a source."""
+        """Cut a batch that is a batch of one source."""
         ended, word = list(position.ended), position.word
         while not self._is_over(ended):
             source = int(self._choose(position.pass_id, word, 1, ended)[0])
@@ -330,7 +334,7 @@ class Mixture(DerivedStream):
         return any(ended) if self._stopping == "first_exhausted" else all(ended)
 
     def _first_unserved(self, chosen: NDArray[np.int64]) -> int:
-        """Return how many of the chosen rows the batches in hand have, up to the first that none has."""
+        """Return how many of the chosen rows can be taken from the batches in hand before another one is needed."""
         served = len(chosen)
         for source, cursor in enumerate(self._cursors):
             picks = np.flatnonzero(chosen[:served] == source)
@@ -339,8 +343,8 @@ class Mixture(DerivedStream):
         return served
 
     def _fetch(self, source: int, ended: list[bool]) -> bool:
-        """Take the next batch of a source in hand. Return False if its pass has ended; if it repeats, its next pass
-        has begun then."""
+        """Fetch the next batch of a source. Return False if its pass has ended; if sources repeat, its next pass has
+        begun then."""
         cursor = self._cursors[source]
         while cursor.fetch():
             if cursor.rows_left or self._batching == "per_stream":
@@ -358,7 +362,8 @@ class Mixture(DerivedStream):
         return False
 
     def _choose(self, pass_id: int, word: int, count: int, ended: list[bool]) -> NDArray[np.int64]:
-        """Return the sources that words ``word`` to ``word + count`` choose, at most to the end of the block."""
+        """Return the sources that the words from ``word`` to below ``word + count`` choose, at most to the end of the
+        block."""
         number, offset = divmod(word, BLOCK)
         if self._words is None or self._words[0] != (pass_id, number):
             self._words = (pass_id, number), words_of_block(self._seed, pass_id, number)
@@ -374,8 +379,8 @@ def _before_pass(pass_id: int, places: tuple[Place, ...]) -> MixPosition:
 
 
 def _with_last_batch(state: dict[str, Any], stream: Stream) -> dict[str, Any]:
-    """Return the state of a source as if it had ended as ``stream`` does: several ranks drop a last batch of a source,
-    and one rank keeps it."""
+    """Return the state of a source with the ``last_batch`` of ``stream``, which may differ: several ranks drop the last
+    batch of a source, and one rank keeps it."""
     if isinstance(stream, DerivedStream):
         return state
     identity = {**state["state"]["stream_identity"], "last_batch": stream._stream_identity["last_batch"]}
@@ -417,21 +422,21 @@ def mix(
         sources: a dict, or a list of pairs, of source and weight. A source is the path of a list, list entries or a
             :class:`Source`, which get a service of their own; an address with ``://``, which is connected to; or an
             open stream, such as a :class:`Client`. Weights are positive numbers; only their ratios count.
-        provider, args, root: of the lists, as in :func:`load`.
+        provider, args, root: for the lists, as in :func:`load`.
         rank, world_size: of this trainer at the addresses, as in :func:`connect`.
-        stopping_strategy: what happens at the end of a source. ``"all_exhausted_without_replacement"``: the others go
-            on, and each sample comes once. ``"first_exhausted"``: the pass ends. ``"all_exhausted"``: the source begins
-            again, until all have ended once. ``"cycle_forever"``: it begins again, and the pass does not end.
-        batching_method: ``"random"``: each row is drawn. ``"per_stream"``: each batch is drawn, and is one batch of a
-            source.
-        options: ``batch_size`` (needed; rows), ``seed``, ``last_batch`` of the mixture; others as :func:`load` takes
-            them, for each list, or as :func:`connect` does, for each address. Open streams take no others, and with
-            ``"per_stream"`` keep their own ``batch_size`` and ``last_batch``.
+        stopping_strategy: decides what follows the end of a source. ``"all_exhausted_without_replacement"``: the other
+            sources go on, and each sample comes once. ``"first_exhausted"``: the pass ends. ``"all_exhausted"``: the
+            source begins again, until all sources have ended once. ``"cycle_forever"``: the source begins again, and
+            the pass does not end.
+        batching_method: ``"random"``: the source of each row is drawn. ``"per_stream"``: the source of each batch is
+            drawn.
+        options: ``batch_size`` (needed; rows), ``seed``, ``last_batch`` of the mixture; other options as for
+            :func:`load`, for each list, or as for :func:`connect`, for each address. With open streams only, there are
+            no other options, and with ``"per_stream"`` each keeps its own ``batch_size`` and ``last_batch``.
 
     Raises:
-        OptionError, OptionTypeError: what was asked for cannot be: slots that differ, a weight that is not above 0, the
-            same stream twice, an option that several services cannot share. Also what :func:`load` and :func:`connect`
-            raise.
+        OptionError, OptionTypeError: the slots of the sources differ, a weight is not above 0, a stream is given twice,
+            or several services cannot share an option. Also the errors of :func:`load` and :func:`connect`.
     """
     check_keywords(mix, options)
     pairs = _pairs(sources)
@@ -449,10 +454,10 @@ def mix(
     if len({id(stream) for stream in of_open}) < len(of_open):
         raise OptionError("the same stream cannot be a source twice: both would take its rows; connect another job")
     chosen = _options_of_sources(options, job, batching, ranks)
-    place = {"rank": rank, "world_size": world_size}
+    rank_options = {"rank": rank, "world_size": world_size}
     opened: dict[str, Stream] = {}
     try:
-        _open([source for source, _ in pairs], opened, of_lists, place, chosen)
+        _open([source for source, _ in pairs], opened, of_lists, rank_options, chosen)
         wanted = None if rank is None and world_size is None else (0 if rank is None else rank, ranks)
         for name, stream in opened.items():
             wanted = wanted or stream._rank
@@ -481,26 +486,28 @@ def _open(
     sources: Sequence[Any],
     opened: dict[str, Stream],
     of_lists: dict[str, Any],
-    place: dict[str, Any],
+    rank_options: dict[str, Any],
     options: dict[str, Any],
 ) -> None:
-    """Add the streams of ``sources`` to ``opened``, under a name for each."""
-    lists = sum(not isinstance(each, Stream) and not _is_address(each) for each in sources)
+    """Open the streams of ``sources``, and add each to ``opened`` under its name."""
+    lists = sum(not isinstance(source, Stream) and not _is_address(source) for source in sources)
     if lists > 1 and (wrong := [name for name in _OF_ONE_SERVICE if name in options]):
         raise OptionError(f"{wrong[0]} cannot be shared by the services of {lists} lists; launch() them one by one")
     of_job = split_options(options)[0] if lists else options
     memory = {"memory_limit": max(_LEAST_MEMORY, machine.memory().bytes // (4 * lists))} if lists else {}
-    for number, each in enumerate(sources):
-        name = str(each) if isinstance(each, str | os.PathLike) else f"source {number}"
+    for number, source in enumerate(sources):
+        name = str(source) if isinstance(source, str | os.PathLike) else f"source {number}"
         if name in opened:
             name = f"{name} ({number})"
-        if isinstance(each, Stream):
-            opened[name] = each
-        elif _is_address(each):
-            opened[name] = connect(str(each), **place, **of_job)
+        if isinstance(source, Stream):
+            opened[name] = source
+        elif _is_address(source):
+            opened[name] = connect(str(source), **rank_options, **of_job)
         else:
-            provider = {} if isinstance(each, Source) else {"provider": of_lists["provider"], "args": of_lists["args"]}
-            opened[name] = load(each, root=of_lists["root"], **provider, **place, **memory | options)
+            provider = (
+                {} if isinstance(source, Source) else {"provider": of_lists["provider"], "args": of_lists["args"]}
+            )
+            opened[name] = load(source, root=of_lists["root"], **provider, **rank_options, **memory | options)
 
 
 def _is_address(source: object) -> bool:
@@ -514,12 +521,12 @@ def _check_ranks(name: str, stream: Stream, batching: str, wanted: tuple[int, in
             f"the source {name!r} is read as rank {stream._rank[0]} of {stream._rank[1]}, and the mixture as rank "
             f"{wanted[0]} of {wanted[1]}; connect all sources with the same rank and world_size"
         )
-    kept = stream._stream_identity.get("last_batch")
+    last_batch = stream._stream_identity.get("last_batch")
     allowed = ("drop",) if batching == "random" else ("drop", "pad")
-    if stream._rank[1] > 1 and kept not in (None, *allowed):
+    if stream._rank[1] > 1 and last_batch not in (None, *allowed):
         raise OptionError(
             f"the source {name!r} is shared by {stream._rank[1]} ranks, which need equally many rows of it: connect it "
-            f'with last_batch="drop", got {kept!r}'
+            f'with last_batch="drop", got {last_batch!r}'
         )
     if stream._rank[1] > 1 and batching == "random" and stream._stream_identity.get("weighted"):
         raise OptionError(
@@ -544,7 +551,7 @@ def _pairs(sources: Weighted) -> list[tuple[Any, Any]]:
 
 
 def _shares(weights: Sequence[Any]) -> list[Fraction]:
-    """Return the shares, exactly, so that they are the same on every machine."""
+    """Return the shares as exact fractions, so that they are the same on every machine."""
     exact = []
     for weight in weights:
         try:

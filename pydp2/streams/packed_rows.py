@@ -17,8 +17,9 @@ Ints = NDArray[np.int64]
 class Segments(NamedTuple):
     """Segments of the rows of a batch, by row and start, as int64 arrays with one entry per segment.
 
-    ``row``, ``start``: where it begins; ``length``: its tokens; ``document``: the number of its sequence in the pass,
-    counted from 0 (negative: from the end of the pass before); ``offset``: the tokens of that sequence before it.
+    ``row``, ``start``: row, and first token in the row; ``length``: number of tokens; ``document``: number of the
+    sequence in the pass, from 0 (negative: at the end of the pass before); ``offset``: number of tokens of the sequence
+    before the segment.
     """
 
     row: Ints
@@ -28,12 +29,13 @@ class Segments(NamedTuple):
     offset: Ints
 
     def select(self, which: Any) -> Segments:
-        """Return some of the segments."""
+        """Return the segments at the index ``which``, a slice, mask or array of numbers."""
         return Segments(*(array[which] for array in self))
 
 
 class Pieces(NamedTuple):
-    """Tokens per slot, of pieces that lie side by side: the number of the sequence, offset in it, length of each."""
+    """Consecutive pieces of sequences: their tokens per slot, and for each piece the number of its sequence, its offset
+    in the sequence and its length."""
 
     tokens: tuple[Array, ...]
     document: Ints
@@ -62,12 +64,12 @@ class Pieces(NamedTuple):
 
     @staticmethod
     def concat(parts: Sequence[Pieces]) -> Pieces:
-        tokens = tuple(np.concatenate(each) for each in zip(*(part.tokens for part in parts), strict=True))
-        return Pieces(tokens, *(np.concatenate(each) for each in zip(*(part[1:] for part in parts), strict=True)))
+        tokens = tuple(np.concatenate(slot) for slot in zip(*(part.tokens for part in parts), strict=True))
+        return Pieces(tokens, *(np.concatenate(arrays) for arrays in zip(*(part[1:] for part in parts), strict=True)))
 
 
 class LaidRows(NamedTuple):
-    """Rows with their segments; ``tokens``: of the segments, one after the other."""
+    """Number of rows and their segments; ``tokens``: those of the segments, one segment after the other, per slot."""
 
     rows: int
     tokens: tuple[Array, ...]
@@ -75,23 +77,23 @@ class LaidRows(NamedTuple):
 
 
 def join_rows(parts: Sequence[LaidRows]) -> LaidRows:
-    """Return the rows of all parts, whose segments have the right row already."""
-    tokens = tuple(np.concatenate(each) for each in zip(*(part.tokens for part in parts), strict=True))
-    segments = Segments(*(np.concatenate(each) for each in zip(*(part.segments for part in parts), strict=True)))
+    """Return the rows of all parts, whose segments have their final row numbers already."""
+    tokens = tuple(np.concatenate(slot) for slot in zip(*(part.tokens for part in parts), strict=True))
+    segments = Segments(*(np.concatenate(arrays) for arrays in zip(*(part.segments for part in parts), strict=True)))
     return LaidRows(sum(part.rows for part in parts), tokens, segments)
 
 
 def select_rows(laid: LaidRows, low: int, high: int, to: int) -> LaidRows:
-    """Return rows ``low`` to ``high``, which become rows ``to`` and following."""
+    """Return the rows from ``low`` to below ``high``, numbered from ``to``."""
     first, last = np.searchsorted(laid.segments.row, [low, high])
     ends = offsets(laid.segments.length)
     some = laid.segments.select(slice(first, last))
-    tokens = tuple(each[ends[first] : ends[last]] for each in laid.tokens)
+    tokens = tuple(array[ends[first] : ends[last]] for array in laid.tokens)
     return LaidRows(high - low, tokens, some._replace(row=some.row - low + to))
 
 
 def cut_into_rows(pieces: Pieces, length: int) -> Segments:
-    """Return the segments of pieces that lie one after the other in rows."""
+    """Return the segments of pieces that fill rows one after the other."""
     begins = offsets(pieces.length)[:-1]
     edges = np.union1d(begins, np.arange(0, pieces.total, length))
     piece = np.searchsorted(begins, edges, side="right") - 1
@@ -105,11 +107,11 @@ def cut_into_rows(pieces: Pieces, length: int) -> Segments:
 
 
 def best_fit_decreasing(lengths: Ints, capacity: int) -> Ints:
-    """Return the row of each of ``lengths``, which are 1 to ``capacity``: the longest first (of equal ones the first),
-    into the row with the least room that is enough (of equal ones the first opened). Rows are numbered by their first
-    entry."""
+    """Return a row number for each of ``lengths``, which are from 1 to ``capacity``. The longest one (of equal ones the
+    first) is placed next, in the row with the least room that is enough (of equal ones the row opened first). Rows are
+    numbered in the order of their first entries."""
     row = np.empty(len(lengths), np.int64)
-    free: list[tuple[int, int]] = []  # room, row
+    free: list[tuple[int, int]] = []  # (room, row)
     opened = 0
     values = lengths.tolist()
     for i in np.argsort(-lengths, kind="stable").tolist():

@@ -1,8 +1,8 @@
 """Lay sequences of tokens one after the other into rows of a fixed length (docs/mixing.md, "Packing").
 
-(``packers`` turn samples into columns; the *packing* here is that of language models.) A row holds segments: each is a
-sequence, or a piece of one, whose tokens stand side by side. "wrapped" cuts one long row into rows. "bfd" and
-"bfd_split" read a window of sequences and place each whole, the longest first, where it fits best.
+(``packers`` turn samples into columns; the *packing* here is that of language models.) A row consists of segments. A
+segment is a sequence, or a piece of one. "wrapped" cuts one long row into rows. "bfd" and "bfd_split" read a window of
+sequences and place each sequence whole, the longest first, in the row where it fits best.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LastRow = Literal["pad", "drop", "carry"]
 LastBatch = Literal["keep", "drop", "pad"]
 
 WINDOW_ROWS = 64
-"""A window has as many sequences as fill so many rows, and is part of the order."""
+"""Size of a window: sequences with as many tokens as this number of rows. The order depends on it."""
 
 
 class PackedBatch(Batch):
-    """Batch of :class:`PackedSequences`. ``segments``: where each sequence is; see :class:`Segments`.
+    """Batch of :class:`PackedSequences`. ``segments``: the segments of its rows; see :class:`Segments`.
 
     ``batch["position_ids"]`` and ``batch["segment_ids"]``: ``(rows, length)`` int32, the position of each token within
-    its segment, and the number of the segment within its row, from 1; both are 0 where a row is padding.
+    its segment, and the number of the segment within its row, from 1; both are 0 for padding tokens.
     """
 
     __slots__ = ("length", "segments")
@@ -66,8 +66,8 @@ class PackedBatch(Batch):
 
     @property
     def cu_seqlens(self) -> NDArray[np.int32]:
-        """Start of each segment in the rows laid one after the other, and at the end their length: ``(n + 1,)`` int32,
-        as the variable-length functions of FlashAttention take it. The padding of a row is a segment of its own."""
+        """Start of each segment in the concatenated rows, and at the end their total length: ``(n + 1,)`` int32, for
+        the variable-length functions of FlashAttention. The padding of a row counts as a segment."""
         starts = self.segments.row * self.length + self.segments.start
         edges = [starts, starts + self.segments.length, np.arange(len(self) + 1) * self.length]
         return np.unique(np.concatenate(edges)).astype(np.int32)
@@ -82,12 +82,12 @@ class PackedBatch(Batch):
         rows = self[slot]
         return [
             rows[row, start : start + length]
-            for row, start, length in zip(*(each.tolist() for each in self.segments[:3]), strict=True)
+            for row, start, length in zip(*(array.tolist() for array in self.segments[:3]), strict=True)
         ]
 
 
 class _Window(NamedTuple):
-    """Sequences that are placed together. ``behind``: the place of the next one, whose number is ``document``."""
+    """Sequences that are placed together. ``behind``: place of the next sequence, whose number is ``document``."""
 
     laid: LaidRows
     behind: Place
@@ -97,9 +97,9 @@ class _Window(NamedTuple):
 
 @dataclass(slots=True)
 class PackPosition(DerivedPosition):
-    """Position in packed sequences. ``document``: the number of the sequence at ``places``; ``skip``: its tokens that
-    are used, or the rows of its window; ``carried``: tokens of the pass before; ``start``: of the source, from where to
-    go to the place."""
+    """Position in packed sequences. ``document``: number of the sequence at ``places``; ``skip``: number of its tokens
+    that are used, or of used rows of the window; ``carried``: tokens of the pass before; ``start``: position of the
+    source from which to go to the place."""
 
     skip: int = 0
     document: int = 0
@@ -108,7 +108,7 @@ class PackPosition(DerivedPosition):
     start: Any = None
 
     def next_pass(self) -> PackPosition:
-        """Return the position before the pass that follows. Tokens are carried there if this one has ended."""
+        """Return the position before the next pass. It has the carried tokens if this pass has ended."""
         (place,) = self.places
         following = place if self.ended else Place(place.position.next_pass())
         carried = self.carried
@@ -136,13 +136,13 @@ class PackedSequences(DerivedStream):
         """Number of tokens of a row."""
         self._numbers, self._strategy = tuple(numbers), strategy
         (self._last_row, self._last_batch), self._pad_token = ends, pad_token
-        self._windows: dict[tuple[int, int], _Window] = {}  # that are in use
+        self._windows: dict[tuple[int, int], _Window] = {}  # windows in use, by pass and first sequence
         self._counts = {"rows": 0, "tokens": 0, "padding": 0, "truncated": 0}
         source, names = stream.slots, tuple(stream.slots.names or ())
         dtypes: list[Any] = [source.types[i].element_dtype for i in numbers]
-        kept = tuple(names[i] for i in numbers) if names else ("tokens", *(f"tokens {i}" for i in numbers[1:]))
+        slot_names = tuple(names[i] for i in numbers) if names else ("tokens", *(f"tokens {i}" for i in numbers[1:]))
         types = [dense_vector(length, dtype=dtype) for dtype in (*dtypes, np.int32, np.int32)]
-        self._slots = Slots(tuple(types), (*kept, "position_ids", "segment_ids"))
+        self._slots = Slots(tuple(types), (*slot_names, "position_ids", "segment_ids"))
         self._stream_identity = {
             "kind": "packed sequences",
             "slots": list(numbers),
@@ -160,7 +160,7 @@ class PackedSequences(DerivedStream):
 
     @property
     def slots(self) -> Slots:
-        """Types and names of the slots: those that are packed, ``position_ids``, ``segment_ids``."""
+        """Types and names of the slots: the packed slots, ``position_ids``, ``segment_ids``."""
         return self._slots
 
     @property
@@ -168,8 +168,8 @@ class PackedSequences(DerivedStream):
         return _slots_of_indices(self._slots)
 
     def stats(self) -> dict[str, Any]:
-        """Return as plain data "rows", "tokens" in them, "padding" tokens and "truncated" ones since this stream was
-        made, and under "source" the statistics of the stream below."""
+        """Return statistics as plain data: the numbers of "rows", of "tokens" in them, of "padding" tokens and of
+        "truncated" tokens since this stream was made, and under "source" the statistics of the source."""
         self._session.check_process()
         self._session.check()
         return {**self._counts, "source": self._cursors[0].stream.stats()}
@@ -189,18 +189,19 @@ class PackedSequences(DerivedStream):
 
     # -- positions -----------------------------------------------------------------------------------------------------
     def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
-        """Go to where ``state`` was taken: the next iteration continues there. The same batches follow as would have
-        followed then, bit by bit. A pass under way is left.
+        """Go to the position of ``state``: the next iteration continues there. The same batches follow as would have
+        followed when it was taken, bit by bit. A pass under way is left.
 
         Args:
-            state: what :meth:`state_dict` returned, here or in another process. Ranks of a job use up their sequences
-                at different speeds, so each has a state of its own: pass all of them, as a list by rank, to each rank.
-            allow: differences of the sources to accept, as :meth:`pydp2.Client.load_state_dict` has them.
+            state: a state that :meth:`state_dict` returned, in this or another process. Ranks of a job use up their
+                sequences at different speeds, so each has its own state: pass the states of all ranks, as a list by
+                rank, to each rank.
+            allow: differences of the sources to accept, as for :meth:`pydp2.Client.load_state_dict`.
 
         Raises:
             StateMismatch: the state belongs to another stream, or to another number of ranks; the text says what
                 differs. Nothing has changed then.
-            OptionError, OptionTypeError: ``allow`` names what may not differ.
+            OptionError, OptionTypeError: ``allow`` has a wrong name.
             ClientUseError: another thread is inside this stream, or it is closed.
         """
         super().load_state_dict(state, allow=allow)
@@ -213,15 +214,15 @@ class PackedSequences(DerivedStream):
                 f"packed sequences that {ranks} ranks share need the states of all {ranks}, as a list by rank, in each "
                 f"rank; got {len(states)}"
             )
-        positions = [super(PackedSequences, self)._position_of(each, allow) for each in states]
-        named = [each.get("rank") for each in states]
+        positions = [super(PackedSequences, self)._position_of(state, allow) for state in states]
+        named = [state.get("rank") for state in states]
         if named != [[i, ranks] for i in range(ranks)]:
             raise StateMismatch(
                 f"the states must be those of ranks 0 to {ranks - 1} of {ranks}, in this order, got those of "
                 f"{named!r:.200} (rank, world_size)"
             )
-        # All ranks go to the same position first, as ranks of a job must; from there, to their own.
-        first = min((each.places[0].position for each in positions), key=lambda at: (at.pass_id, at.batch))
+        # All ranks go to the same position first, as ranks of a job must, and from there to their own.
+        first = min((position.places[0].position for position in positions), key=lambda at: (at.pass_id, at.batch))
         return replace(positions[rank], start=first)
 
     def _own_fields(self, position: PackPosition) -> dict[str, Any]:
@@ -231,7 +232,7 @@ class PackedSequences(DerivedStream):
             "document": position.document,
             "ended": position.ended,
             "rank": list(self._rank),
-            "carried": carried and [[t.tolist() for t in carried.tokens], *(each.tolist() for each in carried[1:])],
+            "carried": carried and [[t.tolist() for t in carried.tokens], *(array.tolist() for array in carried[1:])],
         }
 
     def _from_state(self, state: Mapping[str, Any], allow: Collection[str]) -> PackPosition:
@@ -250,17 +251,21 @@ class PackedSequences(DerivedStream):
         )
 
     def _carried(self, plain: Any) -> Pieces | None:
-        """Return the tokens that a state carries. Raises TypeError or ValueError for what cannot be some."""
+        """Return the carried tokens of a state. Raises TypeError or ValueError if they are not valid."""
         if plain is None:
             return None
         tokens, document, offset, length = plain
         types = self._slots.types[: len(self._numbers)]
-        kept = tuple(_integers(each, of.element_dtype) for each, of in zip(tokens, types, strict=True))
+        arrays = tuple(_integers(values, of.element_dtype) for values, of in zip(tokens, types, strict=True))
         pieces = Pieces(
-            kept, _integers(document, np.int64), _integers(offset, np.int64, 0), _integers(length, np.int64, 1)
+            arrays, _integers(document, np.int64), _integers(offset, np.int64, 0), _integers(length, np.int64, 1)
         )
         total = pieces.length.sum()
-        if len({*map(len, pieces[1:])}) > 1 or any(len(each) != total for each in kept) or self._strategy != "wrapped":
+        if (
+            len({*map(len, pieces[1:])}) > 1
+            or any(len(array) != total for array in arrays)
+            or self._strategy != "wrapped"
+        ):
             raise ValueError("the tokens that it carries do not agree")
         return pieces
 
@@ -317,7 +322,7 @@ class PackedSequences(DerivedStream):
 
     # -- wrapped -------------------------------------------------------------------------------------------------------
     def _wrap(self, position: PackPosition) -> tuple[LaidRows, PackPosition]:
-        """Return the next rows, cut from all tokens one after the other."""
+        """Return the next rows, cut from the concatenated sequences, and the position behind them."""
         cursor, need = self._cursors[0], self.batch_size * self.length
         skip, document, ended = position.skip, position.document, position.ended
         parts = [self._no_pieces() if position.carried is None else position.carried]
@@ -355,11 +360,11 @@ class PackedSequences(DerivedStream):
     def _no_pieces(self) -> Pieces:
         none = np.empty(0, np.int64)
         types = self._slots.types[: len(self._numbers)]
-        return Pieces(tuple(np.empty(0, each.element_dtype) for each in types), none, none, none)
+        return Pieces(tuple(np.empty(0, declared.element_dtype) for declared in types), none, none, none)
 
     def _next_pieces(self, cursor: Cursor, skip: int, document: int, room: int) -> tuple[Pieces, int, int]:
-        """Return at most ``room`` tokens of the batch in hand, how many sequences are used up then, and how many tokens
-        of the one after them."""
+        """Return at most ``room`` tokens of the batch in hand, the number of sequences that are used up with them, and
+        the number of used tokens of the next sequence."""
         lengths, tokens = self._sequences(cursor)
         offset = np.zeros(len(lengths), np.int64)
         _check_skip(skip, int(lengths[0]), f"tokens into sequence {document}")
@@ -373,12 +378,12 @@ class PackedSequences(DerivedStream):
             lengths[whole] = part
         used = np.flatnonzero(lengths[: whole + bool(part)])
         pieces = Pieces(
-            tuple(each[skip : skip + taken + part] for each in tokens), document + used, offset[used], lengths[used]
+            tuple(array[skip : skip + taken + part] for array in tokens), document + used, offset[used], lengths[used]
         )
         return pieces, whole, part if whole else skip + part
 
     def _sequences(self, cursor: Cursor) -> tuple[Ints, list[Array]]:
-        """Return lengths and tokens, per slot, of the sequences left in the batch in hand."""
+        """Return the lengths, and the tokens per slot, of the remaining sequences of the batch in hand."""
         columns = cursor.rest()
         steps, ids = columns.arrays[self._numbers[0]]
         tokens = [ids]
@@ -399,7 +404,7 @@ class PackedSequences(DerivedStream):
 
     # -- best fit decreasing -------------------------------------------------------------------------------------------
     def _fit(self, position: PackPosition) -> tuple[LaidRows, PackPosition]:
-        """Return the next rows, from windows in which each sequence was placed whole."""
+        """Return the next rows, from windows in which each sequence was placed whole, and the position behind them."""
         (place,), skip = position.places, position.skip
         document, ended = position.document, position.ended
         parts: list[LaidRows] = []
@@ -439,15 +444,15 @@ class PackedSequences(DerivedStream):
             whole = min(int(np.searchsorted(ends, missing)) + 1, len(ends))
             cursor.take(whole)
             numbers = document + np.arange(whole)
-            kept = tuple(each[: ends[whole - 1]] for each in tokens)
-            parts.append(Pieces(kept, numbers, np.zeros(whole, np.int64), lengths[:whole]))
+            complete = tuple(array[: ends[whole - 1]] for array in tokens)
+            parts.append(Pieces(complete, numbers, np.zeros(whole, np.int64), lengths[:whole]))
             missing -= int(ends[whole - 1])
             document += whole
-        laid = self._place(Pieces.concat(parts))
+        laid = self._lay_out(Pieces.concat(parts))
         return _Window(laid, cursor.place, document, is_last)
 
-    def _place(self, sequences: Pieces) -> LaidRows:
-        """Return the rows into which the sequences go, the rows in the order of their first ones."""
+    def _lay_out(self, sequences: Pieces) -> LaidRows:
+        """Return the rows of the sequences, in the order of their first sequences."""
         begins = offsets(sequences.length)[:-1]
         if self._strategy == "bfd":
             lengths = np.minimum(sequences.length, self.length)
@@ -465,12 +470,14 @@ class PackedSequences(DerivedStream):
         start = reached - reached[np.searchsorted(row, row)] if len(row) else reached
         where = expand_ranges(begins[of] + offset, length)
         segments = Segments(row, start, length, sequences.document[of], offset)
-        return LaidRows(int(row[-1]) + 1 if len(row) else 0, tuple(each[where] for each in sequences.tokens), segments)
+        return LaidRows(
+            int(row[-1]) + 1 if len(row) else 0, tuple(array[where] for array in sequences.tokens), segments
+        )
 
 
 def _integers(values: Any, dtype: Any, low: int | None = None) -> Array:
-    """Return ``values`` of a state as an array. Raises ValueError if they are no list of integers that ``dtype`` has
-    room for, from ``low`` on."""
+    """Return ``values`` of a state as an array. Raises ValueError unless they are a list of integers from ``low`` on
+    that fit ``dtype``."""
     array = np.array(values)
     limits = np.iinfo(dtype)
     low = int(limits.min) if low is None else low
@@ -479,19 +486,19 @@ def _integers(values: Any, dtype: Any, low: int | None = None) -> Array:
     return array.astype(dtype)
 
 
-def _check_skip(skip: int, there: int, what: str) -> None:
-    """Raise StateMismatch if a position is ``skip`` into a sequence or window, and that has no rest behind it, because
-    only ``there`` are in it. ``what``: the words between the two numbers."""
-    if skip and skip >= there:
+def _check_skip(skip: int, size: int, what: str) -> None:
+    """Raise StateMismatch if a position is ``skip`` tokens or rows into a sequence or window that has only ``size`` of
+    them. ``what``: the words between the two numbers in the text."""
+    if skip and skip >= size:
         raise StateMismatch(
-            f"the state is {skip} {what}, which has {there}: the data have changed, or the state is damaged; load "
+            f"the state is {skip} {what}, which has {size}: the data have changed, or the state is damaged; load "
             "another state, or begin a pass with set_epoch()"
         )
 
 
 def _slots_of_indices(slots: Slots) -> Slots:
-    """Return ``slots``, whose tokens, positions and numbers of segments are indices, as index slots."""
-    ranges = [INT32_RANGE if each.element_dtype == np.int32 else 2**63 - 1 for each in slots.types]
+    """Return ``slots`` as index slots, because tokens, positions and segment numbers are indices."""
+    ranges = [INT32_RANGE if declared.element_dtype == np.int32 else 2**63 - 1 for declared in slots.types]
     return Slots(tuple(map(integer_value, ranges)), slots.names)
 
 
@@ -518,21 +525,21 @@ def pack_sequences(
             sequences have equal lengths in each sample, such as tokens and a mask. Other slots are left out.
         length: number of tokens of a row.
         batch_size: number of rows of a batch.
-        strategy: ``"bfd_split"``: each sequence goes whole into a row (best-fit decreasing), one longer than ``length``
-            in pieces. ``"bfd"``: one that is longer loses its end. ``"wrapped"``: all sequences are one long row, which
-            is cut.
-        last_row: what happens at the end of a pass to tokens that fill no row, with ``"wrapped"``. ``"pad"``: they get
-            one that is filled up. ``"drop"``: they are left out. ``"carry"``: the next pass begins with them.
-        last_batch: ``"keep"``, ``"drop"`` or ``"pad"``: what happens to a last batch of fewer rows.
-        pad_token: what stands where a row is not filled; ``segment_ids`` are 0 there.
+        strategy: ``"bfd_split"``: each sequence goes whole into a row (best-fit decreasing), or in pieces if it is
+            longer than ``length``. ``"bfd"``: the same, but a longer sequence loses its end. ``"wrapped"``: all
+            sequences are one long row, which is cut.
+        last_row: with ``"wrapped"``, decides about tokens at the end of a pass that do not fill a row. ``"pad"``: the
+            row is filled up. ``"drop"``: they are left out. ``"carry"``: the next pass begins with them.
+        last_batch: ``"keep"``, ``"drop"`` or ``"pad"``, for a last batch with fewer rows.
+        pad_token: value that fills up rows; ``segment_ids`` are 0 there.
 
     Raises:
-        OptionError, OptionTypeError: what was asked for cannot be.
+        OptionError, OptionTypeError: an argument is not valid.
     """
     check_keywords(pack_sequences, others)
     if not isinstance(stream, Stream):
         raise OptionTypeError(f"pack_sequences() needs a stream, such as load() returns, got {value_text(stream)}")
-    numbers = [_slot_number(stream.slots, each) for each in (slot if isinstance(slot, list | tuple) else [slot])]
+    numbers = [_slot_number(stream.slots, name) for name in (slot if isinstance(slot, list | tuple) else [slot])]
     if not numbers or len(set(numbers)) < len(numbers):
         raise OptionError(f"slot must name at least one slot, each once, got {value_text(slot)}")
     length = integer_from(1)("length", length)
@@ -543,7 +550,7 @@ def pack_sequences(
     )
     if chosen != "wrapped" and last_row != "pad":
         raise OptionError(f'last_row={last_row!r} needs strategy="wrapped": with {chosen!r} any row may have padding')
-    widest = min(np.iinfo(stream.slots.types[each].element_dtype).max for each in numbers)
+    widest = min(np.iinfo(stream.slots.types[number].element_dtype).max for number in numbers)
     pad_token = integer_from(0, int(widest) + 1)("pad_token", pad_token)
     rows = integer_from(1)("batch_size", batch_size)
     return PackedSequences(stream, numbers, length, rows, chosen, ends, pad_token)

@@ -1,4 +1,4 @@
-"""Find the place of this process among the ranks of a run: from torch.distributed, else from the environment."""
+"""Find the rank of this process in a run: from torch.distributed, or from the environment."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OF_RUN = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RE
 
 
 def find_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
-    """Return where this process stands. Where the launcher does not say which ranks share a machine, the ranks ask each
-    other, so all of them must call this.
+    """Return the rank of this process. If the launcher does not say which ranks share a machine, the ranks exchange
+    their host names, so all of them must call this.
 
-    Raises OptionError where the environment names a number of ranks and not which one this is.
+    Raises OptionError if the environment has a number of ranks, but not the rank of this process.
     """
     if dist.is_available() and dist.is_initialized():
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -58,16 +58,16 @@ def _number(name: str, environ: Mapping[str, str]) -> int:
 
 
 def _name_of_run(environ: Mapping[str, str]) -> str:
-    """Return what all ranks of this machine have in common, and no run before or beside this one."""
+    """Return a text that is the same for all ranks of this machine, and differs from that of every other run."""
     named = [environ.get(name, "") for name in _OF_RUN]
-    if "TORCHELASTIC_ERROR_FILE" in environ:  # …/RANDOM/attempt_N/RANK/error.json; the address is often that of before
+    if "TORCHELASTIC_ERROR_FILE" in environ:  # …/RANDOM/attempt_N/RANK/error.json; runs often use the same address
         named.append(str(Path(environ["TORCHELASTIC_ERROR_FILE"]).parent.parent))
     return repr(named)
 
 
 def _ask_others(rank: int, world_size: int) -> Ranks:
-    told: list[tuple[str, str] | None] = [None] * world_size
-    dist.all_gather_object(told, (socket.gethostname(), os.urandom(8).hex()))
-    known = [each for each in told if each is not None]
-    here = sum(host == known[rank][0] for host, _ in known)
-    return Ranks(rank, world_size, here, known[0][1])
+    answers: list[tuple[str, str] | None] = [None] * world_size
+    dist.all_gather_object(answers, (socket.gethostname(), os.urandom(8).hex()))
+    complete = [answer for answer in answers if answer is not None]
+    on_machine = sum(host == complete[rank][0] for host, _ in complete)
+    return Ranks(rank, world_size, on_machine, complete[0][1])

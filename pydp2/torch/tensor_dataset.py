@@ -1,7 +1,7 @@
 """Read a service through torch's DataLoader: each of its worker processes is a rank of the job.
 
-The processes of a DataLoader do not know of each other, and it starts new ones for each epoch. What they have in common
-(which pass is read, and where each of them stood when a state was taken) is in a record (:class:`PassRecord`).
+The processes of a DataLoader do not know of each other, and it starts new ones for each epoch. Their common data (the
+pass that they read, and the position of each when a state was taken) are in a record (:class:`PassRecord`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pydp2.providers import Provider
 from pydp2.torch.tensor_loader import Loader, of_stream, ranks_of
 from pydp2.torch.tensors import Pad, TensorConverter, Tensors
 
-_MEET_SECONDS = 60.0  # seconds in which the workers of one DataLoader say where they stood
+_MEET_SECONDS = 60.0  # seconds in which all workers of one DataLoader must report their positions
 _MEET_POLL_SECONDS = 0.01
 
 
@@ -43,21 +43,21 @@ class _Worker(NamedTuple):
 
 
 class _Iteration:
-    """Place of an iteration of a dataset."""
+    """Progress of an iteration of a dataset."""
 
     def __init__(self) -> None:
-        self.loaded: Mapping[str, Any] | None = None  # state that it goes on from; that of its loader may lie before
+        self.loaded: Mapping[str, Any] | None = None  # state from which it continues; its loader may begin before it
         self.start: Mapping[str, Any] | None = None  # state before its first batch
         self.before: Batch | None = None  # the batch before the one in training
-        self.now: Batch | None = None  # that one
+        self.now: Batch | None = None  # the batch in training
         self.is_over = False
 
     def note(self, batch: Batch | None) -> None:
-        """Note that ``batch`` has come."""
+        """Note that ``batch`` is in training now."""
         self.before, self.now = self.now, batch
 
     def state(self, loader: Loader) -> dict[str, Any]:
-        """Return the state after the batch in training, and the state after the one before it."""
+        """Return the state behind the batch in training, and the state behind the batch before it."""
         if self.now is None and not self.is_over:
             if self.loaded is not None:
                 return dict(self.loaded)
@@ -67,7 +67,7 @@ class _Iteration:
         before = self.now if self.is_over else self.before
         if before is not None:
             earlier = None
-            with suppress(StateMismatch):  # relaxed, which has a state between passes alone
+            with suppress(StateMismatch):  # a relaxed stream has a state only between passes
                 earlier = loader.client.state_dict(after=before)
         return {"now": now, "before": earlier}
 
@@ -76,22 +76,23 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
     """Batches of a service for ``DataLoader(dataset, batch_size=None, num_workers=n)``; :func:`pydp2.torch.dataset`
     makes it.
 
-    With any number of workers, the DataLoader gives the batches that a loader gives, in that order. See docs/torch.md.
+    With any number of workers, the DataLoader returns the same batches as a loader, in the same order. See
+    docs/torch.md.
     """
 
     def __init__(self, shares: WorkerShares, conversion: Mapping[str, Any]) -> None:
         self._shares = shares
         self._conversion = dict(conversion)
-        self._record = PassRecord({"pass": 0})  # read by workers
+        self._record = PassRecord({"pass": 0})  # for the workers
         self._opened: tuple[int, int, Loader] | None = None  # process, number of workers, loader
-        self._begun = 0  # iterations in this process
-        self._state: Mapping[str, Any] | None = None  # to load, before the first of them
+        self._begun = 0  # number of iterations in this process
+        self._state: Mapping[str, Any] | None = None  # state to load before the first iteration
         self._allow: Collection[str] = ()  # differences of that state to accept
-        self._loaded_in = 0  # process
-        self._iteration = _Iteration()  # the one that has begun, or given a batch, last
+        self._loaded_in = 0  # process in which it was loaded
+        self._iteration = _Iteration()  # the iteration that has begun, or returned a batch, last
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process gets: all but the client of this one."""
+        """Return the attributes for another process: all but the client of this process."""
         return self.__dict__ | {"_opened": None, "_iteration": _Iteration()}
 
     def __iter__(self) -> Iterator[Tensors]:
@@ -100,7 +101,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         epoch, skipped = f"{worker.seed} {self._begun}", 0
         iteration = self._iteration = _Iteration()
         if self._state is not None:
-            if self._loaded_in != os.getpid():  # each new worker would go on there, in every epoch
+            if self._loaded_in != os.getpid():  # otherwise new workers would continue from the state in every epoch
                 raise ClientUseError(
                     "a state was loaded in the process of the DataLoader, and its workers read: resume with "
                     "torchdata's StatefulDataLoader, with num_workers=0, or with pydp2.torch.loader(…), which needs no "
@@ -112,7 +113,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
             iteration.loaded, self._state = self._state, None
             pass_id = int(loader.state_dict()["pass"])
             self._record.go_on(epoch, {"pass": pass_id})
-            if loader.pass_id != pass_id:  # it has no more of that pass, but another worker may have
+            if loader.pass_id != pass_id:  # this worker has no more batches of that pass, but another one may have
                 self._begun += 1
                 return self._values((), loader, iteration, skipped)
         elif worker.seed is not None:
@@ -121,7 +122,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
             bounds = start.get("buckets", {}).get("bounds")
             if self._begun or bounds is None:
                 loader.set_epoch(start["pass"])
-            else:  # a new job, which would find others
+            else:  # a new job would find other bounds
                 loader.load_state_dict(beginning_of_pass(loader.client.state_dict(), start["pass"], bounds))
         else:
             loader = self._loader(worker)
@@ -132,11 +133,11 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         self, values: Iterable[Tensors], loader: Loader, iteration: _Iteration, skipped: int
     ) -> Iterator[Tensors]:
         self._iteration = iteration
-        with suppress(StateMismatch):  # relaxed, and interrupted in the middle of a pass
+        with suppress(StateMismatch):  # a relaxed stream that was interrupted in the middle of a pass
             iteration.start = loader.coming_state()
         try:
             for value in values:
-                self._iteration = iteration  # another one may have begun, and not been asked for a batch
+                self._iteration = iteration  # another iteration may have begun without a request for a batch
                 iteration.note(loader.batch)
                 if iteration.before is None and loader.batch is not None:
                     self._record.keep_bounds(loader.batch._resume[1].buckets)
@@ -148,19 +149,20 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         except ProviderError as error:
             if get_worker_info() is None:
                 raise
-            # Its class, which is also that of what was raised, cannot be pickled: the DataLoader would wait for ever.
+            # Its class, which has a builtin as a base, cannot be pickled, and the DataLoader would wait for ever.
             raise ProviderError(str(error)) from None
 
     def _is_made_up(self, batch: Batch | None) -> bool:
-        """Return True for a batch that a loader does not have. In buckets others may follow, whose turns it keeps."""
+        """Return True for a batch of padding that a loader would not get. With buckets, other batches may follow, whose
+        turns it keeps."""
         info = get_worker_info()
         if info is None or batch is None or batch._resume[1].buckets:
             return False
         return self._shares.is_made_up(batch, info.num_workers)
 
     def _loader(self, worker: _Worker, start: str = "") -> Loader:
-        """Return the loader of this process. Workers that begin at another ``start`` have another job: those of an
-        older iterator may still be there."""
+        """Return the loader of this process. Workers with another ``start`` are in another job, because workers of an
+        older iterator may still be connected."""
         opened = (os.getpid(), 0 if worker.seed is None else worker.workers)
         if self._opened is not None and self._opened[:2] == opened:
             return self._opened[2]
@@ -172,14 +174,14 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         return loader
 
     def __len__(self) -> int:
-        """Return the number of batches of a pass of this rank. Raises TypeError where it is not known."""
+        """Return the number of batches that this rank gets in a pass. Raises TypeError if it is not known."""
         if get_worker_info() is not None:
             raise TypeError("the number of batches is that of the DataLoader, ask for it there")
         return len(self._loader(_Worker()))
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration of the DataLoader begin pass ``epoch``. If a state in that pass was loaded in this
-        process, it goes on there."""
+        """Let the next iteration of the DataLoader begin pass ``epoch``. If a state in that pass was loaded in this
+        process, it continues there."""
         self._record.restart({"pass": epoch})
         loaded = None if self._state is None else self._state["now"]["pass"]
         if get_worker_info() is not None or loaded == epoch:
@@ -190,7 +192,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         self._loader(_Worker()).set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this process stands: torchdata's StatefulDataLoader asks each of its workers."""
+        """Return the state of this process. torchdata's StatefulDataLoader calls it in each of its workers."""
         if self._state is not None:
             return dict(self._state)
         self._check_reads_here()
@@ -208,27 +210,27 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
             )
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
-        """Have the next iteration in this process go on where ``state`` was taken. ``allow``: see
-        :meth:`pydp2.Client.load_state_dict`. Raises StateMismatch for what cannot be a state."""
+        """Let the next iteration in this process continue at the position of ``state``. ``allow``: see
+        :meth:`pydp2.Client.load_state_dict`. Raises StateMismatch if ``state`` is not a state of a dataset."""
         if state or not isinstance(state, Mapping):
             _check_states(state)
         self._state, self._allow, self._loaded_in = state or None, allow, os.getpid()
         self._iteration = _Iteration()
 
     def _common_state(self, worker: _Worker, state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """Return the state that all workers can load, and how many batches this one has had since. A worker is at most
-        one batch ahead of another."""
+        """Return the state that all workers can load, and the number of batches that this worker has returned behind
+        it. A worker is at most one batch ahead of another."""
         if worker.workers == 1:
             return state["now"], 0
-        place = [state["now"]["pass"], state["now"]["batch"]]
-        least = _least_place(self._record, worker, place)
-        if place == least:
+        position = [state["now"]["pass"], state["now"]["batch"]]
+        least = _least_position(self._record, worker, position)
+        if position == least:
             return state["now"], 0
         if state["before"] is not None and [state["before"]["pass"], state["before"]["batch"]] == least:
             return state["before"], 1
         raise StateMismatch(
-            f"worker {worker.number} of {worker.workers} stood at batch {place}, and another one at {least}, which is "
-            "more than one step before: the states are not of one step; load those of one checkpoint"
+            f"worker {worker.number} of {worker.workers} stood at batch {position}, and another one at {least}, which "
+            "is more than one step before: the states are not of one step; load those of one checkpoint"
         )
 
     def __enter__(self) -> Self:
@@ -254,32 +256,33 @@ def _check_states(state: Any) -> None:
             check_state(of_stream(state[name]))
 
 
-def _least_place(record: PassRecord, worker: _Worker, place: list[int]) -> list[int]:
-    """Note where ``worker`` stood, and return the least place, once all workers have said where they stood."""
+def _least_position(record: PassRecord, worker: _Worker, position: list[int]) -> list[int]:
+    """Report ``position``, that of ``worker``; return the least position, once all workers have reported theirs."""
     deadline = time.monotonic() + _MEET_SECONDS
-    number, own = str(worker.number), [os.getpid(), place]
+    number, own = str(worker.number), [os.getpid(), position]
     with record.changing() as contents:
-        said = contents.get("places", {})
-        # The seed is a part of the state, so that of another loading may be the same.
-        if contents.get("seed") != worker.seed or number in said:
-            said = {}
-        said = {other: entry for other, entry in said.items() if _runs(entry[0])}
-        contents.update(seed=worker.seed, places=said | {number: own})
+        earlier = contents.get("places", {})
+        # The seed is a part of the state, so two loadings may have the same one.
+        if contents.get("seed") != worker.seed or number in earlier:
+            earlier = {}
+        earlier = {other: entry for other, entry in earlier.items() if _runs(entry[0])}
+        contents.update(seed=worker.seed, places=earlier | {number: own})
     while True:
         with record.changing() as contents:
-            places: dict[str, list[Any]] = dict(contents["places"])
-        if len(places) == worker.workers:
-            return min(place for _, place in places.values())
+            positions: dict[str, list[Any]] = dict(contents["places"])
+        if len(positions) == worker.workers:
+            return min(position for _, position in positions.values())
         if time.monotonic() > deadline:
             raise ClientUseError(
-                f"only {len(places)} of {worker.workers} workers have loaded a state within {_MEET_SECONDS:g} s; "
+                f"only {len(positions)} of {worker.workers} workers have loaded a state within {_MEET_SECONDS:g} s; "
                 "load a state that was taken with as many workers"
             )
         time.sleep(_MEET_POLL_SECONDS)
 
 
 def _connect_once_free(connect_here: Callable[[], Client]) -> Client:
-    """Connect. The worker that an older iterator of the DataLoader has in this place may still be about to end."""
+    """Connect. Try again if the rank is taken, because the worker of an older iterator of the DataLoader may be about
+    to end."""
     deadline = time.monotonic() + _MEET_SECONDS
     while True:
         try:
@@ -312,11 +315,10 @@ def dataset(
     """Return an ``IterableDataset`` of whole batches, for ``DataLoader(dataset, batch_size=None)``.
 
     It is for code that insists on a DataLoader; :func:`pydp2.torch.loader` needs none. The service starts with this
-    call, in rank 0. The arguments are those of :func:`pydp2.torch.loader`. Let the DataLoader have any number of
-    workers: the order is the same. They make nothing faster, because workers of the service
-    read the samples.
+    call, in rank 0. The arguments are those of :func:`pydp2.torch.loader`. The order is the same for any number of
+    workers of the DataLoader. More of them make nothing faster, because the workers of the service read the samples.
 
-    Raises what :func:`pydp2.torch.loader` raises, options of the job when the first batch is asked for.
+    Raises the errors of :func:`pydp2.torch.loader`; those about options of the job come with the first batch.
     """
     check_keywords(dataset, options)
     if options.pop("reads_ahead", 0):

@@ -17,15 +17,15 @@ from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Rank
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
 from pydp2.torch.ranks import find_ranks
-from pydp2.torch.tensors import Pad, TensorConverter, Tensors, can_pin, place_function
+from pydp2.torch.tensors import Pad, TensorConverter, Tensors, can_pin, device_copy
 
 
 class Loader(FrameworkLoader[Tensors]):
     """Loader whose batches are tensors; :func:`pydp2.torch.loader` makes it.
 
     ``for step in loader`` is one pass. ``loader.batch``: the batch in training, with its ``pass_id``, ``index`` and
-    ``padding``. ``state_dict()`` and ``load_state_dict()`` make it Stateful, as torch.distributed.checkpoint, Lightning
-    and Accelerate have it. See docs/torch.md.
+    ``padding``. ``state_dict()`` and ``load_state_dict()`` make it Stateful for torch.distributed.checkpoint, Lightning
+    and Accelerate. See docs/torch.md.
     """
 
     def __init__(
@@ -43,25 +43,25 @@ class Loader(FrameworkLoader[Tensors]):
             return
         pin_memory = pin_memory and can_pin()
         if device is not None:
-            torch.empty(0, device=device)  # a device that there is not is an error here
-        converter.place = place_function(device, pin_memory=pin_memory)
-        context = converter.context if converter.place is None else None
+            torch.empty(0, device=device)  # raises if there is no such device
+        converter.copy_to_device = device_copy(device, pin_memory=pin_memory)
+        context = converter.context if converter.copy_to_device is None else None
         super().__init__(client, converter.convert_next, reads_ahead=reads_ahead, context=context)
 
     def _hand_over(self, value: Any) -> Tensors:
         return value if self._streams is None else self._streams.hand_over(value)
 
     def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
-        """Return the state behind the value in training: always the same keys, each with a plain value.
+        """Return the state behind the value in training. It always has the same keys, each with a plain value.
 
-        ``pass``, ``batch``: where it is. ``stream``: the state of :meth:`pydp2.Client.state_dict` as JSON text, because
-        torch.distributed.checkpoint reads only those keys that the loader has when it loads.
+        ``pass``, ``batch``: its position. ``stream``: the state of :meth:`pydp2.Client.state_dict` as JSON text,
+        because torch.distributed.checkpoint reads only keys that the loader already has when a checkpoint is loaded.
         """
         return _as_text(super().state_dict(taken=taken))
 
     def coming_state(self) -> dict[str, Any]:
-        """Return the state at which the next loop begins: after the pass of a loop that is under way or was left, that
-        of the next pass. Raises StateMismatch if there is none, because ``order="relaxed"`` has none in a pass."""
+        """Return the state at which the next loop begins. If a loop is under way or was left, this is the beginning of
+        the next pass. Raises StateMismatch if there is none, because ``order="relaxed"`` has no state inside a pass."""
         if not self._is_begun:
             return self.state_dict()
         now = self.client._session.progress
@@ -71,11 +71,11 @@ class Loader(FrameworkLoader[Tensors]):
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
     ) -> None:
-        """Go to where ``state`` was taken, by this method or by that of a client; see
-        :meth:`pydp2.Client.load_state_dict`, also for ``allow``. ``state``: for packed sequences that ranks share,
-        those of all ranks."""
+        """Go to the position of ``state``, which a loader or a client has returned; see
+        :meth:`pydp2.Client.load_state_dict`, also for ``allow``. For packed sequences that ranks share, pass the states
+        of all ranks as a list."""
         several = isinstance(state, list | tuple)
-        super().load_state_dict([of_stream(each) for each in state] if several else of_stream(state), allow=allow)
+        super().load_state_dict([of_stream(item) for item in state] if several else of_stream(state), allow=allow)
 
 
 def _as_text(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def _as_text(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_stream(state: Any) -> Any:
-    """Return the state of the stream in a state that a loader made, or ``state`` if it has none, as that of a client.
-    Raises StateMismatch for what cannot be one."""
+    """Return the state of the stream in a state of a loader, or ``state`` itself if it is a state of a client. Raises
+    StateMismatch if it is neither."""
     if not isinstance(state, Mapping) or "stream" not in state:
         return state
     try:
@@ -97,11 +97,11 @@ def of_stream(state: Any) -> Any:
 
 
 class _StreamCopier:
-    """Copies batches from pinned memory on a stream of its own, one ahead of the step that computes.
+    """Copier of batches from pinned memory on a separate CUDA stream, one batch ahead of the step that computes.
 
-    The tensors belong to the copy stream. When a step gets them, its stream waits for their copy, and the allocator is
-    told that it uses them (``record_stream``), so that their memory is not given to the next copy too early. torch
-    itself keeps the pinned memory until the copy from it is over.
+    The tensors belong to the copy stream. When a step gets them, its stream waits for their copy, and
+    ``record_stream`` tells the allocator that the step uses them, so that the next copy does not reuse their memory too
+    early. torch itself keeps the pinned memory until the copy from it has ended.
     """
 
     def __init__(self, converter: TensorConverter, device: Any) -> None:
@@ -112,12 +112,12 @@ class _StreamCopier:
                 f"device={device!r} needs a GPU that torch can use, and torch {torch.__version__} here has none; "
                 "leave device out, or install a torch for CUDA on a machine with a GPU"
             )
-        torch.empty(0, device=self._device)  # a device that there is not is an error here
+        torch.empty(0, device=self._device)  # raises if there is no such device
         self._stream = torch.cuda.Stream(self._device)
-        self._copied: list[torch.Tensor] = []  # of the batch that is converted, by the loop alone
-        converter.place = self._place
+        self._copied: list[torch.Tensor] = []  # tensors of the batch that the loop is converting
+        converter.copy_to_device = self._copy_to_device
 
-    def _place(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _copy_to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         self._copied.append(tensor.pin_memory().to(self._device, non_blocking=True))
         return self._copied[-1]
 
@@ -131,7 +131,7 @@ class _StreamCopier:
     def hand_over(self, converted: Any) -> Tensors:
         value: Tensors
         value, copied, event = converted
-        stream = torch.cuda.current_stream(self._stream.device)  # "cuda" alone may be another one by now
+        stream = torch.cuda.current_stream(self._stream.device)  # "cuda" without a number may be another device now
         stream.wait_event(event)
         for tensor in copied:
             tensor.record_stream(stream)
@@ -158,28 +158,29 @@ def loader(
     """Return a loader of tensors over a file list, or over a service: ``for step in pydp2.torch.loader("train.list",
     "my.process", batch_size=128)``.
 
-    A step gets a dict by slot name, or a tuple where slots have no names. Dense slots are tensors without a copy, index
-    slots int64, sparse ones CSR tensors, sequences a :class:`RaggedTensor`. Under torchrun all ranks share the batches
+    A step gets a dict by slot name, or a tuple if slots have no names. Dense slots are tensors without a copy, index
+    slots int64, sparse slots CSR tensors, sequences a :class:`RaggedTensor`. Under torchrun all ranks share the batches
     of one service, which rank 0 starts. See docs/torch.md.
 
     Args:
         files: path of the list, the entries themselves, or a ``Source``; or without a provider the address or the
             connection file of a service, or a stream: a client, a mixture, packed sequences.
         provider: the decorated function, or its address.
-        device: where the tensors go. To a CUDA device they are copied on a stream of their own, a batch ahead.
+        device: device of the tensors. To a CUDA device they are copied on a separate stream, one batch ahead.
         pin_memory: put tensors for the CPU into pinned memory. Without a GPU this warns, and has no effect.
-        index_dtype: torch.int64, or torch.int32: of index slots, offsets, lengths and sparse indices.
-        nested: give sequences as nested tensors with the jagged layout.
-        pad: number to fill sequences up with, or a dict of slots and numbers: such slots are a :class:`PaddedTensor`.
-        pad_to: length to pad to, default that of the longest sequence of the batch. Longer ones lose their end.
+        index_dtype: torch.int64 or torch.int32, for index slots, offsets, lengths and sparse indices.
+        nested: return sequences as nested tensors with the jagged layout.
+        pad: number that fills up sequences, or a dict of slots and numbers: such slots are a :class:`PaddedTensor`.
+        pad_to: length to which they are filled up, default that of the longest sequence of the batch. Longer sequences
+            lose their end.
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``rank`` and ``world_size``
-            are those of torch.distributed, else of the environment; ``world_size=1`` lets each rank read all. In a job
-            of several ranks ``last_batch`` is ``"pad"`` by default. ``reads_ahead``: batches that the training loop
-            takes before it trains with them where it does not know ``len(loader)``; 1 for Lightning, default 0.
+            are those of torch.distributed, or of the environment; ``world_size=1`` lets each rank read all. In a job of
+            several ranks ``last_batch`` is ``"pad"`` by default. ``reads_ahead``: number of batches that the training
+            loop takes before it trains with them if it does not know ``len(loader)``; 1 for Lightning, default 0.
 
     Raises:
-        OptionError, OptionTypeError: an option that cannot be, or that the slots cannot have; ranks on several machines
-            without a service. Also what :func:`pydp2.load` and :func:`pydp2.connect` raise.
+        OptionError, OptionTypeError: an option is not valid, or does not fit the slots; or the ranks are on several
+            machines and no service is given. Also the errors of :func:`pydp2.load` and :func:`pydp2.connect`.
     """
     check_keywords(loader, options)
     reads_ahead = options.pop("reads_ahead", 0)
@@ -195,5 +196,6 @@ def loader(
 
 
 def ranks_of(options: Any) -> Ranks:
-    """Take ``rank`` and ``world_size`` out of ``options``, or find out. Raises OptionError."""
+    """Return the rank in ``options``, from which ``rank`` and ``world_size`` are removed, or that of this run. Raises
+    OptionError."""
     return chosen_ranks(options.pop("rank", None), options.pop("world_size", None), find_ranks)

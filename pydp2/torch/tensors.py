@@ -27,20 +27,20 @@ from pydp2.frameworks.slot_visitor import RaggedTensor as RaggedTensor
 from pydp2.frameworks.sparse_rows import ascends, sorted_rows
 
 Tensors = dict[str, Any] | tuple[Any, ...]
-"""Value of a step: by the name of the slot, or in slot order where slots have no names."""
-Place = Callable[[torch.Tensor], torch.Tensor]
-"""Puts a tensor where it is wanted: on a device, in pinned memory, or as it is."""
+"""Value of a step: a dict by slot name, or a tuple in slot order if slots have no names."""
+DeviceCopy = Callable[[torch.Tensor], torch.Tensor]
+"""Function that copies a tensor to a device or into pinned memory."""
 _Part = Callable[[Any, Any], Any]
-"""Makes the tensors of a slot of rows ``lo`` to ``hi`` of columns that were prepared."""
-_GATHERED_BYTES = 1 << 20  # of columns that stay here until the next ones come: small batches come 256 KiB at a time
+"""Function that makes the tensors of a slot for the rows from ``lo`` to below ``hi`` of prepared columns."""
+_GATHERED_BYTES = 1 << 20  # largest bytes of columns that are prepared together: small batches come 256 KiB at a time
 Pad = float | Mapping[str, float] | Mapping[int, float] | None
 
 
 class TensorConverter(SlotVisitor):
-    """Function that makes the value of a step of a batch. The options are those of :func:`pydp2.torch.loader`.
+    """Function from a batch to the value of a step. The options are those of :func:`pydp2.torch.loader`.
 
-    ``place``: puts each tensor where it is wanted; None leaves it. Raises OptionError and OptionTypeError for options
-    that the slots cannot have.
+    ``copy_to_device``: copies each tensor to a device; None: there is no copy. Raises OptionError and OptionTypeError
+    for options that do not fit the slots.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TensorConverter(SlotVisitor):
             raise OptionError(f"index_dtype must be torch.int64 or torch.int32, got {index_dtype!r}")
         # numpy converts short arrays faster
         self.index_dtype = np.dtype(np.int64 if index_dtype == torch.int64 else np.int32)
-        self.place: Place | None = None
+        self.copy_to_device: DeviceCopy | None = None
         self._is_nested = nested
         super().__init__(slots, pads=_pads(slots, pad), length=pad_to)
         if pad_to is not None and not self.pads:
@@ -66,8 +66,8 @@ class TensorConverter(SlotVisitor):
         self._openers = [
             None if i in self.pads or nested else self._opener(i, declared) for i, declared in enumerate(slots.types)
         ]
-        self._gathered: tuple[Columns | None, list[_Part | None]] = (None, [])  # what was prepared last
-        self._is_sparse = any(each.type not in (*PLAIN_TYPES, *STRING_TYPES) for each in slots.types)
+        self._gathered: tuple[Columns | None, list[_Part | None]] = (None, [])  # the columns that were prepared last
+        self._is_sparse = any(declared.type not in (*PLAIN_TYPES, *STRING_TYPES) for declared in slots.types)
         if self._is_sparse:
             _hide_beta_warning()
 
@@ -76,11 +76,11 @@ class TensorConverter(SlotVisitor):
         return self._structure(self.values(batch))
 
     def convert_next(self, batch: Batch) -> Tensors:
-        """Return what a call returns, for each batch of a stream once: small batches that were gathered together are
-        converted together, and no values are made of a batch before somebody asks it for them."""
+        """Return the same as a call, once for each batch of a stream. Small batches that were gathered together are
+        converted together, without the numpy values of each batch."""
         for value in batch._values:
             if value is not None:
-                return self(batch)  # its user may have written to it
+                return self(batch)  # the user may have written to the values of the batch
         columns = batch._columns
         _, lo, hi = columns.whole
         return self._structure(
@@ -91,14 +91,14 @@ class TensorConverter(SlotVisitor):
         )
 
     def context(self) -> tuple[bool] | None:
-        """Return what tensors depend on beside their batch, in this thread. None: only the thread that trains may make
-        them, because nested tensors get numbers that torch counts without a lock, and to make a sparse tensor without
-        checks is to switch them off for all threads for a moment."""
+        """Return the settings of this thread on which tensors depend. None: only the training thread may make tensors,
+        because torch numbers nested tensors without a lock, and because sparse tensors are made without checks, which
+        are switched off for all threads for a moment."""
         checks = self._is_sparse and torch.sparse.check_sparse_tensor_invariants.is_enabled()
         return None if self._is_nested or checks else (torch.is_inference_mode_enabled(),)
 
     def _parts(self, columns: Columns) -> list[_Part | None]:
-        """Return for each slot what makes the tensors of a part of the columns that ``columns`` are a slice of."""
+        """Return for each slot a function that makes tensors of slices of the columns to which ``columns`` belongs."""
         whole = columns.whole[0]
         known, parts = self._gathered
         if known is not whole:
@@ -112,8 +112,8 @@ class TensorConverter(SlotVisitor):
         return tuple(values) if names is None else dict(zip(names, values, strict=True))
 
     def _opener(self, slot: int, declared: InputType) -> Callable[[Columns], _Part | None] | None:
-        """Return the function that prepares a slot of columns, and returns the one that makes the tensors of some of
-        their rows, or None where the values of a batch have to be made first."""
+        """Return a function that prepares a slot of columns and returns a :data:`_Part`; None if the tensors of the
+        slot can only be made from the values of a batch."""
         if declared.type in STRING_TYPES or declared.seq_type == SequenceType.SUB_SEQUENCE:
             return None
         if declared.type not in PLAIN_TYPES:
@@ -132,7 +132,7 @@ class TensorConverter(SlotVisitor):
 
         def part(lo: int, hi: int) -> torch.Tensor:
             tensor = torch.from_numpy(array[lo:hi])
-            return self._placed(tensor.view(torch.bfloat16) if is_other else tensor)
+            return self._on_device(tensor.view(torch.bfloat16) if is_other else tensor)
 
         return part
 
@@ -159,12 +159,12 @@ class TensorConverter(SlotVisitor):
             begin, end = edges[lo], edges[hi]
             crows, columns = self.indices(edges[lo : hi + 1] - begin), torch.from_numpy(indices[begin:end])
             values = torch.from_numpy(entries[begin:end])
-            return _csr_tensor(crows, self._placed(columns), self._placed(values), (hi - lo, width))
+            return _csr_tensor(crows, self._on_device(columns), self._on_device(values), (hi - lo, width))
 
         return part
 
     def _check(self, slot: int) -> None:
-        """Raise OptionError or OptionTypeError for options that ``slot`` cannot have."""
+        """Raise OptionError or OptionTypeError for options that do not fit ``slot``."""
         declared, label = self.slots.types[slot], self.slots.label(slot)
         if self.index_dtype == np.int32 and declared.type != DataType.Dense and declared.dim > INT32_RANGE:
             raise OptionError(f"{label} has indices up to {declared.dim}, which need index_dtype=torch.int64")
@@ -180,13 +180,13 @@ class TensorConverter(SlotVisitor):
                     "it (pad={…}), or leave nested out"
                 )
 
-    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if self.place is None else self.place(tensor)
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.copy_to_device is None else self.copy_to_device(tensor)
 
     def array(self, array: Array) -> torch.Tensor:
-        if is_bfloat16(array.dtype):  # a dtype that torch has under another name
-            return self._placed(torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16))
-        return self._placed(torch.from_numpy(array))
+        if is_bfloat16(array.dtype):  # numpy's bfloat16 is an extension, which torch does not read
+            return self._on_device(torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16))
+        return self._on_device(torch.from_numpy(array))
 
     def sparse(self, value: Csr, slot: int, batch: Batch) -> torch.Tensor:
         return _csr_tensor(*self.csr_parts(sorted_rows(value)), value.shape)
@@ -198,9 +198,9 @@ class TensorConverter(SlotVisitor):
 
 
 def can_pin() -> bool:
-    """Return True if there is a device to which pinned memory can be copied. Without one warn, as torch's DataLoader
-    does: a script that asks for pinned memory runs on a machine without a GPU too."""
-    accelerator = getattr(torch, "accelerator", torch.cuda)  # before torch 2.6 there is none
+    """Return True if there is a device to which pinned memory can be copied. Otherwise only warn, as torch's DataLoader
+    does, so that a script with pinned memory also runs on a machine without a GPU."""
+    accelerator = getattr(torch, "accelerator", torch.cuda)  # torch has it since 2.6
     if accelerator.is_available():
         return True
     warnings.warn(
@@ -218,45 +218,45 @@ def to_tensors(
     non_blocking: bool = False,
     **options: Any,
 ) -> Tensors:
-    """Return the values of ``batch`` as tensors: a dict by slot name, or a tuple where slots have no names.
+    """Return the values of ``batch`` as tensors: a dict by slot name, or a tuple if slots have no names.
 
     Args:
-        batch: what a client delivered. Its dense values are not copied on the CPU.
-        device: where the tensors go, default the CPU.
-        pin_memory: put them into pinned memory, from which a copy to a device can go on beside other work. Without a
-            GPU this warns, and has no effect.
+        batch: a batch of a client. On the CPU its dense values are not copied.
+        device: device of the tensors, default the CPU.
+        pin_memory: put them into pinned memory, from which a copy to a device can run in the background. Without a GPU
+            this warns, and has no effect.
         non_blocking: do not wait for the copy to the device.
-        options: ``index_dtype, nested, pad, pad_to``, as :func:`pydp2.torch.loader` has them.
+        options: ``index_dtype, nested, pad, pad_to``, as for :func:`pydp2.torch.loader`.
 
     Raises:
-        OptionError, OptionTypeError: options that the slots cannot have. See docs/torch.md.
+        OptionError, OptionTypeError: an option does not fit the slots. See docs/torch.md.
     """
     converter = TensorConverter(batch._converted_slots, **options)
-    converter.place = place_function(device, pin_memory=pin_memory and can_pin(), non_blocking=non_blocking)
+    converter.copy_to_device = device_copy(device, pin_memory=pin_memory and can_pin(), non_blocking=non_blocking)
     return converter(batch)
 
 
-def place_function(device: Any, *, pin_memory: bool, non_blocking: bool = False) -> Place | None:
+def device_copy(device: Any, *, pin_memory: bool, non_blocking: bool = False) -> DeviceCopy | None:
     """Return the function that pins a tensor and copies it to ``device``; None if neither is wanted."""
     if device is None:
         return torch.Tensor.pin_memory if pin_memory else None
 
-    def place(tensor: torch.Tensor) -> torch.Tensor:
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
         return (tensor.pin_memory() if pin_memory else tensor).to(device, non_blocking=non_blocking)
 
-    return place
+    return copy
 
 
 def _csr_tensor(
     edges: torch.Tensor, columns: torch.Tensor, entries: torch.Tensor, shape: tuple[int, int]
 ) -> torch.Tensor:
-    """Return the tensor of sorted columns. A worker has checked what the invariants are. A default device of this
-    thread, which may not be that of another one, changes nothing."""
+    """Return the CSR tensor of sorted columns, without checks, because a worker has checked the invariants. It does not
+    depend on the default device of this thread."""
     return torch.sparse_csr_tensor(edges, columns, entries, size=shape, device=entries.device, check_invariants=False)
 
 
 def _pads(slots: Slots, pad: Pad) -> dict[int, float]:
-    """Return with what each slot is padded, by its position."""
+    """Return the number that pads each slot, by slot number."""
     if pad is None:
         return {}
     if isinstance(pad, int | float) and not isinstance(pad, bool):
@@ -273,7 +273,7 @@ def _pads(slots: Slots, pad: Pad) -> dict[int, float]:
 
 
 def _require_plain(label: str, declared: InputType, option: str) -> None:
-    """Raise OptionTypeError where the steps of a sequence are sparse, or strings."""
+    """Raise OptionTypeError if the steps of a sequence are sparse, or strings."""
     if declared.type not in PLAIN_TYPES:
         what = "strings" if declared.type in STRING_TYPES else "sparse"
         raise OptionTypeError(
@@ -283,7 +283,7 @@ def _require_plain(label: str, declared: InputType, option: str) -> None:
 
 
 def _hide_beta_warning() -> None:
-    """Have torch say here, where it is dropped, that CSR tensors are in beta: it says so once in a process."""
+    """Trigger torch's warning about the beta state of CSR tensors, which it gives once per process, and drop it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         none = torch.zeros(0, dtype=torch.int64)
