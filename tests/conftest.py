@@ -12,7 +12,6 @@ import sys
 import tempfile
 import textwrap
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,12 +23,15 @@ from pydp2.api import preparation
 from pydp2.options.timing import Timing
 
 from . import skips, warm_starts
+from .runs import no_hang, program, wait_until
 from .warm_starts import REAL_STARTS, WarmStarts
 
 # Started in the background these are ignored, and programs of tests would inherit that.
 for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _usual)
+
+__all__ = ["no_hang", "program"]  # fixtures
 
 _MARK = "PYDP2_TEST_RUN"
 _RUN = uuid.uuid4().hex
@@ -72,6 +74,7 @@ def _keep_rewritten(file: Path, config: pytest.Config) -> None:
 
 
 _TOGETHER = ("faults", "benchmarks")  # folders whose tests load the whole machine: not two of them at a time
+_MAY_HANG = {"client", "conformance", "deaths", "endings", "memory", "outside", "reader", "workers"}
 _DEAR = {"_streams", "named"}  # fixtures of a session or a module that run services: made in one process only
 
 
@@ -164,16 +167,6 @@ def processes_of_tests(besides: Iterable[int] = ()) -> dict[int, str]:
     return found
 
 
-def wait_until(what: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether ``what()`` became true within ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def open_files(pid: int | str = "self") -> dict[int, str]:
     """The descriptors of a process, and what each stands for; without those that go meanwhile, as that of the listing
     does."""
@@ -185,19 +178,20 @@ def open_files(pid: int | str = "self") -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def nothing_stays(*, descriptors: bool = True, besides: str = "") -> Iterator[None]:
-    """Behind the block there is no new thread or process, but those of this name, and no new descriptor, unless others
-    open some at any time."""
+def nothing_stays(*, descriptors: bool = True, threads: bool = True, besides: str = "") -> Iterator[None]:
+    """Behind the block there is no new process, thread or descriptor. ``besides``: name of processes that may be there;
+    ``descriptors``, ``threads``: False where a library has some of its own."""
     files = open_files()
-    threads = set(threading.enumerate())
+    before = set(threading.enumerate())
     running = _pids()  # whether they are of tests is no matter: only of later ones it is asked
     yield
     left: list[str] = []
 
     def nothing() -> bool:
         new = processes_of_tests(besides=running)
-        left[:] = [f"thread {t.name}" for t in threading.enumerate() if t not in threads and t.is_alive()]
-        left.extend(f"process {pid} {name}" for pid, name in new.items() if name != besides)
+        left[:] = [f"process {pid} {name}" for pid, name in new.items() if name != besides]
+        if threads:
+            left.extend(f"thread {t.name}" for t in threading.enumerate() if t not in before and t.is_alive())
         if descriptors:
             left.extend(f"descriptor {fd}, {what}" for fd, what in open_files().items() if fd not in files)
         return not left
@@ -206,11 +200,21 @@ def nothing_stays(*, descriptors: bool = True, besides: str = "") -> Iterator[No
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    """After a test there is no new descriptor, thread or process."""
-    with nothing_stays():
+def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test there is no new descriptor, thread or process, unless its marker ``may_leave`` says so."""
+    marker = request.node.get_closest_marker("may_leave")
+    with nothing_stays(**marker.kwargs if marker else {}):
         yield
+        if marker:
+            gc.collect()
         preparation.end_all()  # they end with the program, or after a while
+
+
+@pytest.fixture(autouse=True)
+def _ends_in_time(request: pytest.FixtureRequest) -> None:
+    """Tests of services and readers that may wait for ever have a deadline."""
+    if request.path.parent.name in _MAY_HANG:
+        request.getfixturevalue("no_hang")
 
 
 @pytest.fixture

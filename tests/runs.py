@@ -20,16 +20,12 @@ import pytest
 import pydp2
 from pydp2.errors import Error
 
+from .provider_code import numbers
 from .warm_starts import TEMPLATE, start_program
 
-DEADLINE = 180  # seconds; what lasts longer hangs
+DEADLINE = 240  # seconds; what lasts longer hangs
 
-NUMBERS = """
-@provider(input_types=[integer_value(100000)], pool_size=200)
-def process(settings, filename):
-    for i in range(int(filename) * 29 % 97 + 20):
-        yield int(filename) * 1000 + i
-"""
+NUMBERS = numbers("int(filename) * 29 % 97 + 20", "pool_size=200", first="1000 * int(filename)", below=100000)
 """A provider over files that are numbers: each of another length, every sample another number."""
 NUMBERS_OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
 Numbered = tuple[int, list[int]]
@@ -226,7 +222,7 @@ def processes(name: str) -> list[int]:
 
 def service(workers: int) -> list[int]:
     """All processes of a service with ``workers`` workers, once nobody is being forked in it any more."""
-    assert eventually(lambda: len(processes("pydp2-worker")) == workers + 1)  # the one in reserve
+    assert wait_until(lambda: len(processes("pydp2-worker")) == workers + 1)  # the one in reserve
     return processes("pydp2-")
 
 
@@ -238,7 +234,7 @@ def at_rest(pids: Sequence[int]) -> bool:
     return False
 
 
-def eventually(what: Callable[[], bool], seconds: float = 30.0) -> bool:
+def wait_until(what: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether ``what()`` became true within ``seconds``."""
     deadline = time.monotonic() + seconds
     while not what():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydp2.transport.service_address import ipc_path, split_token
 
-from .runs import eventually, processes
+from .runs import processes, wait_until
 
 GREETING = 64  # bytes
 LARGE = bytes(64 << 10)
@@ -250,7 +250,7 @@ def descriptors(pid: int) -> int:
 def descriptors_at_rest(pid: int, workers: int) -> int:
     """How many descriptors a service has open once its workers and the one in reserve are there, for each has some,
     and nothing has come for half a second."""
-    assert eventually(lambda: len(processes("pydp2-worker")) == workers + 1, 20)
+    assert wait_until(lambda: len(processes("pydp2-worker")) == workers + 1, 20)
     last, since = descriptors(pid), time.monotonic()
 
     def stays() -> bool:
@@ -260,7 +260,7 @@ def descriptors_at_rest(pid: int, workers: int) -> int:
             last, since = now, time.monotonic()
         return time.monotonic() - since > 0.5
 
-    assert eventually(stays, 20)
+    assert wait_until(stays, 20)
     return last
 
 

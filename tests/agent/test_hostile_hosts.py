@@ -29,9 +29,8 @@ from tests.agent.test_hosts import FILES, OPTIONS, SLOW, Host, active, digest, h
 from tests.agent.test_hosts import file as file
 from tests.agent.test_hosts import joined as joined
 from tests.agent.test_hosts import short_host_timeout as short_host_timeout
-from tests.conftest import wait_until
 from tests.liar import Liar, lie
-from tests.runs import NUMBERS
+from tests.runs import NUMBERS, wait_until
 from tests.simulated.hostile import Recorded, record
 from tests.strangers import FLOODS, Crowd, Stalled, descriptors, descriptors_at_rest, resident
 

@@ -44,24 +44,15 @@ from pydp2.transport import Line
 from pydp2.transport.compression import FrameCompressor
 from pydp2.transport.key_files import ConnectionFile, new_folder, new_key_pair
 from pydp2.transport.service_address import split_key, with_key
-from tests.conftest import wait_until
 from tests.faults.relay import Relay, free_port
-from tests.runs import NUMBERS, Program, alarm, at_rest, processes
-from tests.runs import program as program
+from tests.provider_code import numbers
+from tests.runs import NUMBERS, Program, alarm, at_rest, processes, wait_until
 
 pytestmark = pytest.mark.usefixtures("short_host_timeout")
 
 FILES = [str(n) for n in range(24)]
 OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
-SLOW = """
-import time
-
-@provider(input_types=[integer_value(100000)], pool_size=200)
-def process(settings, filename):
-    for i in range(int(filename) * 29 % 97 + 20):
-        time.sleep(0.001)
-        yield int(filename) * 1000 + i
-"""
+SLOW = numbers("int(filename) * 29 % 97 + 20", "pool_size=200", first="1000 * int(filename)", pause=0.001)
 DRAWS = """
 import random
 import numpy as np
@@ -800,16 +791,9 @@ def test_what_a_host_compresses_with_must_be_known_and_installed(
 def test_a_file_that_kills_its_worker_elsewhere_is_condemned_as_here(
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
-    provider = provider_file("""
-        import os
-
-        @provider(input_types=[integer_value(100000)])
-        def process(settings, filename):
-            for i in range(30):
-                if filename == "7" and i == 11:
-                    os.kill(os.getpid(), 9)
-                yield int(filename) * 100 + i
-    """)
+    provider = provider_file(
+        numbers(30, first="100 * int(filename)", before="if filename == '7' and i == 11: os.kill(os.getpid(), 9)")
+    )
     with pytest.raises(FileCondemned) as here, pydp2.load(FILES, provider, workers=2, **OPTIONS) as data:
         stream(data)
     with serving(provider, file):
@@ -824,16 +808,9 @@ def test_a_file_that_kills_its_worker_elsewhere_is_condemned_as_here(
 def test_a_host_watches_time_and_memory_of_its_workers(
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    provider = provider_file("""
-        import time
-
-        @provider(input_types=[integer_value(100000)])
-        def process(settings, filename):
-            for i in range(30):
-                if filename == "7" and i == 11:
-                    time.sleep(60)
-                yield int(filename) * 100 + i
-    """)
+    provider = provider_file(
+        numbers(30, first="100 * int(filename)", before="if filename == '7' and i == 11: time.sleep(60)")
+    )
     with serving(provider, file, sample_timeout=0.3, on_error="skip"):
         joined()
         with pydp2.connect(file, **OPTIONS) as data:
@@ -878,15 +855,7 @@ def test_a_host_whose_service_was_killed_gives_up_after_its_patience(
 def test_a_second_signal_ends_a_host_at_once(
     provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
-    provider = provider_file("""
-        import time
-
-        @provider(input_types=[integer_value(100000)], pool_size=10)
-        def process(settings, filename):
-            for i in range(1000):
-                time.sleep(0.01)
-                yield i
-    """)
+    provider = provider_file(numbers(1000, "pool_size=10", pause=0.01))
     with serving(provider, file) as service:
         host = joined()
         with pydp2.connect(file, **OPTIONS) as data:

@@ -23,7 +23,7 @@ from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.transport import Line
 from pydp2.transport.keys import KeyPair, new_key_pair
 from pydp2.transport.sockets import new_context
-from tests.conftest import wait_until
+from tests.runs import wait_until
 
 SCHEMA = Schema.from_wire(
     {

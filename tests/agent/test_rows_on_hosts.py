@@ -21,9 +21,8 @@ from pydp2.client import row_fetcher
 from pydp2.client.row_fetcher import RowFetcher
 from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.transport import Line
-from tests.conftest import wait_until
 from tests.interruptions import Injector, interrupted_pass, with_its_own_exception_state
-from tests.runs import alarm
+from tests.runs import alarm, wait_until
 
 from ..agent.test_hosts import (
     FILES,

@@ -24,9 +24,8 @@ from pydp2.transport.key_files import ConnectionFile
 from pydp2.transport.keys import new_key_pair
 from pydp2.transport.line import ACK_TIMEOUT
 from pydp2.transport.service_address import ipc_path, split_key, with_key, without_token
-from tests.conftest import wait_until
 from tests.faults.relay import free_port
-from tests.runs import NUMBERS
+from tests.runs import NUMBERS, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 from tests.strangers import as_another_user
 

@@ -16,13 +16,10 @@ import pydp2
 from pydp2.api.distributed import distributed_environment
 from pydp2.errors import JobTaken, OptionError
 
+from ..provider_code import numbers
+
 FILES = [f"{n}" for n in range(4)]
-CODE = """
-@provider(input_types=[integer_value(1000)], should_shuffle=False)
-def process(settings, filename):
-    for i in range(10):
-        yield int(filename) * 10 + i
-"""
+CODE = numbers(10, "should_shuffle=False", first="10 * int(filename)")
 VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
     "SLURM_PROCID", "SLURM_NTASKS",

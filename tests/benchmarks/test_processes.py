@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import processes
 
-from ..conftest import wait_until
+from ..runs import wait_until
 
 ORPHAN = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\nos._exit(0)"
 WORKS = "import time\nt = time.process_time()\nwhile time.process_time() - t < 0.3: pass"

@@ -17,6 +17,8 @@ import pydp2
 from pydp2.client.saved_state import seal
 from pydp2.errors import OptionError, StateMismatch
 
+from ..provider_code import lines
+
 SET: dict[str, Any] = {"root": pydp2_samples.path("sequence"), "args": {"dictionary": "dictionary.txt"}, "seed": 1}
 Seen = tuple[int, int, int, int | None, int]
 
@@ -144,13 +146,7 @@ def _rest(data: pydp2.Client, count: int) -> Iterator[Seen]:
 def test_a_bounded_pool_goes_on_from_its_snapshot_points(
     provider_file: Callable[..., str], text_files: Callable[..., list[str]]
 ) -> None:
-    code = """
-@provider(input_types=[integer_value_sequence(1000)], pool_size=300)
-def process(settings, filename):
-    with open(filename) as lines:
-        for line in lines:
-            yield [int(line)] * (int(line) * 7919 % 50)
-"""
+    code = lines("pool_size=300", slot="integer_value_sequence(1000)", sample="[int(line)] * (int(line) * 7919 % 50)")
     files = text_files([[i % 1000 for i in range(f, f + 300)] for f in range(12)])
     job: dict[str, Any] = {"batch_size": 16, "bucket_by": 0, "num_buckets": 4}
 

@@ -22,7 +22,7 @@ from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin
 from pydp2.server.cache.file_format import DamagedEntry
 from pydp2.server.cache.folder import remove_leftovers
 
-from ..conftest import wait_until
+from ..runs import wait_until
 
 OLD = time.time() - 1000
 

@@ -21,7 +21,7 @@ from pydp2.server.cache.disk import DiskCache
 from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin, DiskHit, DiskMiss, OfferSettled
 from pydp2.server.cache.file_format import CacheEntryReader
 
-from ..conftest import wait_until
+from ..runs import wait_until
 
 SLOTS = Slots((integer_value(1 << 30),))
 ROWS = 25_000  # of a file, 4 bytes each

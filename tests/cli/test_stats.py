@@ -17,8 +17,7 @@ import pydp2
 from pydp2.errors import ServiceUnreachable
 from pydp2.transport.key_files import ConnectionFile
 from pydp2.transport.keys import new_key_pair
-from tests.conftest import wait_until
-from tests.runs import NUMBERS
+from tests.runs import NUMBERS, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 

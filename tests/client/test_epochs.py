@@ -12,7 +12,7 @@ import pytest
 import pydp2
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError, ProviderError, Rewound
 
-from ..runs import alarm
+from ..provider_code import numbers
 
 FILES = ["a", "b", "c", "d"]
 CODE = """
@@ -22,12 +22,6 @@ def process(settings, filename):
 """
 OPTIONS = {"batch_size": 16, "seed": 5}
 Seen = list[tuple[int, list[int]]]
-
-
-@pytest.fixture(autouse=True)
-def _no_hang() -> Iterator[None]:
-    with alarm(120):
-        yield
 
 
 @pytest.fixture
@@ -56,12 +50,7 @@ def test_each_pass_can_be_had_by_its_number(service: pydp2.Service, passes: list
 
 
 def test_a_pass_that_failed_is_begun_again_by_its_number(provider_file: Callable[[str], str]) -> None:
-    code = """
-@provider(input_types=[integer_value(1000)], should_shuffle=False)
-def process(settings, filename):
-    yield from range(100)
-    raise ValueError("planned")
-"""
+    code = numbers(101, "should_shuffle=False", before="if i == 100: raise ValueError('planned')")
     with pydp2.load(["a"], provider_file(code), workers=1, batch_size=20) as data:
         for number in (0, 0, 3, 3, 1):
             data.set_epoch(number)

@@ -6,7 +6,7 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ import pydp2
 from pydp2.client.length import PassLength
 from pydp2.errors import RemoteProtocolError
 
-from ..conftest import wait_until
 from ..order.oracle import File, Options, Row, expect
-from ..runs import alarm, in_ranks
+from ..runs import in_ranks, wait_until
 
 CODE = """
 def weigh(sample):
@@ -41,12 +40,6 @@ def process(settings, filename):
         yield [x]
 """
 CONTENTS = [range(40), range(7), range(0), range(90), range(25)]  # 162 samples: 11 batches of 16
-
-
-@pytest.fixture(autouse=True)
-def _no_hang() -> Iterator[None]:
-    with alarm(120):
-        yield
 
 
 class Place:

@@ -23,7 +23,8 @@ from pydp2.data.rowstore.region import RegionLayout
 from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.errors import ClientUseError, Error
 from pydp2.protocol import messages as m
-from tests.runs import NUMBERS, NUMBERS_OPTIONS, eventually, numbered
+from tests.provider_code import dense, numbers, sequences
+from tests.runs import NUMBERS, NUMBERS_OPTIONS, numbered, wait_until
 
 LONG = 30.0  # seconds that nothing takes
 
@@ -44,7 +45,7 @@ class Work:
 def start(thread: LookAhead) -> None:
     """Have its thread run: it is given nothing before."""
     thread.give(int)
-    assert eventually(lambda: bool(thread._running))
+    assert wait_until(lambda: bool(thread._running))
     assert thread.reclaim(LONG)
 
 
@@ -80,7 +81,7 @@ def test_work_that_is_not_begun_is_taken_back(look_ahead: LookAhead) -> None:
     third = Work()
     third.may_go_on.set()
     look_ahead.give(third)
-    assert eventually(lambda: bool(third.threads))
+    assert wait_until(lambda: bool(third.threads))
     assert second.threads == []
 
 
@@ -93,7 +94,7 @@ def test_work_that_is_to_be_begun_later_is_taken_back_before_and_done_after(look
     assert look_ahead.reclaim(LONG)
     assert time.monotonic() - began < 0.2, "nobody waits for the delay"
     look_ahead.give(second, delay=0.1)
-    assert eventually(lambda: bool(second.threads))
+    assert wait_until(lambda: bool(second.threads))
     assert time.monotonic() - began >= 0.4
     assert first.threads == []
 
@@ -124,7 +125,7 @@ def test_the_thread_does_not_wait_for_what_it_does(look_ahead: LookAhead) -> Non
     """A destructor that runs there may use the client."""
     found: list[bool] = []
     look_ahead.give(lambda: found.append(look_ahead.reclaim(LONG)))
-    assert eventually(lambda: bool(found))
+    assert wait_until(lambda: bool(found))
     assert found == [False]
     assert look_ahead.reclaim(LONG)
 
@@ -137,7 +138,7 @@ def test_nothing_that_was_done_is_kept(look_ahead: LookAhead) -> None:
     done = threading.Event()
     look_ahead.give(Client().prepare)
     assert done.wait(LONG)
-    assert eventually(lambda: not [each for each in gc.get_objects() if type(each) is Client])
+    assert wait_until(lambda: not [each for each in gc.get_objects() if type(each) is Client])
 
 
 def test_it_ends_with_close_even_before_it_has_begun() -> None:
@@ -147,12 +148,12 @@ def test_it_ends_with_close_even_before_it_has_begun() -> None:
         look_ahead.close(LONG)
         look_ahead = LookAhead()
         look_ahead.give(int)
-        assert not waits or eventually(lambda look_ahead=look_ahead: bool(look_ahead._running))
+        assert not waits or wait_until(lambda look_ahead=look_ahead: bool(look_ahead._running))
         look_ahead.close(LONG)
         look_ahead.close(LONG)
         look_ahead.give(int)
         assert look_ahead.reclaim(0.0)
-        assert eventually(lambda: _thread._count() <= threads)
+        assert wait_until(lambda: _thread._count() <= threads)
 
 
 def test_where_no_thread_can_be_had_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,12 +195,7 @@ def test_the_message_of_the_batch_that_follows_is_split_and_an_invalid_one_is_le
 
 
 # -- in a client -------------------------------------------------------------------------------------------------------
-LENGTHS = """
-@provider(input_types=[integer_value_sequence(1 << 20)], pool_size=64)
-def process(settings, filename):
-    for i in range(400):
-        yield [int(filename) * 1000 + i] * 1000
-"""
+LENGTHS = sequences(400, "1000", "pool_size=64", first="1000 * int(filename)")
 
 
 @pytest.mark.parametrize("is_long", [True, False])
@@ -277,7 +273,7 @@ def test_a_call_does_not_wait_for_ever_for_the_thread(
         stream = iter(data)
         found = [numbered(next(stream))]
         data._session.look_ahead.give(int)
-        assert eventually(lambda: bool(data._session.look_ahead._running))
+        assert wait_until(lambda: bool(data._session.look_ahead._running))
         assert data._session.look_ahead.reclaim(LONG)
         data._session.look_ahead.give(work)
         assert work.begun.wait(LONG)
@@ -300,12 +296,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "fetch_second", lambda self, seconds, thread: fetch(self, LONG, thread))
 
 
-WIDE = """
-@provider(input_types=[dense_vector(1 << 14)], pool_size=64)
-def process(settings, filename):
-    for i in range(200):
-        yield [float(i)] * (1 << 14)
-"""
+WIDE = dense(200, 1 << 14, "pool_size=64")
 
 
 @pytest.mark.usefixtures("always", "patient")
@@ -324,20 +315,12 @@ def test_a_large_batch_that_is_sent_when_it_is_asked_for_is_gathered_in_the_step
         start(data._session.look_ahead)
         for batch in data:
             if 1 < batch.index < 11 and data._session.look_ahead._offer is not None:
-                assert eventually(is_gathered), batch.index
+                assert wait_until(is_gathered), batch.index
                 ahead += 1
         assert ahead > 4
 
 
-ENDLESS = """
-import time
-
-@provider(input_types=[integer_value(100)], should_shuffle=False)
-def process(settings, filename):
-    yield from range(48)
-    while True:
-        time.sleep(0.05)
-"""
+ENDLESS = numbers(49, "should_shuffle=False", before="while i == 48: time.sleep(0.05)", below=100)
 
 
 @pytest.mark.usefixtures("always", "patient")
@@ -348,7 +331,7 @@ def test_a_call_takes_the_sockets_back_from_a_thread_that_waits(provider_file: C
         start(thread)
         for _ in range(3):
             next(stream)
-        assert eventually(lambda: thread._offer is not None and thread._offer._claimed.get(0) == "thread")
+        assert wait_until(lambda: thread._offer is not None and thread._offer._claimed.get(0) == "thread")
         time.sleep(0.01)
         assert thread._offer is not None
         assert not thread._offer.is_over, "it waits for a batch that does not come"

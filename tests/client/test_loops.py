@@ -19,7 +19,8 @@ import pytest
 import pydp2
 from pydp2.client.progress import LoopState
 from pydp2.errors import BadSample, ClientUseError, ServiceLost, StateMismatch
-from tests.runs import NUMBERS, Program, alarm, eventually, numbered
+from tests.provider_code import numbers
+from tests.runs import NUMBERS, Program, numbered, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 FILES = [str(n) for n in range(12)]
@@ -30,12 +31,6 @@ Seen = tuple[int, int, list[int]]
 
 def sign(batch: pydp2.Batch) -> Seen:
     return (batch.pass_id, *numbered(batch))
-
-
-@pytest.fixture(autouse=True)
-def _ends() -> Iterator[None]:
-    with alarm(100):
-        yield
 
 
 @pytest.fixture
@@ -87,11 +82,7 @@ def test_in_the_middle_of_a_pass_it_is_refused_however_many_batches_the_last_one
     provider_file: Callable[[str], str],
 ) -> None:
     """The count of an earlier pass would be a guess: here the second pass has more batches than the first."""
-    code = """
-@provider(input_types=[integer_value(1000)], should_shuffle=False)
-def process(settings, filename):
-    yield from range(30 * (settings.pass_id + 1))
-"""
+    code = numbers("30 * (settings.pass_id + 1)", "should_shuffle=False")
     with pydp2.load(["a"], provider_file(code), workers=1, batch_size=10) as data:
         assert len(list(data)) == len(data) == 3
         one = iter(data)
@@ -152,12 +143,7 @@ def test_each_of_several_trainers_has_its_own_end(service: pydp2.Service, share:
 
 
 def test_an_error_behind_the_last_batch_is_raised_by_the_next_loop(provider_file: Callable[[str], str]) -> None:
-    code = """
-@provider(input_types=[integer_value(1000)], should_shuffle=False)
-def process(settings, filename):
-    yield from range(30)
-    yield "no number"
-"""
+    code = numbers(31, "should_shuffle=False", before="if i == 30: yield 'no number'")
     with pydp2.load(["a"], provider_file(code), workers=1, batch_size=10) as data:
         one = iter(data)
         assert [next(one).index for _ in range(3)] == [0, 1, 2]
@@ -226,7 +212,7 @@ def interrupt(data: pydp2.Client, one: Any, go: Path) -> KeyboardInterrupt:
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
 
     def send() -> None:
-        if eventually(lambda: data._session.progress.state is LoopState.ENTERED):
+        if wait_until(lambda: data._session.progress.state is LoopState.ENTERED):
             time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -243,16 +229,7 @@ def interrupt(data: pydp2.Client, one: Any, go: Path) -> KeyboardInterrupt:
     raise AssertionError("it was not interrupted")
 
 
-WAITS = """
-import os, time
-
-@provider(input_types=[integer_value(1000)], should_shuffle=False)
-def process(settings, filename):
-    for i in range(40):
-        while i == 20 and not os.path.exists(filename):
-            time.sleep(0.01)
-        yield i
-"""
+WAITS = numbers(40, "should_shuffle=False", before="while i == 20 and not os.path.exists(filename): time.sleep(0.01)")
 
 
 def test_after_an_interrupt_the_same_iterator_goes_on(
@@ -296,12 +273,7 @@ def test_an_iterator_that_is_closed_after_an_interrupt_has_left_its_pass(
 
 # -- after an error ----------------------------------------------------------------------------------------------------
 def test_after_an_error_of_the_data_the_next_pass_begins(provider_file: Callable[[str], str]) -> None:
-    code = """
-@provider(input_types=[integer_value(1000)], should_shuffle=False)
-def process(settings, filename):
-    for i in range(40):
-        yield "no number" if i == 20 and settings.pass_id == 0 else i
-"""
+    code = numbers(40, "should_shuffle=False", before="if i == 20 and settings.pass_id == 0: yield 'no number'")
     with pydp2.load(["a"], provider_file(code), workers=1, batch_size=10) as data:
         with pytest.raises(BadSample):
             list(data)
@@ -310,12 +282,7 @@ def process(settings, filename):
 
 def test_an_error_that_waits_while_the_lease_ends_is_not_lost(provider_file: Callable[[str], str]) -> None:
     """The trainer asks anew then, and the service knows that there was an error."""
-    code = """
-@provider(input_types=[integer_value(1000)], should_shuffle=False)
-def process(settings, filename):
-    yield from range(10)
-    yield "no number"
-"""
+    code = numbers(11, "should_shuffle=False", before="if i == 10: yield 'no number'")
     with pydp2.load(["a"], provider_file(code), workers=1, batch_size=10, lease=0.5) as data:
         one = iter(data)
         next(one)

@@ -11,13 +11,10 @@ import pytest
 import pydp2
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol import messages as m
+from tests.provider_code import numbers
 from tests.raw_trainer import raw_trainers
 
-CODE = """
-@provider(input_types=[integer_value(1000)], pool_size=64)
-def process(settings, filename):
-    yield from range(500)
-"""
+CODE = numbers(500, "pool_size=64")
 _SECONDS = 30.0  # far more than an answer takes, far less than for ever
 
 

@@ -25,9 +25,8 @@ from pydp2.transport import Line
 from pydp2.transport.keys import new_key_pair
 from pydp2.transport.sockets import new_context
 from tests.agent.test_row_server import SCHEMA, at_the_service, begin, chunk_of, columns_of
-from tests.conftest import wait_until
 from tests.interruptions import Injector, Interruption, insistently, with_its_own_exception_state
-from tests.runs import alarm
+from tests.runs import alarm, wait_until
 
 PAIR = new_key_pair()
 NOWHERE = "tcp://127.0.0.1:1?key=" + "ab" * 32

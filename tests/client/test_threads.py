@@ -15,24 +15,10 @@ import pytest
 import pydp2
 from pydp2.client import connection
 from pydp2.errors import ClientUseError
-from tests.runs import Program, alarm, eventually, processes
+from tests.provider_code import numbers
+from tests.runs import Program, processes, wait_until
 
-CODE = """
-import time
-
-@provider(input_types=[integer_value(10000)], should_shuffle=False)
-def process(settings, filename):
-    for i in range(400):
-        if i == 200 and filename == "slow":
-            time.sleep(30)
-        yield i
-"""
-
-
-@pytest.fixture(autouse=True)
-def _ends() -> Iterator[None]:
-    with alarm(120):
-        yield
+CODE = numbers(400, "should_shuffle=False", before="if i == 200 and filename == 'slow': time.sleep(30)")
 
 
 @pytest.fixture
@@ -79,7 +65,7 @@ def waiting(data: pydp2.Client) -> Any:
     for _ in range(20):
         next(one)
     caller = Caller(lambda: next(one))
-    assert eventually(lambda: bool(data._session.current_call))
+    assert wait_until(lambda: bool(data._session.current_call))
     time.sleep(0.05)
     return caller
 
@@ -190,7 +176,7 @@ def test_close_while_batches_are_taken_gives_batches_and_then_one_clear_error(
                 got.append(batch.index)
 
     caller = Caller(take)
-    assert eventually(lambda: len(got) > 10)
+    assert wait_until(lambda: len(got) > 10)
     data.close()
     with pytest.raises(ClientUseError, match="closed"):
         caller.join()

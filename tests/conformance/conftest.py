@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,6 @@ import pytest
 
 import pydp2
 
-from ..runs import alarm
-
-_DEADLINE = 240  # seconds: a test here takes a few, so what lasts longer hangs
 Deliver = Callable[..., list[list[pydp2.Batch]]]
 
 NUMBERS = """
@@ -34,13 +31,6 @@ def process(settings, filename):
             yield int(line)
     note(settings, "end", filename)
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_hang() -> Iterator[None]:
-    """A pass that never ends fails its test instead of the whole run."""
-    with alarm(_DEADLINE):
-        yield
 
 
 @pytest.fixture

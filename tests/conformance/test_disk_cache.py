@@ -16,8 +16,7 @@ import pytest
 import pydp2
 from pydp2.server.cache.folder import COUNTS_NAME
 
-from ..conftest import wait_until
-from ..runs import processes
+from ..runs import processes, wait_until
 from ..warm_starts import start_program
 
 CONTENTS = [list(range(1000 * i, 1000 * i + size)) for i, size in enumerate([40, 7, 0, 90, 25, 60, 33, 81, 1, 52])]

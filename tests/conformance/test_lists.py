@@ -11,11 +11,9 @@ import pytest
 import pydp2
 from pydp2.errors import ListError
 
-SPELL = """
-@provider(input_types=[integer_value_sequence(256)], should_shuffle=False)
-def process(settings, filename):
-    yield list(filename.encode())
-"""
+from ..provider_code import yields
+
+SPELL = yields("integer_value_sequence(256)", "[list(filename.encode())]", "should_shuffle=False")
 
 
 def _entries(batches: list[pydp2.Batch]) -> list[str]:

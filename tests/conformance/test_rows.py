@@ -15,10 +15,7 @@ import pytest
 
 import pydp2
 
-from ..runs import no_hang, processes
-
-__all__ = ["no_hang"]
-pytestmark = pytest.mark.usefixtures("no_hang")
+from ..runs import processes
 
 CODE = """
 import numpy as np

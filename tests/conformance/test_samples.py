@@ -12,39 +12,26 @@ import pydp2
 from pydp2.data.columns.batch import Ragged
 from pydp2.errors import BadSample, ProviderError
 
+from ..provider_code import NOTHING_BAD_GOOD, yields
+
 # -- what a yielded value is taken as ---------------------------------------------------------------------------------
 
 
 def test_pd_13_a_list_yielded_for_the_single_slot_is_its_value(deliver: Any) -> None:
-    code = """
-    @provider(input_types=[integer_value_sequence(10)])
-    def process(settings, filename):
-        yield [1, 2]
-        yield [3]
-    """
+    code = yields("integer_value_sequence(10)", "([1, 2], [3])")
     ((batch,),) = deliver(code)
     assert isinstance(batch[0], Ragged)
     assert batch[0].sequence_start_positions.tolist() == [0, 2, 3]
 
 
 def test_pd_13_a_list_with_the_integer_of_the_single_slot_is_refused(deliver: Any) -> None:
-    code = """
-    @provider(input_types=[integer_value(10)])
-    def process(settings, filename):
-        yield [1]
-    """
+    code = yields("integer_value(10)", "[[1]]")
     with pytest.raises(BadSample, match=r"slot 0: expected an int in \[0, 10\), got \[1\]"):
         deliver(code)
 
 
 def test_pd_14_a_single_slot_with_a_name_takes_the_bare_value_and_a_dict(deliver: Any, flat: Any) -> None:
-    code = """
-    @provider(input_types={"label": integer_value(10)})
-    def process(settings, filename):
-        yield 4
-        yield {"label": 5}
-        yield {"label": 6, "weather": "fine"}
-    """
+    code = yields("{'label': integer_value(10)}", "(4, {'label': 5}, {'label': 6, 'weather': 'fine'})")
     (batches,) = deliver(code)
     assert flat(batches) == [4, 5, 6]
     assert batches[0].names == ("label",)
@@ -277,13 +264,6 @@ def test_pd_48_bad_samples_never_reach_a_batch_and_the_others_all_do(
     assert f"pass 1: {len(BAD)} bad samples were dropped" in said
 
 
-EMPTY = """
-@provider(input_types=[integer_value(10)], check=True, check_fail_continue=True, should_shuffle=False)
-def process(settings, filename):
-    yield from {"nothing": [], "bad": [99], "good": [1]}[filename]
-"""
-
-
 @pytest.mark.parametrize(
     ("files", "options", "words"),
     [
@@ -297,7 +277,7 @@ def process(settings, filename):
 def test_a_pass_for_which_process_yielded_nothing_is_said_to_have_no_samples(
     deliver: Any, capfd: pytest.CaptureFixture[str], files: list[str], options: dict[str, Any], words: str
 ) -> None:
-    deliver(EMPTY, files, passes=2, batch_size=4, **options)
+    deliver(NOTHING_BAD_GOOD, files, passes=2, batch_size=4, **options)
     said = capfd.readouterr().err
     assert words in said
     assert said.count("has no samples") == (2 if "empty" in words else 0)
@@ -320,11 +300,7 @@ def test_pd_51_what_is_bad_raises_naming_file_sample_slot_and_reason(provider_fi
 
 
 def test_pd_49_the_first_bad_sample_raises_in_the_trainer(provider_file: Any, until_error: Any) -> None:
-    code = """
-    @provider(input_types=[integer_value(10)], check=True)
-    def process(settings, filename):
-        yield from (1, 2, 3, 10, 4, -1, 5, 6)
-    """
+    code = yields("integer_value(10)", "(1, 2, 3, 10, 4, -1, 5, 6)", "check=True")
     with pydp2.load(["f"], provider_file(code), is_train=False, batch_size=3, workers=1) as data:
         for _ in range(2):
             batches, error = until_error(data)
@@ -334,23 +310,13 @@ def test_pd_49_the_first_bad_sample_raises_in_the_trainer(provider_file: Any, un
 
 
 def test_pd_50_dropping_needs_check(deliver: Any) -> None:
-    code = """
-    @provider(input_types=[integer_value(10)], check_fail_continue=True)
-    def process(settings, filename):
-        yield 3
-        yield 11
-    """
+    code = yields("integer_value(10)", "(3, 11)", "check_fail_continue=True")
     with pytest.raises(BadSample, match=r"sample 1, slot 0: expected an int in \[0, 10\), got 11"):
         deliver(code)
 
 
 def test_pd_51_without_check_a_plain_int_in_a_dense_slot_is_converted(deliver: Any) -> None:
-    code = """
-    @provider(input_types=[dense_vector(3)])
-    def process(settings, filename):
-        yield [1, 2.5, True]
-        yield [float("nan"), float("inf"), -float("inf")]
-    """
+    code = yields("dense_vector(3)", "([1, 2.5, True], [float('nan'), float('inf'), -float('inf')])")
     ((batch,),) = deliver(code)
     np.testing.assert_array_equal(batch[0], np.array([[1, 2.5, 1], [np.nan, np.inf, -np.inf]], np.float32))
 

@@ -11,6 +11,8 @@ import pytest
 import pydp2
 from pydp2 import Batch, Csr, InputType, Ragged
 
+from ..provider_code import yields
+
 CODE = """
 from pydp2 import *
 
@@ -71,11 +73,7 @@ def test_pd_01_a_batch_has_one_entry_for_each_declared_slot_in_their_order(batch
 
 
 def test_pd_01_slots_declared_as_a_list_are_found_by_position(deliver: Any) -> None:
-    code = """
-    @provider(input_types=[integer_value(10), dense_vector(1)])
-    def process(settings, filename):
-        yield 4, [0.5]
-    """
+    code = yields("[integer_value(10), dense_vector(1)]", "[(4, [0.5])]")
     ((batch,),) = deliver(code)
     assert batch.names is None
     assert batch.keys() == (0, 1)
@@ -88,12 +86,7 @@ def test_pd_01_slots_declared_as_a_list_are_found_by_position(deliver: Any) -> N
 
 
 def test_pd_02_dense_samples_become_float32_matrices_and_every_pass_is_the_same(deliver: Any) -> None:
-    code = """
-    @provider(input_types=[dense_vector(200)])
-    def process(settings, filename):
-        for i in range(200):
-            yield [i + j / 1000 for j in range(200)]
-    """
+    code = yields("dense_vector(200)", "([i + j / 1000 for j in range(200)] for i in range(200))")
     first, second = deliver(code, passes=2, batch_size=100)
     expected = np.arange(200)[:, None] + np.arange(200)[None, :] / 1000
     assert [b[0].shape for b in first] == [(100, 200), (100, 200)]

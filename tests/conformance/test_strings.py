@@ -11,6 +11,8 @@ import pytest
 
 import pydp2
 
+from ..provider_code import yields
+
 CODE = """
 from pydp2 import packing, raw, scalar, scalar_sequence, text, text_sequence
 
@@ -114,28 +116,14 @@ def test_buckets_are_by_bytes_of_a_text_and_by_strings_of_a_sequence(deliver: An
 
 
 def test_the_pool_counts_the_bytes_of_strings(deliver: Any) -> None:
-    code = """
-    from pydp2 import raw
-
-    @provider(input_types=[raw()], pool_size=1000)
-    def process(settings, filename):
-        for i in range(60):
-            yield bytes(10_000)
-    """
+    code = yields("pydp2.raw()", "(bytes(10_000) for i in range(60))", "pool_size=1000")
     (batches,) = deliver(code, is_train=True, pool_bytes=100_000, batch_size=4)
     assert sum(len(batch) for batch in batches) == 60
     assert max(batch.pool_weight for batch in batches) <= 100_000 // 10_000 + 4
 
 
 def test_a_sample_of_many_megabytes_arrives(deliver: Any) -> None:
-    code = """
-    from pydp2 import raw
-
-    @provider(input_types=[raw()])
-    def process(settings, filename):
-        yield bytes(1 << 24) + b"end"
-        yield b""
-    """
+    code = yields("pydp2.raw()", "(bytes(1 << 24) + b'end', b'')")
     ((batch,),) = deliver(code)
     assert [len(blob) for blob in batch[0]] == [(1 << 24) + 3, 0]
     assert batch[0][0].endswith(b"\0end")

@@ -11,7 +11,8 @@ import pytest
 import pydp2
 from pydp2.errors import FileCondemned, NotRepeatable, ProviderError, ServiceLost
 
-from ..runs import consume, eventually, one_pass, processes
+from ..provider_code import dense, numbers
+from ..runs import consume, one_pass, processes, wait_until
 
 CODE = """
 import ctypes, os, signal, sys, time
@@ -206,14 +207,7 @@ def test_a_generator_that_waits_for_a_slow_trainer_is_not_too_slow(
     provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Only the time inside process counts, not the time in which nobody asks it for more."""
-    code = """
-    import numpy as np
-
-    @provider(input_types=[dense_vector(10_000)], pool_size=8)
-    def process(settings, filename):
-        for i in range(200):
-            yield np.full(10_000, i, "f")
-    """
+    code = dense(200, 10_000, "pool_size=8")
     with pydp2.load(
         ["a", "b"], provider_file(code), workers=2, batch_size=8, sample_timeout=1.5, memory_limit="2MB"
     ) as data:
@@ -228,12 +222,7 @@ def test_a_generator_that_waits_for_a_slow_trainer_is_not_too_slow(
 
 def test_a_weight_that_kills_is_blamed_on_its_sample(provider_file: Callable[[str], str]) -> None:
     """calc_batch_size is the user's code too: workers do not die for ever."""
-    code = """
-    import os
-    @provider(input_types=[integer_value(100)], calc_batch_size=lambda sample: 1 if sample[0] != 11 else os._exit(1))
-    def process(settings, filename):
-        yield from range(50)
-    """
+    code = numbers(50, "calc_batch_size=lambda sample: 1 if sample[0] != 11 else os._exit(1)")
     seen = one_pass(["f"], provider_file(code))
     assert isinstance(seen.error, FileCondemned)
     assert "file f, sample 11: three workers died" in seen.text
@@ -289,7 +278,7 @@ def test_workers_that_die_by_themselves_without_a_file_to_blame_end_the_service(
         stream = iter(data)
         next(stream)
         (tmp_path / "begun").touch()
-        assert eventually(lambda: processes("pydp2-server") == [], 60)
+        assert wait_until(lambda: processes("pydp2-server") == [], 60)
         with pytest.raises(ServiceLost, match="20 workers in a row ended outside of process"):
             list(stream)
 

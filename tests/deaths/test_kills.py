@@ -13,7 +13,7 @@ import pytest
 
 import pydp2
 
-from ..runs import Seen, at_rest, consume, eventually, processes
+from ..runs import Seen, at_rest, consume, processes, wait_until
 
 CODE = """
 import os
@@ -125,10 +125,10 @@ def test_workers_killed_while_the_trainer_rests_are_replaced(provider_file: Call
         next(stream)
         for _ in range(15):
             living: list[int] = []
-            assert eventually(lambda living=living: bool(living.extend(victims(data)) or living))
+            assert wait_until(lambda living=living: bool(living.extend(victims(data)) or living))
             killed = living[0]
             os.kill(killed, signal.SIGKILL)
-            assert eventually(lambda killed=killed: len(set(processes("pydp2-worker")) - {killed}) == 3)
+            assert wait_until(lambda killed=killed: len(set(processes("pydp2-worker")) - {killed}) == 3)
         assert sum(len(batch) for batch in stream) == TOTAL - 64
 
 
@@ -146,7 +146,7 @@ def test_workers_that_are_stopped_between_two_samples_are_replaced(
         stream = iter(data)
         seen = [*next(stream)["number"].tolist()]
         # they have read as far ahead as they may: all wait for the trainer, and none is in the middle of a sample
-        assert eventually(lambda: at_rest(processes("pydp2-worker")))
+        assert wait_until(lambda: at_rest(processes("pydp2-worker")))
         stopped = processes("pydp2-worker")
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)

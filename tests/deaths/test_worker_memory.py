@@ -10,8 +10,6 @@ import pydp2
 from pydp2.errors import FileCondemned, OptionError
 from tests.runs import consume, one_pass
 
-pytestmark = pytest.mark.usefixtures("no_hang")
-
 LIMIT = 200 << 20
 LEAKS = """
 import time

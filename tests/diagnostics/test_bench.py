@@ -13,6 +13,8 @@ import pytest
 import pydp2
 from pydp2.errors import BadSample, Error, OptionError, ProviderError
 
+from ..provider_code import numbers
+
 HEAD = """
     import time
     import numpy as np
@@ -49,13 +51,7 @@ def found(folder: Path, cause: str, **options: Any) -> Any:
     raise AssertionError(f"{cause} was to be found, not {seen}")
 
 
-SLEEPS = """
-    @provider(input_types=[integer_value(10)], pool_size=64)
-    def process(settings, filename):
-        for i in range(400):
-            time.sleep(0.004)
-            yield i % 10
-"""
+SLEEPS = numbers(400, "pool_size=64", pause=0.004)
 BURNS = """
     @provider(input_types=[integer_value(10)], pool_size=64)
     def process(settings, filename):
@@ -66,10 +62,10 @@ BURNS = """
             yield i % 10
 """
 QUICK = """
-    @provider(input_types=[integer_value(10)], pool_size=64)
-    def process(settings, filename):
-        for i in range(20_000):
-            yield i % 10
+@provider(input_types=[integer_value(10)], pool_size=64)
+def process(settings, filename):
+    for i in range(20_000):
+        yield i % 10
 """
 
 

@@ -16,6 +16,8 @@ import pydp2
 from pydp2.data.schema.input_types import STRING_TYPES, DataType
 from pydp2.errors import AddressError, ListError, OptionError, OptionTypeError, ProviderError
 
+from ..provider_code import yields
+
 Write = Callable[..., str]
 SUMMED = """
     @provider(input_types={"x": dense_vector(2), "y": integer_value(5)}%s)
@@ -76,14 +78,7 @@ def test_a_finding_has_file_sample_slot_expected_and_got(provider_file: Write) -
 
 
 def test_many_samples_are_judged_in_several_lots_and_nothing_is_lost_between_them(provider_file: Write) -> None:
-    address = provider_file(
-        """
-        @provider(input_types=[integer_value(10)])
-        def process(settings, filename):
-            for y in range(5000):
-                yield 10 if y % 1000 == 999 else y % 10
-        """
-    )
+    address = provider_file(yields("integer_value(10)", "(10 if y % 1000 == 999 else y % 10 for y in range(5000))"))
     calls: list[tuple[str, int]] = []
     report = pydp2.check(["f"], address, progress=lambda file, samples: calls.append((file, samples)))
     assert [f.sample for f in report.findings] == [999, 1999, 2999, 3999, 4999]
@@ -130,13 +125,7 @@ def test_what_a_generator_raises_while_it_is_closed_is_found(provider_file: Writ
 
 
 def test_a_weight_that_cannot_be_is_a_finding_and_the_next_sample_is_looked_at(provider_file: Write) -> None:
-    address = provider_file(
-        """
-        @provider(input_types=[integer_value(10)], calc_batch_size=lambda sample: 1 // sample[0])
-        def process(settings, filename):
-            yield from (1, 0, 1)
-        """
-    )
+    address = provider_file(yields("integer_value(10)", "(1, 0, 1)", "calc_batch_size=lambda sample: 1 // sample[0]"))
     report = pydp2.check(["f"], address)
     assert (report.samples, report.found, report.files[0].bad) == (2, 1, 1)
     assert "calc_batch_size raised ZeroDivisionError" in report.findings[0].text
@@ -201,13 +190,7 @@ def test_a_debugger_that_is_left_inside_a_value_ends_it(provider_file: Write) ->
 
 
 def test_a_dict_where_types_are_a_list_is_found_for_every_sample(provider_file: Write) -> None:
-    address = provider_file(
-        """
-        @provider(input_types=[integer_value(10)])
-        def process(settings, filename):
-            yield from ({"a": 1}, {"a": 2})
-        """
-    )
+    address = provider_file(yields("integer_value(10)", "({'a': 1}, {'a': 2})"))
     report = pydp2.check(["f"], address)
     assert report.found == 2
     assert "declare input_types as a dict" in report.findings[0].text
@@ -276,13 +259,7 @@ def test_what_was_seen_in_each_kind_of_slot_is_told(provider_file: Write) -> Non
 
 
 def test_values_given_in_many_ways_are_counted_in_few(provider_file: Write) -> None:
-    address = provider_file(
-        """
-        @provider(input_types=[dense_vector(2)])
-        def process(settings, filename):
-            yield from ([1.0] * n for n in range(1, 21))
-        """
-    )
+    address = provider_file(yields("dense_vector(2)", "([1.0] * n for n in range(1, 21))"))
     given = pydp2.check(["f", "g"], address).slots[0].given
     assert list(given) == ["list of 1", "list of 2", "list of 3", "list of 4", "list of 5", "list of 6", "others"]
     assert sum(given.values()) == 40

@@ -10,6 +10,8 @@ import pytest
 import pydp2
 from pydp2.errors import BadSample, OptionError, ProviderError
 
+from ..provider_code import NOTHING_BAD_GOOD, yields
+
 Write = Callable[..., str]
 COUNTING = """
     @provider(input_types={"n": integer_value(100)}%s)
@@ -77,13 +79,7 @@ def test_nothing_is_read_that_neither_samples_nor_batch_need(counting: Write) ->
 
 
 def test_what_was_seen_before_an_error_is_there(provider_file: Write) -> None:
-    address = provider_file(
-        """
-        @provider(input_types=[integer_value(10)])
-        def process(settings, filename):
-            yield from (1, 2, 33)
-        """
-    )
+    address = provider_file(yields("integer_value(10)", "(1, 2, 33)"))
     seen = pydp2.peek(["f"], address)
     assert isinstance(seen.error, BadSample)
     assert str(seen.error).startswith("file f, sample 2, slot 0: expected an int in [0, 10)")
@@ -110,13 +106,7 @@ def test_a_value_that_raises_is_an_error_with_its_place(provider_file: Write) ->
 
 
 def test_bad_samples_are_left_out_where_the_provider_says_so(provider_file: Write) -> None:
-    address = provider_file(
-        """
-        @provider(input_types=[integer_value(10)], check=True, check_fail_continue=True)
-        def process(settings, filename):
-            yield from (33, 1, "x", 2)
-        """
-    )
+    address = provider_file(yields("integer_value(10)", "(33, 1, 'x', 2)", "check=True, check_fail_continue=True"))
     seen = pydp2.peek(["f"], address)
     assert [(s.sample, s.values) for s in seen.samples] == [(1, [1]), (3, [2])]
     assert seen.dropped == 2
@@ -135,12 +125,7 @@ def test_without_samples_there_is_no_batch(provider_file: Write) -> None:
 
 
 def test_files_that_were_read_and_had_no_sample_are_counted(provider_file: Write) -> None:
-    code = """
-        @provider(input_types=[integer_value(10)], check=True, check_fail_continue=True)
-        def process(settings, filename):
-            yield from {"nothing": [], "bad": [99], "good": [1]}[filename]
-    """
-    address = provider_file(code)
+    address = provider_file(NOTHING_BAD_GOOD)
     seen = pydp2.peek(["nothing", "bad"], address)
     assert (seen.batch, seen.files, seen.empty_files, seen.dropped) == (None, 2, 1, 1)
     seen = pydp2.peek(["nothing", "good", "nothing"], address, samples=1, batch_size=1)

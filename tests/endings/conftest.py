@@ -9,9 +9,7 @@ import pytest
 
 from pydp2.api import rundir
 
-from ..runs import no_hang, processes, program
-
-__all__ = ["no_hang", "program"]
+from ..runs import processes
 
 PROVIDER = """
 from pydp2 import *
@@ -24,11 +22,6 @@ def process(settings, filename):
     for i in range(10**9):
         yield i
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_hang(no_hang: None) -> None:
-    """For every test here."""
 
 
 @pytest.fixture(autouse=True)

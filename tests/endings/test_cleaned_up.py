@@ -15,13 +15,10 @@ import pydp2
 from pydp2.api import rundir
 from pydp2.errors import ServiceLost, ServiceUnreachable
 
-from ..runs import eventually, processes
+from ..provider_code import numbers
+from ..runs import processes, wait_until
 
-CODE = """
-@provider(input_types=[integer_value(1 << 40)], pool_size=64, should_shuffle=False)
-def process(settings, filename):
-    yield from range(4000)
-"""
+CODE = numbers(4000, "pool_size=64, should_shuffle=False")
 
 
 @pytest.fixture
@@ -108,7 +105,7 @@ def test_a_service_whose_directory_went_says_so_and_serves_those_who_are_there(
         else:
             for each in folder.iterdir():
                 each.unlink()
-        assert eventually(lambda: SAID in said(capfd))
+        assert wait_until(lambda: SAID in said(capfd))
         assert [*first[0], *(int(x) for batch in stream for x in batch[0])] == [*range(4000)]
         assert numbers(data) == [*range(4000)], "the next pass, too"
         with pytest.raises(ServiceUnreachable, match="a program that cleans up old files has removed it"):
@@ -120,7 +117,7 @@ def test_who_can_still_connect_sees_in_the_statistics_which_files_went(address: 
         assert service.stats()["removed_files"] == []
         (folder,) = rundir.run_directories().iterdir()
         (folder / "workers").unlink()
-        assert eventually(lambda: service.stats()["removed_files"] == [str(folder / "workers")])
+        assert wait_until(lambda: service.stats()["removed_files"] == [str(folder / "workers")])
 
 
 def test_a_service_whose_directory_went_ends_with_its_last_worker(
@@ -131,13 +128,13 @@ def test_a_service_whose_directory_went_ends_with_its_last_worker(
     with pydp2.launch(["a"], address, workers=1) as service, service.connect(batch_size=4) as data:
         stream = iter(data)
         next(stream)
-        assert eventually(lambda: len(processes("pydp2-worker")) == 2), "the spare one is there, too"
+        assert wait_until(lambda: len(processes("pydp2-worker")) == 2), "the spare one is there, too"
         shutil.rmtree(run_dir_of(service))
-        assert eventually(lambda: SAID in said(capfd))
+        assert wait_until(lambda: SAID in said(capfd))
         for left in (2, 1):
             assert len(processes("pydp2-worker")) == left
             os.kill(processes("pydp2-worker")[0], signal.SIGKILL)
-            assert eventually(lambda left=left: len(processes("pydp2-worker")) == left - 1)  # type: ignore[misc]  # bound
+            assert wait_until(lambda left=left: len(processes("pydp2-worker")) == left - 1)  # type: ignore[misc]  # bound
         with pytest.raises(
             ServiceLost, match=r"no worker can be replaced, because .* start it again, with its sockets"
         ):

@@ -19,7 +19,7 @@ import pytest
 
 import pydp2
 
-from ..runs import eventually, processes
+from ..runs import processes, wait_until
 
 PROVIDER = """
 from pydp2 import *
@@ -65,7 +65,7 @@ class Service:
         self.process.send_signal(number)
         assert self.process.wait(30) == 128 + number
         assert time.monotonic() - began < 10
-        assert eventually(lambda: processes("pydp2-") == [])
+        assert wait_until(lambda: processes("pydp2-") == [])
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..runs import Program, eventually, processes
+from ..runs import Program, processes, wait_until
 
 NAME = "pydp2-prepared"
 IMPORTER = "pydp2-importer"
@@ -61,7 +61,7 @@ def test_the_process_ends_with_a_program_however_that_ends(
         assert len(processes(NAME)) == 1
         running.signal(number)
     assert running.ended() == -number
-    assert eventually(lambda: not processes("pydp2-"))
+    assert wait_until(lambda: not processes("pydp2-"))
 
 
 def test_a_fork_of_the_program_imports_for_itself(program: Callable[..., Program], tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_an_import_that_is_under_way_ends_with_the_program(
     if word:
         running.signal(number)
     assert running.ended() == (-number if word else 0)
-    assert eventually(lambda: not processes("pydp2-") and not processes("python"))
+    assert wait_until(lambda: not processes("pydp2-") and not processes("python"))
 
 
 def test_a_fork_of_the_program_leaves_an_import_to_it(program: Callable[..., Program], tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_fork_of_the_program_leaves_an_import_to_it(program: Callable[..., Pro
     running.said("ready", 60)
     assert len(processes(IMPORTER)) == 1
     running.signal(signal.SIGKILL)
-    assert eventually(lambda: not processes(IMPORTER))
+    assert wait_until(lambda: not processes(IMPORTER))
 
 
 UNUSED = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ..runs import Program, eventually, processes
+from ..runs import Program, processes, wait_until
 from .programs import SERVE, TRAINER
 
 Start = Callable[..., Program]
@@ -26,7 +26,7 @@ def serving(program: Start, tmp_path: Path) -> tuple[Program, Program]:
     serve = program(SERVE, str(tmp_path / "s"))
     trainer = program(TRAINER, serve.said("ipc://"))
     trainer.said("ready")
-    assert eventually(lambda: len(processes("sleep")) == 1)
+    assert wait_until(lambda: len(processes("sleep")) == 1)
     return serve, trainer
 
 
@@ -67,7 +67,7 @@ def test_a_second_signal_ends_it_at_once(serving: tuple[Program, Program]) -> No
     serve.ended()
     assert "Traceback" not in serve.screen
     assert reason(trainer)
-    assert eventually(gone)
+    assert wait_until(gone)
 
 
 def test_a_signal_that_comes_twice_at_once_ends_the_service_in_order(
@@ -108,4 +108,4 @@ def test_a_server_process_that_is_ended_ends_the_command(
     silent = "ended without a message; see the last lines of its log"
     how = "ended: it received SIGTERM" if number is signal.SIGTERM else silent
     assert reason(trainer) == f"ipc://{tmp_path}/s {how}"
-    assert eventually(gone)
+    assert wait_until(gone)

@@ -12,7 +12,8 @@ import pytest
 
 import pydp2
 
-from ..runs import Program, eventually, is_dead, processes, service
+from ..provider_code import one
+from ..runs import Program, is_dead, processes, service, wait_until
 from .programs import LAUNCH, LOAD, SERVER, TRAINER
 
 Start = Callable[..., Program]
@@ -47,14 +48,14 @@ def test_a_server_that_is_killed_is_missed_by_its_trainer(
 ) -> None:
     trainer = program(code)
     trainer.said("ready")
-    assert eventually(lambda: len(processes("sleep")) == 1)
+    assert wait_until(lambda: len(processes("sleep")) == 1)
     os.kill(processes("pydp2-server")[0], signal.SIGKILL)
     assert trainer.ended() == 1
     assert trainer.screen.count("Traceback") == 1
     assert "ServiceLost: the service at ipc://" in last_line(trainer)
     assert last_line(trainer).endswith(" ended without a message; see the last lines of its log")
     assert "pydp2:" not in trainer.screen
-    assert eventually(gone)
+    assert wait_until(gone)
     assert run_directories() == []
 
 
@@ -68,7 +69,7 @@ def test_a_nursery_that_is_killed_ends_the_service_with_a_word(code: str, progra
     assert trainer.screen.splitlines()[0] == f"pydp2: the service ends: {text}"
     assert trainer.screen.count("Traceback") == 1
     assert last_line(trainer) == f"pydp2.errors.ServiceLost: {text}"
-    assert eventually(gone)
+    assert wait_until(gone)
 
 
 @BOTH
@@ -76,14 +77,14 @@ def test_a_worker_that_is_killed_is_replaced_with_a_line(code: str, program: Sta
     """The trainer goes on; what the user's code had started in the worker is gone with it."""
     trainer = program(code)
     trainer.said("ready")
-    assert eventually(lambda: len(processes("sleep")) == 1)
+    assert wait_until(lambda: len(processes("sleep")) == 1)
     service(2)
     before = processes("pydp2-worker")
     child = processes("sleep")[0]
     os.kill(os.getpgid(child), signal.SIGKILL)
-    assert eventually(lambda: "pydp2: worker lost: worker " in trainer.screen)
-    assert eventually(lambda: len(processes("pydp2-worker")) == 3 and processes("pydp2-worker") != before)
-    assert eventually(lambda: child not in processes("sleep"))
+    assert wait_until(lambda: "pydp2: worker lost: worker " in trainer.screen)
+    assert wait_until(lambda: len(processes("pydp2-worker")) == 3 and processes("pydp2-worker") != before)
+    assert wait_until(lambda: child not in processes("sleep"))
     assert trainer.process.poll() is None
     os.killpg(trainer.pid, signal.SIGINT)
     trainer.ended()
@@ -98,14 +99,14 @@ def test_everybody_is_killed_at_once(
     """No process is left; the run directory is, until the next start of any service removes it."""
     trainer = program(code)
     trainer.said("ready")
-    assert eventually(lambda: len(processes("sleep")) == 1)
+    assert wait_until(lambda: len(processes("sleep")) == 1)
     everybody = [trainer.pid, *service(2), *processes("sleep")]
     for pid in everybody:
         os.kill(pid, signal.SIGSTOP)  # so that none has the time to clean up after another
     for pid in everybody:
         os.kill(pid, signal.SIGKILL)
     trainer.ended()
-    assert eventually(lambda: all(map(is_dead, everybody)))
+    assert wait_until(lambda: all(map(is_dead, everybody)))
     (left,) = run_directories()
     with pydp2.launch(["a"], f"{tmp_path}/endless.py:process", workers=1):
         assert left not in run_directories()
@@ -148,10 +149,10 @@ def test_a_program_that_is_killed_while_it_starts_leaves_nothing(program: Start,
         "def process(settings, filename):\n    yield 0\n"
     )
     trainer = program("import pydp2\npydp2.launch(['a'], 'slow.process', workers=2)\n")
-    assert eventually(lambda: len(processes("pydp2-zygote")) == 1, 20)
+    assert wait_until(lambda: len(processes("pydp2-zygote")) == 1, 20)
     trainer.signal(signal.SIGKILL)
     trainer.ended()
-    assert eventually(gone)
+    assert wait_until(gone)
 
 
 def test_a_server_that_does_not_answer_any_more_is_killed(program: Start) -> None:
@@ -162,14 +163,10 @@ def test_a_server_that_does_not_answer_any_more_is_killed(program: Start) -> Non
     trainer.signal(signal.SIGINT)
     assert trainer.ended(30) == -signal.SIGINT
     assert trainer.screen.count("Traceback") == 1
-    assert eventually(gone)
+    assert wait_until(gone)
 
 
-ONE = """
-@provider(input_types=[integer_value(10)])
-def process(settings, filename):
-    yield 1
-"""
+ONE = one()
 
 
 @pytest.mark.parametrize("is_stopped", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -186,7 +183,7 @@ def test_a_service_ends_although_an_interrupt_has_left_the_lock_of_its_process_t
     closing.join(30)
     assert not closing.is_alive()
     assert made._process.returncode == (-signal.SIGKILL if is_stopped else 0)
-    assert eventually(gone)
+    assert wait_until(gone)
 
 
 def test_a_timeout_of_the_program_s_own_while_a_service_starts_ends_the_start(
@@ -214,4 +211,4 @@ def test_a_timeout_of_the_program_s_own_while_a_service_starts_ends_the_start(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-    assert eventually(lambda: processes("pydp2-server") == before)
+    assert wait_until(lambda: processes("pydp2-server") == before)

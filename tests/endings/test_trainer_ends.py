@@ -14,7 +14,7 @@ import zmq
 from pydp2.transport import Hub, Line
 from tests.transport.conftest import let_in
 
-from ..runs import Program, eventually, processes
+from ..runs import Program, processes, wait_until
 from .programs import LAUNCH, LOAD, SERVER, TRAINER
 
 Start = Callable[..., Program]
@@ -54,7 +54,7 @@ def test_a_second_ctrl_c_ends_at_once(code: str, program: Start) -> None:
     trainer.ended()
     assert time.monotonic() - began < 20
     assert "[worker" not in trainer.screen
-    assert eventually(gone)
+    assert wait_until(gone)
 
 
 @BOTH
@@ -79,7 +79,7 @@ def test_a_trainer_that_is_killed_takes_its_service_along(
     """One line of the service says why it ends; what the user's code had started in workers goes too."""
     trainer = program(code)
     trainer.said("ready")
-    assert eventually(lambda: len(processes("sleep")) == 1)
+    assert wait_until(lambda: len(processes("sleep")) == 1)
     trainer.signal(number)
     assert trainer.ended() == -number
     assert trainer.screen == f"pydp2: the service ends: the program that started it (pid {trainer.pid}) is gone\n"
@@ -97,7 +97,7 @@ def test_a_program_that_forked_and_is_killed_takes_its_service_along(program: St
     child = int(trainer.said("ready").split()[1])
     try:
         trainer.signal(signal.SIGKILL)
-        assert eventually(gone)
+        assert wait_until(gone)
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -118,7 +118,7 @@ def test_a_service_outlives_a_trainer_that_only_connected(how: str, program: Sta
     following = program(TRAINER, address)
     following.said("ready")
     killed = how in {"SIGTERM", "SIGKILL"}
-    assert eventually(lambda: server.screen.count("is gone") == killed)
+    assert wait_until(lambda: server.screen.count("is gone") == killed)
     assert server.screen == "pydp2: trainer: the trainer is gone; its job is free\n" * killed
     os.killpg(server.pid, signal.SIGINT)
     server.ended()

@@ -19,7 +19,7 @@ import pydp2
 from pydp2.api import rundir
 from pydp2.errors import Error
 
-from ..runs import Program, eventually, processes
+from ..runs import Program, processes, wait_until
 
 
 class Hangs(AssertionError):
@@ -72,7 +72,7 @@ class Bench:
         """Programs have ended; so has everything that they and services started."""
         for program in self._programs:
             assert program.process.poll() is not None, "a program of the round still runs"
-        assert eventually(lambda: processes("") in ([], [os.getpid()])), f"processes are left: {self._named()}"
+        assert wait_until(lambda: processes("") in ([], [os.getpid()])), f"processes are left: {self._named()}"
 
     def _named(self) -> list[str]:
         found = []

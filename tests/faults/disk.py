@@ -14,7 +14,7 @@ from typing import Any
 import pydp2
 from pydp2.errors import OptionError
 
-from ..runs import eventually
+from ..runs import wait_until
 from .bench import Bench, caught
 from .case import Event, Fault, Report, Schedule
 from .server_dies import BATCH, Stage, a_stream
@@ -72,8 +72,8 @@ def play_state(stage: Stage, event: Event, setup: dict[str, Any]) -> str:
     """It is said once, and the pass goes on, exact. After a kill and a restart it is exact as well, or several trainers
     are told to load a state. What came of it."""
     bench, folder = stage.bench, stage.folder
-    crew = stage.crew()
-    crew.wait(int(event.at))
+    trainers = stage.trainers()
+    trainers.wait(int(event.at))
     aside = folder.with_name("aside")
     if event.what == "state full":
         limit = 100 + int(event.which * 300)  # less than any snapshot of the job, and room for the warning
@@ -83,9 +83,9 @@ def play_state(stage: Stage, event: Event, setup: dict[str, Any]) -> str:
     else:
         folder.rename(aside)
         folder.write_text("")
-    batches = crew.wait(int(event.at) + max(5, sum(setup["counts"]) // BATCH))  # that is, to the end of the pass
+    batches = trainers.wait(int(event.at) + max(5, sum(setup["counts"]) // BATCH))  # that is, to the end of the pass
     if setup["share"] != "one":  # else there is nothing to write
-        assert eventually(lambda: "the state cannot be written" in bench.screen), bench.screen[-2000:]
+        assert wait_until(lambda: "the state cannot be written" in bench.screen), bench.screen[-2000:]
     if batches:
         stage.kill()
         if event.what == "state no directory":
@@ -94,12 +94,12 @@ def play_state(stage: Stage, event: Event, setup: dict[str, Any]) -> str:
             folder.unlink()
             aside.rename(folder)
         stage.start()
-    crew.end()
+    trainers.end()
     said = bench.screen.count("the state cannot be written")
     assert said == 1 or (setup["share"] == "one" and said == 0), f"it was said {said} times"
-    crew.judge(stage.data, stage.seed, setup)
-    assert not crew.rewound or setup["share"] != "one", "one trainer was sent back"
-    ending = "told to load a state" if crew.rewound else "exact"
+    trainers.judge(stage.data, stage.seed, setup)
+    assert not trainers.rewound or setup["share"] != "one", "one trainer was sent back"
+    ending = "told to load a state" if trainers.rewound else "exact"
     return f"{event.what}, {'several' if setup['share'] != 'one' else 'one'}: {ending}"
 
 

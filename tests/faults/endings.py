@@ -12,7 +12,8 @@ import pydp2
 
 from ..endings import programs
 from ..endings.conftest import PROVIDER
-from ..runs import Program, eventually, is_dead, processes
+from ..provider_code import one
+from ..runs import Program, is_dead, processes, wait_until
 from .bench import Bench, remains, run_directories, shared_memory, sockets
 from .case import Event, Fault, Report, Schedule
 from .data import Dataset, Judge, expected
@@ -64,7 +65,7 @@ def play_signals(bench: Bench, schedule: Schedule) -> Report:
         else:
             (os.killpg if name == "SIGINT" else os.kill)(program.pid, signal.Signals[name])
         program.wait()
-        assert eventually(gone), f"{event.what}: {processes('pydp2-')} still run after 5 s"
+        assert wait_until(gone), f"{event.what}: {processes('pydp2-')} still run after 5 s"
         took = time.monotonic() - began
         longest = max(longest, took)
         twice = max(twice, took if name == "SIGINT twice" else 0)
@@ -72,7 +73,7 @@ def play_signals(bench: Bench, schedule: Schedule) -> Report:
         assert "[worker" not in program.screen, f"{event.what}: a worker spoke: {program.screen}"
         assert program.screen.count("Traceback") <= 1 + (name == "SIGINT twice"), program.screen  # Python's own
         if event.what not in {"SIGKILL", "SIGQUIT", "server SIGKILL", "SIGINT twice"}:
-            assert eventually(lambda: run_directories() == []), f"{event.what} left {run_directories()}"
+            assert wait_until(lambda: run_directories() == []), f"{event.what} left {run_directories()}"
         assert shared_memory() <= shared, f"{event.what} left shared memory"
         assert sockets() == set(), f"{event.what} left {sockets()}"
     with pydp2.load(["a"], bench.write("one", ONE), batch_size=1, workers=1) as client:  # sweeps what was killed
@@ -84,11 +85,7 @@ def play_signals(bench: Bench, schedule: Schedule) -> Report:
     return Report(len(schedule.events), figures)
 
 
-ONE = """
-@provider(input_types=[integer_value(10)])
-def process(settings, filename):
-    yield 1
-"""
+ONE = one()
 
 
 # -- F19 ---------------------------------------------------------------------------------------------------------------
@@ -111,7 +108,7 @@ def play_groups(bench: Bench, schedule: Schedule) -> Report:
             bench.signal(pid, signal.SIGKILL)
             killed += 1
         program.wait()
-        assert eventually(lambda: all(map(is_dead, everybody)) and not others()), "somebody lives on"  # noqa: B023 - called here
+        assert wait_until(lambda: all(map(is_dead, everybody)) and not others()), "somebody lives on"  # noqa: B023 - called here
     data = Dataset((100,) * 6, pool_size=100)
     judge = Judge(expected(data.counts, data.pool_size, 16, schedule.seed))
     with pydp2.load(

@@ -18,7 +18,7 @@ import numpy as np
 
 from pydp2.transport.key_files import ConnectionFile
 
-from ..runs import eventually
+from ..runs import wait_until
 from .bench import Bench
 from .case import Event, Fault, Report, Schedule, Skip
 from .data import expected
@@ -178,7 +178,7 @@ class WideStage(Stage):
             figures = self.service.stats()["read_ahead"]
             return bool(figures["used"] > 0.8 * figures["budget"] > 0)
 
-        assert eventually(full, PATIENCE), f"what is read ahead: {self.service.stats()['read_ahead']}"
+        assert wait_until(full, PATIENCE), f"what is read ahead: {self.service.stats()['read_ahead']}"
 
 
 def draw_full(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
@@ -343,14 +343,14 @@ def play_black_holes(bench: Bench, schedule: Schedule) -> Report:
             FAR_TRAINER, str(ROOT), *prefix, sys.executable, "-m", "tests.faults.trainer", str(config)
         )
         for event in schedule.events:
-            assert eventually(lambda at=event.at: lines() >= at * wanted.batches, PATIENCE), trainer.screen
+            assert wait_until(lambda at=event.at: lines() >= at * wanted.batches, PATIENCE), trainer.screen
             number, began = made.hosts()["far"]["number"], time.monotonic()
             with black_hole():
                 made.wait_lost("far", number)
                 time.sleep(max(0.0, began + event.which - time.monotonic()))
                 before = lines()
             began = time.monotonic()
-            assert eventually(lambda before=before: lines() > before, PATIENCE), trainer.screen
+            assert wait_until(lambda before=before: lines() > before, PATIENCE), trainer.screen
             went_on.append(time.monotonic() - began)
             made.wait_active(WORKERS, "far")
             again.append(time.monotonic() - began)

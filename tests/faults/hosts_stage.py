@@ -16,7 +16,7 @@ import pydp2
 from pydp2.options import timing
 from pydp2.transport.key_files import ConnectionFile
 
-from ..runs import Program, eventually
+from ..runs import Program, wait_until
 from .bench import Bench
 from .case import Event
 from .data import Dataset, Judge, expected
@@ -97,7 +97,7 @@ class Stage:
 
     def pid(self, name: str) -> int:
         """The process of an agent, once the service has heard of it."""
-        assert eventually(lambda: "pid" in self.hosts().get(name, {})), f"{name} is not there: {self.told()}"
+        assert wait_until(lambda: "pid" in self.hosts().get(name, {})), f"{name} is not there: {self.told()}"
         return int(self.hosts()[name]["pid"])
 
     def active(self, name: str | None = None) -> int:
@@ -109,7 +109,7 @@ class Stage:
     def wait_active(self, workers: int, name: str | None = None) -> float:
         """Seconds until so many workers are at work."""
         began = time.monotonic()
-        assert eventually(lambda: self.active(name) >= workers, PATIENCE), (
+        assert wait_until(lambda: self.active(name) >= workers, PATIENCE), (
             f"{self.active(name)} of {workers} workers are at work: {self.told()}"
         )
         return time.monotonic() - began
@@ -117,7 +117,7 @@ class Stage:
     def wait_lost(self, name: str, number: int) -> float:
         """Seconds until session ``number`` of a host is over."""
         began = time.monotonic()
-        gone = eventually(lambda: self.hosts().get(name, {}).get("number") != number, TIMEOUT + 30)
+        gone = wait_until(lambda: self.hosts().get(name, {}).get("number") != number, TIMEOUT + 30)
         assert gone, f"the service does not notice that {name} is lost"
         return time.monotonic() - began
 

@@ -15,7 +15,7 @@ from pydp2.transport.keys import KeyPair, new_key_pair
 from ..liar import Liar, lie
 from ..protocol.conftest import EXAMPLES
 from ..protocol.test_broken_frames import mutated_frames
-from ..runs import eventually
+from ..runs import wait_until
 from ..simulated.hostile import record
 from .bench import Bench, resident
 from .case import Event, Fault, Report, Schedule
@@ -88,7 +88,7 @@ def play_broken(bench: Bench, schedule: Schedule) -> Report:
             passes.one()
         most = resident(service.pid)
         assert service.poll() is None
-        assert eventually(lambda: not service.stats()["hosts"], 20)
+        assert wait_until(lambda: not service.stats()["hosts"], 20)
         refused = sum(each["count"] for each in service.stats()["refused"])
     assert most - before < FLAT, f"{(most - before) >> 20} MB more after {sent} messages"
     assert "Traceback" not in bench.screen, bench.screen

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runs import eventually
+from ..runs import wait_until
 from .bench import Bench
 from .case import Event, Fault, Report, Schedule, Skip
 
@@ -172,7 +172,7 @@ def group_of(limit: int) -> Iterator[Path]:
         try:
             yield group
         finally:
-            assert eventually(partial(_removed, group)), f"somebody is left in {group}"
+            assert wait_until(partial(_removed, group)), f"somebody is left in {group}"
         return
     raise Skip("no control group with a limit on memory can be made here")
 

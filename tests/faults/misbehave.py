@@ -13,7 +13,7 @@ from typing import Any
 import pydp2
 from pydp2.errors import FileCondemned, NotRepeatable
 
-from ..runs import eventually, processes
+from ..runs import processes, wait_until
 from .bench import Bench, caught
 from .case import Event, Fault, Report, Schedule
 from .data import Dataset, Judge, expected, nothing_but
@@ -113,7 +113,7 @@ def play_surroundings(bench: Bench, schedule: Schedule) -> Report:
     assert len(server) == 1, "the server did not live to the end"
     seconds, shown = time.monotonic() - began, len(bench.screen)
     assert shown < 1_100_000 * (schedule.setup["workers"] + 1) * (seconds + 1), f"{shown} bytes in {seconds:.1f} s"
-    left = [] if eventually(lambda: processes("sleep") == [], 3) else processes("sleep")
+    left = [] if wait_until(lambda: processes("sleep") == [], 3) else processes("sleep")
     sessions = [os.getsid(pid) for pid in left]
     for pid in left:
         bench.signal(pid, signal.SIGKILL)

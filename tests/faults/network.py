@@ -40,34 +40,36 @@ def play(bench: Bench, schedule: Schedule) -> Report:
     stage = Stage(bench, schedule, bind=f"tcp://127.0.0.1:{port}")
     relay = Relay(stage.service.address)
     try:
-        crew = stage.crew(relay.address, lease=schedule.setup["lease"])
+        trainers = stage.trainers(relay.address, lease=schedule.setup["lease"])
         taken = caught(lambda: pydp2.launch(["a"], bench.write("other", "process = 1"), bind=stage.service.address))
         assert isinstance(taken, ServiceUnreachable), f"a port in use gave {taken!r}"
-        if schedule.setup["share"] != "dynamic" and crew.wait(1):
-            _second(relay.address, schedule, crew)
-        at = crew.taken
+        if schedule.setup["share"] != "dynamic" and trainers.wait(1):
+            _second(relay.address, schedule, trainers)
+        at = trainers.taken
         for event in schedule.events:
             at += int(event.at)
-            if not crew.wait(at):
+            if not trainers.wait(at):
                 break
-            crew.story.append(f"{event.what} after {crew.taken} batches")
+            trainers.story.append(f"{event.what} after {trainers.taken} batches")
             _strike(event, relay, stage)
-            at = max(at, crew.taken)
-        crew.end()
-        batches = crew.judge(stage.data, schedule.seed, schedule.setup)
+            at = max(at, trainers.taken)
+        trainers.end()
+        batches = trainers.judge(stage.data, schedule.seed, schedule.setup)
     finally:
         relay.end()
         stage.close()
-    assert not crew.rewound, f"trainers were sent back {crew.rewound} times: {crew.story}"
+    assert not trainers.rewound, f"trainers were sent back {trainers.rewound} times: {trainers.story}"
     figures: dict[str, float | list[float]] = {"batches": batches, "connections": relay.connections}
     return Report(stage.kills, figures)
 
 
-def _second(address: str, schedule: Schedule, crew: Any) -> None:
+def _second(address: str, schedule: Schedule, trainers: Any) -> None:
     """Another trainer that wants the place of the first is refused, and the first goes on."""
     place = {"rank": 0, "world_size": schedule.setup["trainers"]}
-    error = caught(lambda: pydp2.connect(address, **crew.job, **place).close())
-    assert isinstance(error, JobTaken) or not crew.wait(0), f"a second trainer for a place that is taken got {error!r}"
+    error = caught(lambda: pydp2.connect(address, **trainers.job, **place).close())
+    assert isinstance(error, JobTaken) or not trainers.wait(0), (
+        f"a second trainer for a place that is taken got {error!r}"
+    )
 
 
 def _strike(event: Event, relay: Relay, stage: Stage) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pydp2
 from pydp2.errors import BadSample, ProviderError, SampleTooLarge
 
+from ..provider_code import yields
 from ..runs import one_pass
 from .bench import Bench, caught
 from .case import Event, Fault, Report, Schedule
@@ -103,11 +104,7 @@ class Base(BaseException):
     pass
 
 """
-NAN = """
-@provider(input_types=[dense_vector(2)])
-def process(settings, filename):
-    yield [float("nan"), float("inf")]
-"""
+NAN = yields("dense_vector(2)", "[[float('nan'), float('inf')]]")
 
 
 def draw_wrong(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:

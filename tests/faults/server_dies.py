@@ -17,8 +17,8 @@ from pydp2.server.snapshots.state_dir import BEFORE, LAST, NEW
 from ..runs import processes
 from .bench import Bench
 from .case import Event, Fault, Report, Schedule
-from .crew import Crew
 from .data import Dataset
+from .job_trainers import JobTrainers
 
 BATCH = 32
 PASSES = 3
@@ -128,7 +128,7 @@ class Stage(Watched):
         data = Dataset(tuple(setup["counts"]), setup["pool_size"], cache, RAISES if setup["raising"] else "pass", more)
         super().__init__(bench, data, workers=setup["workers"], on_error="skip", **options)
 
-    def crew(self, address: str | None = None, passes: int = PASSES, lease: float = 10.0) -> Crew:
+    def trainers(self, address: str | None = None, passes: int = PASSES, lease: float = 10.0) -> JobTrainers:
         """The trainers of the stream."""
         setup = self.setup
         job: dict[str, Any] = {
@@ -137,7 +137,7 @@ class Stage(Watched):
         }  # fmt: skip
         if setup["buckets"]:
             job |= {"bucket_by": "words", "num_buckets": setup["buckets"]}
-        return Crew(
+        return JobTrainers(
             address or self.service.address,
             job,
             setup["share"],
@@ -147,12 +147,12 @@ class Stage(Watched):
             setup["pause"],
         )
 
-    def figures(self, crew: Crew) -> dict[str, float | list[float]]:
+    def figures(self, trainers: JobTrainers) -> dict[str, float | list[float]]:
         """How long a start took, and how long after it began the first batch was there."""
         first = []
         ends = [began for began, _ in self.starts[1:]] + [float("inf")]
         for (began, _), end in zip(self.starts, ends, strict=bool(self.starts)):
-            first += [at - began for at in crew.renewed if began < at < end][:1]
+            first += [at - began for at in trainers.renewed if began < at < end][:1]
         return {"launch s": [back - began for began, back in self.starts], "restart to first batch s": first}
 
 
@@ -174,14 +174,14 @@ def play(bench: Bench, schedule: Schedule) -> Report:
     stage = Stage(bench, schedule)
     torn = False
     try:
-        crew = stage.crew()
+        trainers = stage.trainers()
         at = 0
         for event in schedule.events:
             at += int(event.at)
-            if not crew.wait(at):
+            if not trainers.wait(at):
                 break
             time.sleep(event.which * 0.02)
-            crew.story.append(f"{event.what} after {crew.taken} batches")
+            trainers.story.append(f"{event.what} after {trainers.taken} batches")
             stage.kill()
             if "torn" in event.what:
                 torn = True
@@ -190,16 +190,16 @@ def play(bench: Bench, schedule: Schedule) -> Report:
                 stage.tear(BEFORE, 1 - event.which)
                 (stage.folder / NEW).unlink(missing_ok=True)
             stage.start(early=event.which * 0.6 if event.what == "early" else None)
-            at = max(at, crew.taken)
-        crew.end()
-        batches = crew.judge(stage.data, schedule.seed, schedule.setup)
+            at = max(at, trainers.taken)
+        trainers.end()
+        batches = trainers.judge(stage.data, schedule.seed, schedule.setup)
     finally:
         stage.close()
     share = schedule.setup["share"]
     may_rewind = share == "dynamic" or (torn and share != "one")
-    assert may_rewind or not crew.rewound, f"trainers ({share}) were sent back {crew.rewound} times"
-    notes = [f"{share}: held"] + [f"{share}: Rewound, went on from a state"] * bool(crew.rewound)
-    return Report(stage.kills, stage.figures(crew) | {"batches": batches}, notes)
+    assert may_rewind or not trainers.rewound, f"trainers ({share}) were sent back {trainers.rewound} times"
+    notes = [f"{share}: held"] + [f"{share}: Rewound, went on from a state"] * bool(trainers.rewound)
+    return Report(stage.kills, stage.figures(trainers) | {"batches": batches}, notes)
 
 
 FAULTS = (

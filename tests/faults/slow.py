@@ -9,7 +9,7 @@ from typing import Any
 
 import pydp2
 
-from ..runs import at_rest, eventually, processes, service
+from ..runs import at_rest, processes, service, wait_until
 from .bench import Bench, anonymous, cpu, memory, resident, shared
 from .case import Event, Fault, Report, Schedule
 
@@ -48,7 +48,7 @@ def play(bench: Bench, schedule: Schedule) -> Report:
         for _ in range(40):
             next(stream)
         # they have read as far ahead as they may: from here on, only what the trainer takes is read
-        assert eventually(lambda: _still(pids), 20), "processes of the service work on, though nobody takes anything"
+        assert wait_until(lambda: _still(pids), 20), "processes of the service work on, though nobody takes anything"
         every = min(EVERY, setup["seconds"] / 10)
         course = [_row(pids, 0.0, 0)]
         ends = time.monotonic() + setup["seconds"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pydp2
 
-from ..runs import Program, eventually, processes
+from ..runs import Program, processes, wait_until
 from ..strangers import FLOODS, SERVICE, Crowd, Flow, descriptors, descriptors_at_rest, resident, silent
 from .bench import Bench
 from .case import Event, Fault, Report, Schedule
@@ -133,7 +133,7 @@ def play_crowds(bench: Bench, schedule: Schedule) -> Report:
             with pydp2.connect(address, job="late", batch_size=BATCH) as late:
                 assert sum(map(len, late)) == data.total
             waits.append(time.monotonic() - began)
-        assert eventually(lambda: descriptors(pid) <= own + 2, 10), f"{own} before, {descriptors(pid)} after"
+        assert wait_until(lambda: descriptors(pid) <= own + 2, 10), f"{own} before, {descriptors(pid)} after"
         after = resident(pid)
     assert program.screen.count("(RLIMIT_NOFILE)") <= 1, program.screen
     assert "Traceback" not in program.screen, program.screen
@@ -181,10 +181,10 @@ def play_deaths(bench: Bench, schedule: Schedule) -> Report:
                     killed = workers[int(events.pop(0).which * len(workers))]
                     bench.signal(killed, signal.SIGKILL)
                     kills += 1
-                    assert eventually(partial(_replaced, killed, schedule.setup["workers"] + 1), 20)
+                    assert wait_until(partial(_replaced, killed, schedule.setup["workers"] + 1), 20)
                     most = max(most, descriptors(pid))
             assert samples == 40 * len(files)
-        assert eventually(lambda: descriptors(pid) <= before + 2), f"{before} before, {descriptors(pid)} after"
+        assert wait_until(lambda: descriptors(pid) <= before + 2), f"{before} before, {descriptors(pid)} after"
     assert "Traceback" not in program.screen, program.screen
     end(program)
     return Report(kills, {"descriptors before": before, "descriptors at most": most})

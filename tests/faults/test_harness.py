@@ -23,8 +23,8 @@ from .battery import Account, one_round
 from .bench import Bench, remains, shared_memory
 from .case import Event, Fault, Report, Schedule, Skip, shrunk
 from .catalog import ABSENT, FAULTS
-from .crew import Crew
 from .data import Dataset, expected, nothing_but, sign_expected, words_of
+from .job_trainers import JobTrainers
 from .workers_die import read
 
 
@@ -195,9 +195,9 @@ def test_one_batch_that_is_lost_twice_or_another_is_noticed_whoever_had_it(
     share: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The judge of trainers whose service is killed: what they say of one batch is made false after they have ended."""
-    judge = Crew.judge
+    judge = JobTrainers.judge
 
-    def falsified(self: Crew, *given: Any) -> int:
+    def falsified(self: JobTrainers, *given: Any) -> int:
         assert judge(self, *given) > 100
         kept = self.kept._given[-1]
         *place, one = kept[7]
@@ -210,7 +210,7 @@ def test_one_batch_that_is_lost_twice_or_another_is_noticed_whoever_had_it(
         kept[7:8] = [(*place, each) for each in instead]
         return judge(self, *given)
 
-    monkeypatch.setattr(Crew, "judge", falsified)
+    monkeypatch.setattr(JobTrainers, "judge", falsified)
     setup = {
         "counts": [200] * 8, "pool_size": 300, "share": share, "trainers": 1 if share == "one" else 2,
         "last_batch": "keep", "shuffle": True, "cached": False, "buckets": 0, "raising": [], "workers": 1, "every": 5,

@@ -10,8 +10,8 @@ import pydp2
 
 from .bench import Bench
 from .case import Event, Fault, Report, Schedule
-from .crew import Crew, Given, Trainer
 from .data import Dataset
+from .job_trainers import Given, JobTrainers, Trainer
 
 BATCH = 32
 PASSES = 2
@@ -55,16 +55,16 @@ def play(bench: Bench, schedule: Schedule) -> Report:
         if event.what == "load":
             return True
         if setup["share"] == "dynamic":
-            crew.handed_on.add((me.who, given.line))
+            trainers.handed_on.add((me.who, given.line))
         time.sleep(LEASE * (1.2 + event.which))
         return False
 
     with pydp2.launch(data.files, data.write(bench.folder), args=data.args(), workers=2) as service:
-        crew = Crew(
+        trainers = JobTrainers(
             service.address, job, setup["share"], setup["trainers"], PASSES, setup["every"], pause=0.002, act=act
         )
-        crew.end(90.0)
-        batches = crew.judge(data, schedule.seed, setup)
+        trainers.end(90.0)
+        batches = trainers.judge(data, schedule.seed, setup)
     return Report(0, {"batches": batches, "away": met.count("away"), "loads": met.count("load")}, [setup["share"]])
 
 

@@ -20,7 +20,7 @@ from pydp2 import fluid
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError
 from pydp2.fluid import base
 
-from ..conftest import wait_until
+from ..runs import wait_until
 from .conftest import KINDS, SHAPES, flat, numbers, rest
 
 ALL = list(range(12))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydp2 import fluid
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError
 
-from ..conftest import wait_until
+from ..runs import wait_until
 from .conftest import SHAPES, flat, numbers, rest
 
 

@@ -15,7 +15,7 @@ import pydp2
 from pydp2 import fluid, reader
 from pydp2.errors import ClientUseError
 
-from ..conftest import wait_until
+from ..runs import wait_until
 from .conftest import SHAPES, flat, numbers
 
 

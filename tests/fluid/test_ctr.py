@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydp2 import fluid
 from pydp2.errors import BadSample, OptionError, OptionTypeError
 
-from ..conftest import wait_until
+from ..runs import wait_until
 
 SVM = """\
 1 10:a 11:b 12:a

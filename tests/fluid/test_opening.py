@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydp2 import fluid
 from pydp2.errors import ClientUseError, FormatError, OptionError, OptionTypeError
 
-from ..conftest import wait_until
+from ..runs import wait_until
 from .conftest import SHAPES, flat, rest
 
 SECONDS = 20.0  # what lasts longer hangs

@@ -11,7 +11,7 @@ import pytest
 
 import pydp2
 from pydp2.frameworks.worker_passes import WorkerPasses
-from tests.runs import NUMBERS, NUMBERS_OPTIONS, eventually, processes
+from tests.runs import NUMBERS, NUMBERS_OPTIONS, processes, wait_until
 
 FILES = [str(n) for n in range(8)]
 _epochs = count()
@@ -53,7 +53,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> str:
 def service(provider: str) -> Iterator[pydp2.Service]:
     with pydp2.launch(FILES, provider, workers=1) as service:
         # one of them stands by; a process that came in the middle of a test would count as left behind by it
-        assert eventually(lambda: len(processes("pydp2-worker")) == 2)
+        assert wait_until(lambda: len(processes("pydp2-worker")) == 2)
         yield service
 
 

@@ -18,7 +18,7 @@ import pydp2
 from pydp2.client import look_ahead
 from pydp2.client.look_ahead import LookAhead
 from pydp2.frameworks.loader import FrameworkLoader
-from tests.runs import NUMBERS_OPTIONS, eventually
+from tests.runs import NUMBERS_OPTIONS, wait_until
 
 from .conftest import FILES, samples
 
@@ -214,7 +214,7 @@ def test_values_that_were_made_ahead_go_with_the_pass(rows: pydp2.Client) -> Non
         time.sleep(STEP)
     assert [each for each in made if each() is not None], "one is ahead"
     steps.close()  # type: ignore[attr-defined]  # it is a loop
-    assert eventually(lambda: not [each for each in made if each() is not None])
+    assert wait_until(lambda: not [each for each in made if each() is not None])
 
 
 def test_the_thread_is_not_woken_for_what_it_cannot_convert(

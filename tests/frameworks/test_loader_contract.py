@@ -26,6 +26,7 @@ from pydp2.streams.mixing import MixedBatch
 from pydp2.streams.sequence_packing import PackedBatch
 from tests.conftest import nothing_stays
 from tests.list_stream import ListStream, rows_of
+from tests.provider_code import one, yields
 from tests.runs import NUMBERS, NUMBERS_OPTIONS
 
 from .conftest import FILES
@@ -200,7 +201,7 @@ def test_a_new_loop_leaves_the_pass_of_the_one_before_which_says_so(
 def test_it_has_no_values_by_number_and_its_length_may_be_unknown(
     kind: Kind, provider_file: Callable[[str], str]
 ) -> None:
-    address = provider_file("@provider(input_types=[integer_value(9)])\ndef process(settings, filename):\n    yield 1")
+    address = provider_file(one())
     with kind.loader(["x", "y"], address, batch_size=1, workers=1, remember_counts=False) as data:
         with pytest.raises(TypeError, match="takes the place of a DataLoader, and needs none around it"):
             data[0]
@@ -480,11 +481,7 @@ def test_where_the_first_value_behind_a_state_cannot_be_converted_the_next_loop_
 def test_an_error_of_the_data_comes_behind_the_values_before_it(
     kind: Kind, provider_file: Callable[[str], str]
 ) -> None:
-    bad = """
-        @provider(input_types=[integer_value(10)], should_shuffle=False)
-        def process(settings, filename):
-            yield from range(11)
-    """
+    bad = yields("integer_value(10)", "range(11)", "should_shuffle=False")
     with kind.loader(["x"], provider_file(bad), batch_size=2, workers=1, last_batch="keep") as data:
         values = iter(data)
         assert [samples(next(values)) for _ in range(5)] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]

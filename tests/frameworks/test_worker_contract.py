@@ -23,8 +23,9 @@ import pydp2
 from pydp2.errors import OptionError, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.shared_service import Ranks
 from pydp2.frameworks.worker_passes import WorkerPasses
-from tests.conftest import nothing_stays, wait_until
-from tests.runs import NUMBERS, NUMBERS_OPTIONS
+from tests.conftest import nothing_stays
+from tests.provider_code import numbers
+from tests.runs import NUMBERS, NUMBERS_OPTIONS, wait_until
 
 from .conftest import FILES, in_turn
 
@@ -247,18 +248,11 @@ def test_an_error_of_the_data_is_raised_where_its_step_is_asked_for(
     kind: Kind, is_alone: bool, provider_file: Callable[[str], str]
 ) -> None:
     """A framework's loader alone may wait for ever."""
-    broken = provider_file("""
-        @provider(input_types=[integer_value(10)], should_shuffle=False)
-        def process(settings, filename):
-            for i in range(100):
-                if i == 60:
-                    raise KeyError("nothing there")
-                yield i % 10
-        """)
+    broken = provider_file(numbers(100, "should_shuffle=False", before="if i == 60: raise KeyError('nothing there')"))
     workers = kind.workers[0] if is_alone else 2
     with kind.open(["a"], broken, workers=workers, batch_size=16) as reader:
         steps = reader.read()
-        assert [samples for samples, _ in islice(steps, 3)] == [[i % 10 for i in range(n, n + 16)] for n in (0, 16, 32)]
+        assert [samples for samples, _ in islice(steps, 3)] == [[*range(n, n + 16)] for n in (0, 16, 32)]
         with pytest.raises(ProviderError, match="file a, sample 60: process raised KeyError"):
             next(steps)
         steps.close()  # type: ignore[attr-defined]  # it is a generator

@@ -17,8 +17,8 @@ from pydp2.errors import ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.shared_service import Ranks
 from pydp2.frameworks.worker_passes import WorkerPasses
 from pydp2.frameworks.worker_share import PassRecord
-from tests.conftest import wait_until
-from tests.runs import NUMBERS_OPTIONS
+from tests.provider_code import sequences
+from tests.runs import NUMBERS_OPTIONS, wait_until
 from tests.warm_starts import run_program
 
 from .conftest import FILES, in_turn, samples
@@ -162,20 +162,15 @@ def test_a_state_is_loaded_while_workers_of_another_process_still_read_what_was_
 
 
 def test_bounds_of_buckets_that_a_pass_found_hold_in_the_next(provider_file: Callable[[str], str]) -> None:
-    sequences = provider_file("""
-        @provider(input_types=[integer_value_sequence(100)], pool_size=60)
-        def process(settings, filename):
-            for i in range(80):
-                yield [i % 100] * ((i * int(filename)) % 17 + 1)
-        """)
+    provider = provider_file(sequences(80, "(i * int(filename)) % 17 + 1", "pool_size=60"))
     options: dict[str, Any] = {**NUMBERS_OPTIONS, "bucket_by": 0, "num_buckets": 3}
 
     def rows(batch: pydp2.Batch) -> list[int]:
         return batch[0].values.tolist()  # type: ignore[no-any-return, union-attr]
 
-    with pydp2.load(FILES[1:], sequences, workers=1, **options) as data:
+    with pydp2.load(FILES[1:], provider, workers=1, **options) as data:
         expected = [[rows(batch) for batch in data] for _ in range(2)]
-    passes = WorkerPasses(FILES[1:], sequences, Ranks(), job="train", workers=1, **options)
+    passes = WorkerPasses(FILES[1:], provider, Ranks(), job="train", workers=1, **options)
     try:
         for number, each in enumerate(expected):
             assert [rows(batch) for batch, _ in passes.read(0, 1, str(number), with_state=False)] == each

@@ -26,7 +26,6 @@ import pydp2.jax.device_put as device_put_module  # noqa: E402
 from pydp2.data.columns.columns import aligned_empty  # noqa: E402
 from pydp2.jax.device_put import make_put  # noqa: E402
 from pydp2.jax.placement import ProcessPlacement  # noqa: E402
-from tests.conftest import nothing_stays  # noqa: E402
 
 
 def found(platform: str) -> list[Any]:
@@ -44,7 +43,8 @@ everywhere = pytest.mark.parametrize(
     "name", [pytest.param("cpu", marks=needs_cpu), pytest.param("gpu", marks=needs_gpu)]
 )
 both_places = pytest.mark.parametrize("is_committed", [False, True], ids=["default", "sharding"])
-pytestmark = pytest.mark.filterwarnings("ignore")  # of drivers
+# Drivers warn, and open descriptors whenever they like.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.may_leave(descriptors=False)]
 
 DIGITS: dict[str, Any] = {"root": path("digits"), "batch_size": 32, "seed": 7, "workers": 1}
 FILES = [str(number) for number in range(4)]
@@ -90,13 +90,6 @@ WIDE = """
         for i in range(64 * 15):
             yield {"row": random.random(1024, np.float32), "label": i, "big": [i, int(filename)]}
 """
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    """After a test there is no new thread or process. The driver opens descriptors whenever it likes."""
-    with nothing_stays(descriptors=False):
-        yield
 
 
 def place(name: str, is_committed: bool) -> Any:

@@ -12,7 +12,7 @@ import pydp2
 from pydp2.api import machine
 from pydp2.errors import JobTaken, OptionError
 
-from ..conftest import wait_until
+from ..runs import wait_until
 from .conftest import JOBS, Stream, stream
 
 

@@ -18,8 +18,8 @@ import pytest
 import pydp2
 from pydp2.errors import ProviderError
 
-from ..conftest import wait_until
-from ..runs import no_hang as no_hang
+from ..provider_code import numbers
+from ..runs import wait_until
 from .conftest import FILES, JOBS, Data, Stream, stream
 
 TRAINER = """
@@ -178,15 +178,7 @@ def test_ranks_of_one_job_beside_the_only_one_of_another(service: pydp2.Service,
     assert theirs == alone["eval"][: len(theirs)]
 
 
-ENDLESS = """
-import time
-
-@provider(input_types=[integer_value(1 << 30)], pool_size=100)
-def process(settings, filename):
-    for i in range(1 << 30):
-        time.sleep(0.0002)
-        yield i
-"""
+ENDLESS = numbers(1 << 30, "pool_size=100", pause=0.0002)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -218,14 +210,12 @@ def test_a_greedy_job_leaves_the_others_their_part_of_the_only_worker(
         assert reader.result() > 50
 
 
-RAISES = """
-@provider(input_types=[integer_value(100000)], pool_size=20)
-def process(settings, filename):
-    for i in range(50):
-        if filename == "7" and i == 30:
-            raise LookupError("as it has to be")
-        yield int(filename) * 1000 + i
-"""
+RAISES = numbers(
+    50,
+    "pool_size=20",
+    first="1000 * int(filename)",
+    before="if filename == '7' and i == 30: raise LookupError('as it has to be')",
+)
 
 
 def test_a_job_that_fails_ends_alone(provider_file: Any) -> None:

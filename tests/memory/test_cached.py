@@ -21,7 +21,7 @@ from pydp2.client.saved_state import seal
 from pydp2.errors import ServiceLost
 
 from ..conftest import open_files
-from ..runs import Program, eventually, processes
+from ..runs import Program, processes, wait_until
 
 FILES = [str(i) for i in range(7)]
 CACHED = """
@@ -289,7 +289,7 @@ def test_what_has_come_is_good_when_the_server_is_killed_and_everything_is_freed
         found = [seen(next(batches))]
         (pid,) = processes("pydp2-server")
         assert mapped(pid) == 1
-        assert eventually(lambda: service.stats()["jobs"]["default"]["batches_in_pass"] > 5)
+        assert wait_until(lambda: service.stats()["jobs"]["default"]["batches_in_pass"] > 5)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(ServiceLost):
             found.extend(map(seen, batches))
@@ -334,7 +334,7 @@ def test_trainers_that_are_killed_leave_nothing_at_the_server_and_disturb_nobody
             with service.connect(job=f"job {number}", **HOW) as other:
                 assert stream(other) == expected
             counts.append(len(open_files(pid)))  # those of who was killed are let go of a moment later
-            assert eventually(lambda: len(open_files(pid)) <= counts[0] + 4), counts
+            assert wait_until(lambda: len(open_files(pid)) <= counts[0] + 4), counts
         assert mapped(pid) == 1
 
 

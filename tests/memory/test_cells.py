@@ -20,7 +20,7 @@ import pydp2
 from pydp2.client.received import ReceivedBatch
 
 from ..conftest import open_files
-from ..runs import Program, eventually, processes
+from ..runs import Program, processes, wait_until
 
 FILES = [str(i) for i in range(6)]
 ROWS = """
@@ -338,7 +338,7 @@ def test_places_are_used_again_pass_after_pass_and_given_back_with_the_last_job(
                     assert len(stream(data, 1)) == 30
                     next(iter(other))
                 used.append(in_use(server()))
-            assert eventually(lambda: in_use(server()) < used[0] / 3), (in_use(server()), used)
+            assert wait_until(lambda: in_use(server()) < used[0] / 3), (in_use(server()), used)
         assert min(used) > 150 * WIDTH
         assert max(used) < 2 * used[0], used
     assert mapped() == 0, "a client that is closed sees nothing any more"
@@ -382,4 +382,4 @@ def test_what_waited_for_trainers_that_are_gone_does_not_stay(
                 stack.enter_context(
                     service.connect(batch_size=16, rank=rank, world_size=world, share=share, lease=1, timeout=20)
                 )
-        assert eventually(lambda: in_use(server()) < 400 * WIDTH), in_use(server())
+        assert wait_until(lambda: in_use(server()) < 400 * WIDTH), in_use(server())

@@ -15,19 +15,13 @@ from pydp2.errors import OptionError
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.system.process_memory import resident_bytes
-from tests.conftest import wait_until
+from tests.provider_code import dense
 from tests.raw_trainer import raw_trainers
+from tests.runs import wait_until
 
 MB = 1_000_000
 ROW = 10_000  # bytes
-CODE = """
-import numpy as np
-
-@provider(input_types=[dense_vector(2500)], pool_size=64)
-def process(settings, filename):
-    for i in range(2000):
-        yield np.full(2500, i, "f")
-"""
+CODE = dense(2000, 2500, "pool_size=64")
 JOB = {"batch_size": 32, "pool_bytes": 4 * MB, "seed": 1}
 BATCH = 32 * ROW + BATCH_COST
 BATCHES = 500

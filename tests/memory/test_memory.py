@@ -14,7 +14,8 @@ import pytest
 import pydp2
 from pydp2.server.available_memory import release_free_heap
 
-from ..runs import at_rest, eventually, processes, service
+from ..provider_code import dense, numbers
+from ..runs import at_rest, processes, service, wait_until
 
 MB = 1_000_000
 
@@ -37,14 +38,7 @@ def shared_out(pids: list[int]) -> int:
 @pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_slow_trainer_makes_memory_flat(shuffle: bool, provider_file: Callable[[str], str]) -> None:
     """While it rests, nobody grows: what is read ahead is bounded, and so is what waits for it."""
-    code = """
-    import numpy as np
-
-    @provider(input_types=[dense_vector(2500)], pool_size=1000)
-    def process(settings, filename):
-        while True:
-            yield np.ones(2500, "f")
-    """
+    code = dense(1 << 40, 2500, "pool_size=1000")
     with pydp2.load(
         ["a", "b", "c", "d"], provider_file(code),
         batch_size=32, workers=2, shuffle=shuffle, memory_limit=32 * MB, pool_bytes=20 * MB,
@@ -54,7 +48,7 @@ def test_a_slow_trainer_makes_memory_flat(shuffle: bool, provider_file: Callable
         stream = iter(data)
         for _ in range(30):
             next(stream)
-        assert eventually(lambda: at_rest(pids[1:]))  # what was under way has arrived
+        assert wait_until(lambda: at_rest(pids[1:]))  # what was under way has arrived
         halves = []
         for _ in range(2):
             highest = dict.fromkeys(pids, 0)
@@ -72,14 +66,7 @@ def test_a_slow_trainer_makes_memory_flat(shuffle: bool, provider_file: Callable
 
 def test_small_samples_take_no_more_memory_the_longer_a_pass_lasts(provider_file: Callable[[str], str]) -> None:
     """Workers that are faster than the trainer wait for credit all the time, and still send chunks of many samples."""
-    code = """
-    @provider(input_types=[integer_value(1 << 40)], pool_size=500)
-    def process(settings, filename):
-        y = 0
-        while True:
-            yield y
-            y += 1
-    """
+    code = numbers(1 << 40, "pool_size=500")
     with pydp2.load([*"abcdef"], provider_file(code), batch_size=16, workers=2, memory_limit=40 * MB) as data:
         stream = iter(data)
         (server,) = processes("pydp2-server")
@@ -87,7 +74,7 @@ def test_small_samples_take_no_more_memory_the_longer_a_pass_lasts(provider_file
         for _ in range(6):
             for _ in range(1000):
                 next(stream)
-            assert eventually(lambda: at_rest(processes("pydp2-")))
+            assert wait_until(lambda: at_rest(processes("pydp2-")))
             memory.append(own(server))
     assert memory[-1] - memory[2] < 3 * MB, memory  # before, it grows to what it needs
 

@@ -18,7 +18,8 @@ from pydp2.transport import line as line_module
 from pydp2.transport.slabs import MIN_SLAB_BYTES
 
 from ..conftest import open_files
-from ..runs import Program, eventually, processes, service
+from ..provider_code import numbers
+from ..runs import Program, processes, service, wait_until
 
 ROWS = """
 import numpy as np
@@ -178,13 +179,13 @@ def test_the_server_lets_go_of_what_dead_trainers_and_workers_had(
             trainer.said("ready")
             worker = processes("pydp2-worker")[number % 2]
             os.kill(worker, signal.SIGKILL)
-            assert eventually(lambda worker=worker: worker not in processes("pydp2-worker"))
+            assert wait_until(lambda worker=worker: worker not in processes("pydp2-worker"))
             trainer.signal(signal.SIGKILL)
             trainer.ended()
             with service.connect(batch_size=32, job="job", prefetch=8, pool_bytes=limit) as data:
                 next(iter(data))
                 counts.append(slabs(pid))  # those of who was killed are let go of a moment later
-                assert number < 2 or eventually(lambda: slabs(pid) <= counts[1] + 2), counts
+                assert number < 2 or wait_until(lambda: slabs(pid) <= counts[1] + 2), counts
                 memory.append(touched(pid))
         assert max(memory) <= 2 * limit + batches, memory
 
@@ -205,12 +206,7 @@ def test_what_a_service_shared_is_gone_with_it(provider_file: Callable[[str], st
 
 
 def test_small_batches_need_no_slab(provider_file: Callable[[str], str]) -> None:
-    code = """
-    @provider(input_types=[integer_value(1000)], pool_size=100)
-    def process(settings, filename):
-        for i in range(500):
-            yield i
-    """
+    code = numbers(500, "pool_size=100")
     with pydp2.load(FILES, provider_file(code), batch_size=16, workers=2) as data:
         assert sum(len(batch) for batch in data) == 3000
         assert touched(os.getpid()) == os.sysconf("SC_PAGE_SIZE")  # with the byte that says that it is mapped

@@ -9,6 +9,7 @@ import pytest
 
 import pydp2
 from pydp2.mx import ClientProvider
+from tests.provider_code import numbers, yields
 from tests.runs import in_ranks
 
 CODE = """
@@ -99,11 +100,7 @@ def test_what_cannot_be_an_array_of_fixed_shape_is_refused_by_name(client: pydp2
 
 
 def test_slots_without_names_are_called_by_their_positions(provider_file: Callable[..., str]) -> None:
-    code = """
-    @provider(input_types=[dense_vector(2), integer_value(2**40)])
-    def process(settings, filename):
-        yield [1, 2], 2**39
-    """
+    code = yields("[dense_vector(2), integer_value(2**40)]", "[([1, 2], 2**39)]")
     with pydp2.load(["a"], provider_file(code), batch_size=1, is_train=False, workers=1) as client:
         provider = ClientProvider(client, label=[1])
         assert provider.provide_data == [("slot0", (1, 2))]
@@ -113,18 +110,14 @@ def test_slots_without_names_are_called_by_their_positions(provider_file: Callab
 
 
 def test_rows_that_were_only_filled_up_are_not_counted(provider_file: Callable[..., str]) -> None:
-    code = "@provider(input_types=[integer_value(10)])\ndef process(settings, filename):\n    yield from range(5)\n"
+    code = numbers(5)
     options = {"batch_size": 3, "is_train": False, "workers": 1, "last_batch": "pad"}
     with pydp2.load(["a"], provider_file(code), **options) as client:
         assert [(b.count, len(b.data[0])) for b in ClientProvider(client)] == [(3, 3), (2, 3)]
 
 
 def test_a_batch_with_more_rows_than_its_size_is_refused(provider_file: Callable[..., str]) -> None:
-    code = """
-    @provider(input_types=[integer_value(10)], calc_batch_size=lambda sample: 0)
-    def process(settings, filename):
-        yield from range(5)
-    """
+    code = numbers(5, "calc_batch_size=lambda sample: 0")
     with (
         pydp2.load(["a"], provider_file(code), batch_size=3, is_train=False, workers=1) as client,
         pytest.raises(ValueError, match=r"has 5 rows, more than batch_size=3: where calc_batch_size weighs"),

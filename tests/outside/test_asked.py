@@ -12,6 +12,7 @@ import pytest
 import pydp2
 from pydp2.errors import OptionError, OptionTypeError, ProviderError, SampleTooLarge
 
+from ..provider_code import yields
 from ..runs import consume, one_pass
 
 COUNT = """
@@ -148,12 +149,9 @@ def test_a_hook_that_declares_other_types_in_another_worker_is_an_error(
         )
 
 
-WEIGHED = """
-@provider(input_types=[integer_value(1000)], calc_batch_size=lambda sample: sample[0], can_over_batch_size=False)
-def process(settings, filename):
-    for i in [2, 2, 3, 1, 9, 1]:
-        yield i
-"""
+WEIGHED = yields(
+    "integer_value(1000)", "[2, 2, 3, 1, 9, 1]", "calc_batch_size=lambda sample: sample[0], can_over_batch_size=False"
+)
 
 
 def test_a_sample_heavier_than_a_batch_may_be_is_named(provider_file: Callable[[str], str]) -> None:
@@ -165,12 +163,7 @@ def test_a_sample_heavier_than_a_batch_may_be_is_named(provider_file: Callable[[
 
 
 def test_a_sample_above_pool_bytes_is_named(provider_file: Callable[[str], str]) -> None:
-    code = """
-    @provider(input_types=[integer_value_sequence(10)])
-    def process(settings, filename):
-        for i in [1, 2, 3, 4, 5, 300, 7]:
-            yield [1] * i
-    """
+    code = yields("integer_value_sequence(10)", "([1] * i for i in [1, 2, 3, 4, 5, 300, 7])")
     sizes: list[int] = []
     with pydp2.load(["large"], provider_file(code), batch_size=2, shuffle=False, pool_bytes=1000, workers=2) as data:
         error = consume(data, lambda batch: sizes.extend(np.diff(batch[0].sequence_start_positions).tolist())).error

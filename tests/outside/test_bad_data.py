@@ -16,6 +16,8 @@ import pytest
 import pydp2
 from pydp2.errors import BudgetExceeded, NotRepeatable, OptionError
 
+from ..provider_code import lines as lines_of_file
+from ..provider_code import yields
 from ..runs import Seen, consume, one_pass
 
 BAD = """
@@ -91,11 +93,7 @@ def test_the_count_survives_a_restore_into_another_service(provider_file: Callab
 def test_a_loss_is_written_down_when_the_trainer_hears_of_the_end_of_its_pass(
     provider_file: Callable[..., str], tmp_path: Path
 ) -> None:
-    code = """
-@provider(input_types=[integer_value(9)], check=True, check_fail_continue=True)
-def process(settings, filename):
-    yield -1
-"""
+    code = yields("integer_value(9)", "[-1]", "check=True, check_fail_continue=True")
     path = tmp_path / "bad.jsonl"
     with pydp2.load(["a"], provider_file(code), workers=1, batch_size=1, quarantine=path) as data:
         for number in range(300):
@@ -136,11 +134,7 @@ def test_every_loss_is_a_line_of_the_quarantine_and_never_two(
 
 
 def test_figures_tell_how_many_were_dropped_of_the_pass_that_is_over(provider_file: Callable[..., str]) -> None:
-    code = """
-    @provider(input_types=[integer_value(100)], check=True, check_fail_continue=True)
-    def process(settings, filename):
-        yield from range(150)
-    """
+    code = yields("integer_value(100)", "range(150)", "check=True, check_fail_continue=True")
     with pydp2.load(["a"], provider_file(code), batch_size=20, workers=1) as data:
         for number in range(2):
             assert sum(len(batch) for batch in data) == 100
@@ -198,11 +192,7 @@ def test_many_files_may_end_early_also_before_the_first_batch_and_in_a_state(
 def test_names_that_are_no_plain_text_are_written_and_read_back(
     provider_file: Callable[..., str], tmp_path: Path
 ) -> None:
-    code = """
-    @provider(input_types=[integer_value(10)], check=True, check_fail_continue=True)
-    def process(settings, filename):
-        yield -1
-    """
+    code = yields("integer_value(10)", "[-1]", "check=True, check_fail_continue=True")
     names, path = ["a\u2028b", 'q"uote', "日本", " blank ", "tab\tbed"], tmp_path / "schlecht ä.jsonl"
     assert one_pass(names, provider_file(code), quarantine=path).error is None
     assert [json.loads(line)["file"] for line in path.read_bytes().decode("utf-8").split("\n")[:-1]] == names
@@ -307,13 +297,7 @@ def test_a_file_that_raises_where_it_gave_samples_before_raises(changing: Callab
 def test_a_state_whose_samples_a_file_does_not_have_any_more_is_refused_although_changes_are_borne_with(
     lines: list[str], provider_file: Callable[..., str], text_files: Callable[..., list[str]]
 ) -> None:
-    code = """
-    @provider(input_types=[integer_value(100_000)], pool_size=200, check=True, check_fail_continue=True)
-    def process(settings, filename):
-        with open(filename) as lines:
-            for line in lines:
-                yield int(line)
-    """
+    code = lines_of_file("pool_size=200, check=True, check_fail_continue=True", slot="integer_value(100_000)")
     files = text_files([[f * 1000 + i for i in range(300)] for f in range(4)])
     job: dict[str, Any] = {"batch_size": 16, "seed": 5, "on_changed": "warn"}
     with pydp2.load(files, provider_file(code), **job) as data:

@@ -9,6 +9,7 @@ import pytest
 
 from pydp2.errors import ListError, OptionTypeError
 
+from ..provider_code import lines
 from ..runs import one_pass
 
 ENTRIES = """
@@ -17,13 +18,7 @@ def process(settings, filename):
     '''Each entry as one number, so that what arrives says what process was given.'''
     yield int.from_bytes(filename.encode()[-5:], "big")
 """
-LINES = """
-@provider(input_types=[integer_value(1000)])
-def process(settings, filename):
-    with open(filename) as lines:
-        for line in lines:
-            yield int(line)
-"""
+LINES = lines()
 
 
 def number(entry: str) -> int:
@@ -105,7 +100,7 @@ def test_a_file_of_data_given_as_a_list_is_recognised(
     code = LINES
     if where == "hook":
         hook = "def hook(settings, file_list, **kwargs):\n    open(file_list[0])\n\n"
-        code = hook + LINES.lstrip().replace(")])", ")], init_hook=hook)")
+        code = hook + lines("init_hook=hook")
     (tmp_path / "part-00.txt").write_text(f"{line}\n" * 10)
     with pytest.raises(OSError, match=where) as caught:
         raise one_pass(tmp_path / "part-00.txt", provider_file(code)).error or AssertionError("nothing was said")

@@ -13,14 +13,10 @@ import pytest
 import pydp2
 from pydp2.errors import ClientUseError, GuardError, JobTaken, ProviderError
 
-from ..runs import Program, eventually, one_pass, processes
+from ..provider_code import numbers
+from ..runs import Program, one_pass, processes, wait_until
 
-CODE = """
-@provider(input_types=[integer_value(10_000)], should_shuffle=False)
-def process(settings, filename):
-    for i in range(100):
-        yield i + 100 * settings.pass_id
-"""
+CODE = numbers(100, "should_shuffle=False", first="100 * settings.pass_id")
 
 
 @pytest.fixture
@@ -125,7 +121,7 @@ def test_the_service_of_load_ends_when_nobody_holds_its_client(provider_file: Ca
         assert len(batch) == 10
         break
     gc.collect()
-    assert eventually(lambda: processes("pydp2-") == [])
+    assert wait_until(lambda: processes("pydp2-") == [])
 
 
 def test_a_service_lives_as_long_as_the_client_that_was_made_in_one_line(provider_file: Callable[[str], str]) -> None:

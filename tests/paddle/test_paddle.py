@@ -6,13 +6,11 @@ where Paddle is not installed.
 
 from __future__ import annotations
 
-import gc
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,18 @@ from pydp2_samples import path
 import pydp2
 from pydp2.data.columns.array_likes import as_array, tensor_hint
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError
-from tests.conftest import wait_until
 from tests.resume.test_example import whole_and_killed
 from tests.runs import NUMBERS
 
 paddle: Any = pytest.importorskip("paddle")
 import pydp2.paddle  # noqa: E402  # its extra is there
+from tests.provider_code import yields  # noqa: E402
 
-pytestmark = [pytest.mark.xdist_group("paddle"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.xdist_group("paddle"),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.may_leave(descriptors=False, threads=False),
+]
 SENTENCES: dict[str, Any] = {"root": path("sequence"), "args": {"dictionary": "dictionary.txt"}, "batch_size": 16}
 FILES = [str(n) for n in range(8)]
 OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5, "workers": 1}
@@ -70,14 +72,6 @@ def kinds(provider_file: Callable[[str], str]) -> str:
 @pytest.fixture
 def numbers(provider_file: Callable[[str], str]) -> str:
     return provider_file(NUMBERS)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    """Paddle keeps descriptors and threads of its own, but no worker of its DataLoader."""
-    yield
-    gc.collect()
-    assert wait_until(lambda: not multiprocessing.active_children()), multiprocessing.active_children()
 
 
 def same(tensor: Any, array: Any, dtype: Any) -> None:
@@ -142,11 +136,7 @@ def test_pairs_for_fit_and_sequences_that_are_padded(kinds: str) -> None:
 
 
 def test_what_paddle_has_no_type_for_is_refused_before_anything_is_read(provider_file: Callable[[str], str]) -> None:
-    unsigned = provider_file("""
-        @provider(input_types={"big": dense_vector(2, dtype="uint64")})
-        def process(settings, filename):
-            yield {"big": [1, 2]}
-        """)
+    unsigned = provider_file(yields("{'big': dense_vector(2, dtype='uint64')}", "[{'big': [1, 2]}]"))
     for make in (pydp2.paddle.loader, pydp2.paddle.dataset):
         with pytest.raises(OptionTypeError, match=r"big is uint64.*int64"):
             make(["a"], unsigned, **OPTIONS)
@@ -196,12 +186,9 @@ def test_a_batch_that_has_no_arrays_is_an_error_and_no_hang(
 
     if "Overflow" in said:
         monkeypatch.setattr(pydp2.paddle._ArrayMaker, "__call__", overflow)
-    small = provider_file("""
-        @provider(input_types={"x": dense_vector_sequence(2, dtype="uint8")})
-        def process(settings, filename):
-            for i in range(100):
-                yield {"x": [[1, 2]] * (i % 3 + 1)}
-        """)
+    small = provider_file(
+        yields("{'x': dense_vector_sequence(2, dtype='uint8')}", "({'x': [[1, 2]] * (i % 3 + 1)} for i in range(100))")
+    )
     with pydp2.paddle.dataset(["a"], small, pad=-1, **OPTIONS) as dataset:
         through = iter(paddle.io.DataLoader(dataset, batch_size=None, num_workers=num_workers))
         with pytest.raises(OptionError, match=said):

@@ -8,24 +8,14 @@ import pytest
 
 import pydp2
 from pydp2.errors import OptionError
-from tests.conftest import wait_until
-from tests.runs import Numbered, no_hang, numbered
+from tests.provider_code import numbers
+from tests.runs import Numbered, numbered, wait_until
 
-__all__ = ["no_hang"]
+pytestmark = pytest.mark.usefixtures("no_hang")
 
-CODE = """
-@provider(input_types=[integer_value(100000)], pool_size=40)
-def process(settings, filename):
-    for i in range(20):
-        yield int(filename) * 100 + i
-"""
+CODE = numbers(20, "pool_size=40", first="100 * int(filename)")
 FILES = [str(n) for n in range(6)]
 JOB = {"batch_size": 8, "seed": 3}  # 15 batches
-
-
-@pytest.fixture(autouse=True)
-def _no_hang(no_hang: None) -> None:
-    """For every test here."""
 
 
 @pytest.fixture

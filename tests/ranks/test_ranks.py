@@ -18,6 +18,7 @@ import pydp2
 from pydp2.client.connection import Connection
 from pydp2.errors import JobTaken, OptionError, Rewound
 from pydp2.protocol import messages as m
+from tests.provider_code import sequences
 from tests.runs import NUMBERS, Numbered, numbered
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
@@ -368,12 +369,7 @@ def test_it_is_said_which_rank_the_others_wait_for(
     assert json.loads(out) == [*range(0, len(alone), 2)]
 
 
-BUCKETS = """
-@provider(input_types=[integer_value_sequence(100000)], pool_size=400)
-def process(settings, filename):
-    for i in range(90):
-        yield [int(filename) * 1000 + i] * (1 + (i * 7 + int(filename)) % 40)
-"""
+BUCKETS = sequences(90, "1 + (i * 7 + int(filename)) % 40", "pool_size=400", first="1000 * int(filename)")
 
 
 def test_all_ranks_get_batches_of_the_same_bucket_in_the_same_step(provider_file: Callable[[str], str]) -> None:

@@ -19,28 +19,20 @@ import pytest
 
 import pydp2
 from pydp2.errors import Error, OptionError, ServiceUnreachable
-from tests.conftest import wait_until
 from tests.faults.relay import free_port
-from tests.runs import alarm, processes
+from tests.runs import alarm, processes, wait_until
 
 ray: Any = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 from pydp2_cli.serve import _LINE_SECONDS  # noqa: E402
 
 import pydp2.ray  # noqa: E402  # its extra is there
+from tests.provider_code import numbers  # noqa: E402
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
 FILES = [str(n) for n in range(24)]
 OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
-SLOW = """
-import time
-
-@provider(input_types=[integer_value(100000)], pool_size=200)
-def process(settings, filename):
-    for i in range(int(filename) * 29 % 97 + 20):
-        time.sleep(0.002)
-        yield int(filename) * 1000 + i
-"""
+SLOW = numbers("int(filename) * 29 % 97 + 20", "pool_size=200", first="1000 * int(filename)", pause=0.002)
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/train_digits_ray.py"
 
 

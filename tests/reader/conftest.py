@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ..runs import alarm
 from ..warm_starts import run_program
 
 _DEADLINE = 120
@@ -41,13 +40,6 @@ def until(what, seconds=10.0):
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.005)
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_hang() -> Iterator[None]:
-    """A reader that never ends fails its test instead of the whole run."""
-    with alarm(_DEADLINE):
-        yield
 
 
 @pytest.fixture

@@ -21,13 +21,9 @@ from pydp2 import dense_vector, integer_value, integer_value_sequence, provider,
 from pydp2.errors import BadSample, ClientUseError, FormatError, OptionError, OptionTypeError, ProviderError
 from pydp2.formats import paddle_recordio
 
-NUMBERS = """
-@provider(input_types=[integer_value(1000)], should_shuffle=False)
-def process(settings, filename):
-    with open(filename) as lines:
-        for line in lines:
-            yield int(line)
-"""
+from ..provider_code import lines
+
+NUMBERS = lines("should_shuffle=False")
 
 
 # -- provider.reader(files) --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from pydp2.errors import OptionError
 from pydp2.reader import buffered, xmap_readers
 
-from ..conftest import wait_until
+from ..runs import wait_until
 
 Numbers = Callable[..., Callable[[], Iterator[int]]]
 Program = Callable[..., str]

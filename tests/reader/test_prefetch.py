@@ -12,7 +12,7 @@ import pytest
 
 from pydp2.reader import buffered
 
-from ..conftest import wait_until
+from ..runs import wait_until
 
 Numbers = Callable[..., Callable[[], Iterator[int]]]
 

@@ -19,8 +19,8 @@ import pytest
 import pydp2
 from pydp2.errors import Error, OptionError, Rewound, ServiceLost, ServiceUnreachable, StateMismatch
 from pydp2.server.snapshots.state_dir import LAST, decode
-from tests.conftest import wait_until
-from tests.runs import NUMBERS, Numbered, numbered
+from tests.provider_code import yields
+from tests.runs import NUMBERS, Numbered, numbered, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 FILES = [str(n) for n in range(12)]
@@ -177,12 +177,7 @@ with pydp2.connect(sys.argv[1], rank=1, world_size=2, batch_size=16, seed=5) as 
 """
 
 
-BUCKETS = """
-@provider(input_types=[integer_value_sequence(100)], pool_size=200)
-def process(settings, filename):
-    for i in range(150):
-        yield [int(filename)] * (i % 7)
-"""
+BUCKETS = yields("integer_value_sequence(100)", "([int(filename)] * (i % 7) for i in range(150))", "pool_size=200")
 
 
 def test_buckets_are_known_to_one_that_was_killed_again_before_its_first_batch(

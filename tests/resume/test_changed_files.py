@@ -18,6 +18,8 @@ from pydp2.errors import NotRepeatable, StateMismatch
 from pydp2.order.random_bits import permutation
 from pydp2.order.snapshot import decode_checksums, decode_samples
 
+from ..provider_code import lines as lines_of_file
+
 ROWS = [90, 400, 1, 270, 5, 320, 164, 30, 1, 500, 133, 280, 77, 310]
 DECLARED = "@provider(input_types=[integer_value(100000)], "
 READ = """
@@ -26,21 +28,10 @@ def process(settings, filename):
         for line in lines:
             yield int(line)
 """
-WIDE = """
-import numpy as np
-@provider(input_types=[dense_vector(400)], pool_size=150)
-def process(settings, filename):
-    with open(filename) as lines:
-        for line in lines:
-            yield np.full(400, int(line), np.float32)
-"""
-LENGTHS = """
-@provider(input_types=[integer_value_sequence(100000)], pool_size=150)
-def process(settings, filename):
-    with open(filename) as lines:
-        for line in lines:
-            yield [int(line)] * (1 + int(line) % 7)
-"""
+WIDE = lines_of_file("pool_size=150", slot="dense_vector(400)", sample='np.full(400, int(line), "f")')
+LENGTHS = lines_of_file(
+    "pool_size=150", slot="integer_value_sequence(100000)", sample="[int(line)] * (1 + int(line) % 7)"
+)
 MANY = """
 import numpy as np
 import pydp2
@@ -410,14 +401,7 @@ def test_a_service_with_less_credit_than_a_comparison_needs_goes_on_and_compares
     is_changed: bool, provider_file: Callable[..., str], text_files: Callable[..., list[str]]
 ) -> None:
     """A file of the cycle is compared at the end of a chunk, which may be larger than the share of the file."""
-    code = """
-    import numpy as np
-    @provider(input_types=[dense_vector(4000)], pool_size=150)
-    def process(settings, filename):
-        with open(filename) as lines:
-            for line in lines:
-                yield np.full(4000, int(line), np.float32)
-    """
+    code = lines_of_file("pool_size=150", slot="dense_vector(4000)", sample='np.full(4000, int(line), "f")')
     address, files = provider_file(code), text_files([range(1000 * file, 1000 * file + 600) for file in range(8)])
     job: dict[str, Any] = {"batch_size": 16, "seed": 2, "pool_bytes": 1 << 22}
     with pydp2.load(files, address, **job) as data:

@@ -18,8 +18,7 @@ import pydp2
 from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.server import metrics_endpoint
 from pydp2.server.metrics_endpoint import MetricsEndpoint
-from tests.conftest import wait_until
-from tests.runs import NUMBERS
+from tests.runs import NUMBERS, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 parser = pytest.importorskip("prometheus_client.parser")

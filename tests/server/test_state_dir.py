@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.server.snapshots.state_dir import BEFORE, LAST, NEW, VERSION, DamagedSnapshot, StateDir, decode, encode
 from pydp2.system.file_bytes import read_own
-from tests.runs import eventually
+from tests.runs import wait_until
 
 Jobs = list[dict[str, Any]]
 plain = st.recursive(
@@ -227,7 +227,7 @@ def test_a_disk_that_could_not_be_written_for_a_moment_is_said_as_well(
         state.write([{"number": 0}])  # soon: nobody waits for it
         assert told.lines == []
         may_fail.set()
-        assert eventually(lambda: state._failed is not None)
+        assert wait_until(lambda: state._failed is not None)
     state.write([{"number": 1}], wait=True)
     assert [line.partition(" to ")[0] for line in told.lines] == ["the state cannot be written"]
     state.write([{"number": 1}])

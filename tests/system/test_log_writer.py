@@ -21,7 +21,7 @@ import pytest
 import pydp2
 from pydp2.system.log_writer import MAX_WAITING_BYTES, LogWriter, log_stream, unfailing_stderr, with_times, write_stderr
 
-from ..conftest import wait_until
+from ..runs import wait_until
 
 LINE = b"a line of the log\n"
 Open = Callable[..., LogWriter]

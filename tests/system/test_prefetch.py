@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydp2.errors import ClientUseError
 from pydp2.system.prefetch import PrefetchQueue, PrefetchThreads, QueueClosed, QueueEnd, produce
 
-from ..conftest import wait_until
+from ..runs import wait_until
 
 
 def waiting(condition: threading.Condition) -> int:

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,11 @@ keras: Any = pytest.importorskip("keras")
 import pydp2.keras  # noqa: E402  # its extra is there
 import pydp2.tf  # noqa: E402
 
-pytestmark = [pytest.mark.xdist_group("tf"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.xdist_group("tf"),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.may_leave(descriptors=False, threads=False),
+]
 FILES = [str(n) for n in range(8)]
 OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5, "workers": 1}
 KINDS = """
@@ -60,12 +64,6 @@ def process(settings, filename):
             "weight_lists": [[(i, 0.25)], []][:n],
         }
 """
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    """TensorFlow keeps descriptors and threads of its own."""
-    return
 
 
 @pytest.fixture

@@ -23,10 +23,11 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 import pydp2  # noqa: E402
 import pydp2.torch  # noqa: E402
 from pydp2 import fluid  # noqa: E402
-from tests.conftest import nothing_stays  # noqa: E402
 from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of forks beside the threads of a driver, and of frameworks
+# Forks beside the threads of a driver, and frameworks, warn. The driver opens descriptors whenever it likes; Lightning
+# asks mpi4py, where that is installed, how many processes there are, and that starts orted.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.may_leave(descriptors=False, besides="orted")]
 
 IS_THERE = torch.cuda.is_available()
 needs_cuda = pytest.mark.skipif(not IS_THERE, reason="no CUDA device")
@@ -93,14 +94,6 @@ def _driver() -> None:
         some = torch.ones(64, 64).pin_memory().to("cuda", non_blocking=True)
         torch.cuda.Stream().synchronize()
         assert float((some @ some).sum()) == 64**3
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    """After a test there is no new thread or process. The driver opens descriptors whenever it likes."""
-    # orted: Lightning asks mpi4py, where that is installed, how many processes there are, and that starts it
-    with nothing_stays(descriptors=False, besides="orted"):
-        yield
 
 
 def kinds(provider_file: Callable[[str], str], *left_out: str) -> str:

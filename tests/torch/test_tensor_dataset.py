@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import pydp2.torch  # noqa: E402
 from pydp2.errors import ClientUseError  # noqa: E402
+from tests.provider_code import numbers  # noqa: E402
 from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital' is deprecated")
@@ -275,13 +276,7 @@ def test_a_data_loader_over_a_client_of_unknown_length_says_so_too(tmp_path: Pat
     ],
 )  # fmt: skip
 def test_a_damaged_state_of_a_dataset_or_loader_is_refused(damage: Any, provider_file: Any) -> None:
-    address = provider_file(
-        """
-        @provider(input_types=[integer_value(1000)])
-        def process(settings, filename):
-            yield from range(100)
-        """
-    )
+    address = provider_file(numbers(100))
     with pydp2.torch.dataset(["a"], address, batch_size=10) as data:
         stream = iter(data)
         next(stream), next(stream)

@@ -13,7 +13,7 @@ import pytest
 
 from pydp2.transport import admission
 from pydp2.transport.admission import Admission
-from tests.runs import eventually
+from tests.runs import wait_until
 
 ASKS = """
 import socket, sys
@@ -65,7 +65,7 @@ def test_who_connects_late_takes_no_place_of_another_that_is_on_its_way(door: Ad
 
 def test_a_process_that_has_ended_is_not_on_its_way(door: Admission) -> None:
     asked = [subprocess.Popen([sys.executable, "-c", ASKS, door.path]) for _ in range(5)]
-    assert eventually(lambda: door.answer_requests() or len(door._on_their_way) == 5)
+    assert wait_until(lambda: door.answer_requests() or len(door._on_their_way) == 5)
     assert answer(door).split()[1] == "later"
     for each in asked:
         assert each.wait(20) == 0

@@ -19,9 +19,9 @@ import pytest
 import pydp2
 from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.transport.service_address import INNER_SUFFIX, ipc_path, split_token, without_token
-from tests.runs import NUMBERS, Program, eventually, processes
+from tests.provider_code import dense
+from tests.runs import NUMBERS, Program, processes, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
-from tests.runs import program as program
 from tests.strangers import (
     BUSY_HUB,
     FLOODS,
@@ -89,7 +89,7 @@ def test_a_flood_without_the_token_or_a_key_takes_no_memory_and_the_trainer_goes
             before = resident(service.pid)
             crowd = Crowd(service.address, [how] * 2)
             try:
-                eventually(lambda: crowd.sent > 64 << 20, 1.5)  # so much a mechanism without a token would have taken
+                wait_until(lambda: crowd.sent > 64 << 20, 1.5)  # so much a mechanism without a token would have taken
                 assert passes(data, quiet, 5)
                 most = resident(service.pid)
             finally:
@@ -106,7 +106,7 @@ def test_who_comes_again_and_again_does_not_pile_up_while_the_server_is_busy(pro
     before = resident(made.process.pid)
     crowd = Crowd(address, ["wrong token, then parts"] * 3)
     try:
-        assert not eventually(lambda: resident(made.process.pid) - before > 64 << 20, 4), "some 70 KB each"
+        assert not wait_until(lambda: resident(made.process.pid) - before > 64 << 20, 4), "some 70 KB each"
     finally:
         crowd.end()
     assert crowd.sent
@@ -204,8 +204,8 @@ def test_strangers_who_take_all_descriptors_take_no_place_from_a_trainer(
         own = descriptors_at_rest(pid, 2)
         with silent(address, STRANGERS):
             assert passes(data, quiet, 4)
-            assert eventually(lambda: "descriptors" in made.screen)
-        assert eventually(lambda: descriptors(pid) <= own + 1)
+            assert wait_until(lambda: "descriptors" in made.screen)
+        assert wait_until(lambda: descriptors(pid) <= own + 1)
         with pydp2.connect(address, job="another", **OPTIONS) as late:
             assert sorted(value for batch in one_pass(late) for value in batch) == everything
         assert passes(data, quiet, 1)
@@ -238,10 +238,7 @@ def test_killed_workers_leave_no_descriptor(
     provider_file: Callable[[str], str], program: Callable[..., Program], tmp_path: Path
 ) -> None:
     """Each has lent memory for what it sends, or was about to."""
-    provider = provider_file(
-        "import numpy as np\n@provider(input_types=[dense_vector(1000)])\ndef process(settings, filename):\n"
-        "    for _ in range(200):\n        yield np.ones(1000, np.float32)\n"
-    )
+    provider = provider_file(dense(200, 1000))
     address, pid, made = launched(program, f"ipc://{tmp_path}/s", provider, 66)
     with pydp2.connect(address, batch_size=50) as data:
         assert sum(map(len, data)) == 200 * len(FILES)
@@ -250,10 +247,10 @@ def test_killed_workers_leave_no_descriptor(
             killed = processes("pydp2-worker")[:1]
             for worker in killed:
                 os.kill(worker, signal.SIGKILL)
-            assert eventually(lambda killed=killed: not set(killed) & set(processes("pydp2-worker")))  # type: ignore[misc]
-            assert eventually(lambda: len(processes("pydp2-worker")) == 3, 20)
+            assert wait_until(lambda killed=killed: not set(killed) & set(processes("pydp2-worker")))  # type: ignore[misc]
+            assert wait_until(lambda: len(processes("pydp2-worker")) == 3, 20)
         assert sum(map(len, data)) == 200 * len(FILES)
-        assert eventually(lambda: descriptors(pid) <= own + 2), f"{own} at first, then {descriptors(pid)}"
+        assert wait_until(lambda: descriptors(pid) <= own + 2), f"{own} at first, then {descriptors(pid)}"
     assert made.process.poll() is None
 
 

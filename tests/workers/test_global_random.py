@@ -15,6 +15,7 @@ import pytest
 import pydp2
 from pydp2.providers import resolve
 
+from ..provider_code import yields
 from ..runs import one_pass
 
 # Each file takes long enough to be open together with others, and its length is drawn too.
@@ -237,11 +238,7 @@ def test_what_module_and_hook_draw_is_the_same_in_all_workers(provider_file: Cal
 @pytest.mark.real_starts
 def test_a_set_has_one_order_in_all_runs(provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Python draws another one for each interpreter; a program that chooses one has that in its workers."""
-    address = provider_file("""
-    @provider(input_types=[integer_value(100)])
-    def process(settings, filename):
-        yield from map(int, {str(number) for number in range(100)})
-    """)
+    address = provider_file(yields("integer_value(100)", "map(int, {str(number) for number in range(100)})"))
 
     def order() -> list[int]:
         return one_pass(["a"], address, workers=1).samples

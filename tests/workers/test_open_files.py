@@ -18,11 +18,6 @@ from pydp2.diagnostics.local_provider import provider_spec
 from pydp2.diagnostics.provider_bench import measure_alone
 from pydp2.options.file_list import FileList
 
-from ..runs import no_hang
-
-pytestmark = pytest.mark.usefixtures("no_hang")
-__all__ = ["no_hang"]
-
 EACH = "pydp2: each worker imports the provider and runs its init_hook for itself: "
 SHARED = "they leave {file} open, and forked workers would share one position in it\n"
 SIZE = 20_000

@@ -18,7 +18,7 @@ import pydp2
 from pydp2.api import preparation
 from pydp2.errors import Error, OptionError, ProviderError, ServiceLost
 
-from ..runs import consume, eventually, is_dead, processes
+from ..runs import consume, is_dead, processes, wait_until
 
 NAME = "pydp2-prepared"
 SLOW = """
@@ -51,7 +51,7 @@ def _end_prepared_processes() -> Iterator[None]:
     preparation.end_all()
     yield
     preparation.end_all()
-    assert eventually(lambda: not processes(NAME) and not processes(IMPORTER))
+    assert wait_until(lambda: not processes(NAME) and not processes(IMPORTER))
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_services_that_run_at_the_same_time_have_processes_of_their_own(
         with pydp2.load(["a"], provider, args={"number": 2}, **options) as two:
             assert len(processes("pydp2-supervise")) == 2
             assert {value // 100 for value in consume(two).samples} == {2}
-        assert eventually(lambda: len(processes("pydp2-supervise")) == 1)
+        assert wait_until(lambda: len(processes("pydp2-supervise")) == 1)
         assert {value // 100 for value in consume(one).samples} == {1}
         assert {value // 100 for value in consume(one).samples} == {1}
     assert len(lines(tmp_path, "imports")) == 1
@@ -272,7 +272,7 @@ def test_services_outlive_the_process_and_the_next_imports_for_itself(slow: Call
     with pydp2.load(["a"], provider, **options) as data:
         (prepared,) = processes(NAME)
         os.kill(prepared, signal.SIGKILL)
-        assert eventually(lambda: is_dead(prepared))
+        assert wait_until(lambda: is_dead(prepared))
         assert len(consume(data).samples) == 50
         samples(provider, tmp_path)
         assert len(consume(data).samples) == 50
@@ -288,7 +288,7 @@ def test_a_killed_supervisor_ends_its_own_service_alone(slow: Callable[..., str]
         with pydp2.load(["a"], provider, **options) as two:
             (second,) = {*processes("pydp2-supervise")} - {first}
             os.kill(second, signal.SIGKILL)
-            assert eventually(lambda: isinstance(consume(two).error, ServiceLost))
+            assert wait_until(lambda: isinstance(consume(two).error, ServiceLost))
         assert len(consume(one).samples) == 50
         assert samples(provider, tmp_path, 3) == {3}
     assert len(lines(tmp_path, "imports")) == 1
@@ -315,9 +315,9 @@ def test_the_program_goes_on_while_a_provider_is_imported_and_its_loads_import_n
     provider = slow(WAITS)
     pydp2.prepare(provider, root=tmp_path)
     pydp2.prepare(provider, root=tmp_path)
-    assert eventually(lambda: (tmp_path / "imports").exists() is False and len(processes(IMPORTER)) == 1)
+    assert wait_until(lambda: (tmp_path / "imports").exists() is False and len(processes(IMPORTER)) == 1)
     (tmp_path / "go").touch()
-    assert eventually(lambda: len(processes(NAME)) == 1)
+    assert wait_until(lambda: len(processes(NAME)) == 1)
     (imported,) = lines(tmp_path, "imports")
     assert [samples(provider, tmp_path, number) for number in (1, 2)] == [{1}, {2}]
     assert lines(tmp_path, "imports") == [imported]
@@ -367,7 +367,7 @@ def test_an_import_that_fails_early_is_told_by_the_load(
 ) -> None:
     provider = slow(first)
     pydp2.prepare(provider, root=tmp_path)
-    assert eventually(lambda: not processes(IMPORTER))
+    assert wait_until(lambda: not processes(IMPORTER))
     assert "Traceback" not in capfd.readouterr().err
     with pytest.raises(Error, match=error):
         samples(provider, tmp_path)
@@ -406,11 +406,11 @@ def test_an_early_import_that_is_killed_is_done_by_the_load(
 ) -> None:
     provider = slow("open('began', 'a').close(); " + WAITS.replace("while", "\nwhile"))
     pydp2.prepare(provider, root=tmp_path)
-    assert eventually((tmp_path / "began").exists)
+    assert wait_until((tmp_path / "began").exists)
     (importer,) = processes(IMPORTER)
     zygote = child_of(importer)
     os.kill(importer if killed == IMPORTER else zygote, signal.SIGKILL)
-    assert eventually(lambda: is_dead(zygote) and not processes(IMPORTER))
+    assert wait_until(lambda: is_dead(zygote) and not processes(IMPORTER))
     (tmp_path / "go").touch()
     assert samples(provider, tmp_path, 1) == {1}
     assert len(lines(tmp_path, "imports")) == 1
@@ -419,12 +419,12 @@ def test_an_early_import_that_is_killed_is_done_by_the_load(
 def test_a_stopped_importer_is_ended_with_what_it_imports(slow: Callable[..., str], tmp_path: Path) -> None:
     provider = slow("open('began', 'a').close(); time.sleep(1000)")
     pydp2.prepare(provider, root=tmp_path)
-    assert eventually((tmp_path / "began").exists)
+    assert wait_until((tmp_path / "began").exists)
     (importer,) = processes(IMPORTER)
     zygote = child_of(importer)
     os.kill(importer, signal.SIGSTOP)
     preparation.end_all()
-    assert eventually(lambda: is_dead(zygote) and is_dead(importer))
+    assert wait_until(lambda: is_dead(zygote) and is_dead(importer))
 
 
 def test_what_prepare_is_given_is_checked_at_once(tmp_path: Path) -> None:

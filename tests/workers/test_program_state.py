@@ -16,11 +16,7 @@ import pydp2
 from pydp2.errors import ProviderError
 from pydp2.providers.program_state import ProgramState
 
-from ..runs import no_hang
 from ..warm_starts import run_program
-
-pytestmark = pytest.mark.usefixtures("no_hang")
-__all__ = ["no_hang"]
 
 STARTS = ("auto", "spawn")
 BOTH = pytest.mark.parametrize("start", STARTS)

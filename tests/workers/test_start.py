@@ -14,10 +14,7 @@ import pytest
 import pydp2
 from pydp2.errors import ProviderError
 
-from ..runs import NUMBERS, NUMBERS_OPTIONS, eventually, no_hang, numbered, processes
-
-pytestmark = pytest.mark.usefixtures("no_hang")
-__all__ = ["no_hang"]
+from ..runs import NUMBERS, NUMBERS_OPTIONS, numbered, processes, wait_until
 
 EACH = "pydp2: each worker imports the provider and runs its init_hook for itself: "
 COUNTED = (
@@ -76,13 +73,13 @@ def test_the_hook_runs_once_in_all_however_many_workers_are_killed(
             seen.append(numbered(batch))
             if batch.index % 40 == 20:
                 living: list[int] = []  # none at first: batches may come faster than workers
-                assert eventually(lambda living=living: bool(living.extend({*active(data)} - killed) or living))
+                assert wait_until(lambda living=living: bool(living.extend({*active(data)} - killed) or living))
                 killed.add(living[0])
                 kill(living[0])
-        assert eventually(lambda: len(processes("pydp2-worker")) == 5)
-        assert eventually(lambda: len(processes("pydp2-zygote")) == 1)
+        assert wait_until(lambda: len(processes("pydp2-worker")) == 5)
+        assert wait_until(lambda: len(processes("pydp2-zygote")) == 1)
         (zygote,) = processes("pydp2-zygote")
-        assert eventually(lambda: data.stats()["workers_lost"] == len(killed))
+        assert wait_until(lambda: data.stats()["workers_lost"] == len(killed))
     assert seen == expected
     assert len(killed) >= 2
     assert told(tmp_path, "hooks") == told(tmp_path, "imports") == [[str(zygote), "zygote"]]
@@ -95,7 +92,7 @@ def test_with_spawn_each_worker_runs_it_and_that_is_said_once(
     with pydp2.load(
         FILES, provider_file(counted()), workers=2, root=tmp_path, start="spawn", **NUMBERS_OPTIONS
     ) as data:
-        assert eventually(lambda: len(told(tmp_path, "hooks")) == 3)
+        assert wait_until(lambda: len(told(tmp_path, "hooks")) == 3)
         workers = processes("pydp2-worker")
         assert processes("pydp2-zygote") == []
         for _ in data:
@@ -120,14 +117,14 @@ def test_what_a_fork_cannot_copy_has_each_worker_run_the_hook(
     provider = provider_file(counted(what))
     seen = []
     with pydp2.load(FILES, provider, workers=2, root=tmp_path, **NUMBERS_OPTIONS) as data:
-        assert eventually(lambda: len(told(tmp_path, "hooks")) == 3)
+        assert wait_until(lambda: len(told(tmp_path, "hooks")) == 3)
         # What a hook starts has the name of the process that starts it for a moment.
-        assert eventually(lambda: (len(processes("pydp2-worker")), processes("pydp2-zygote")) == (3, []))
+        assert wait_until(lambda: (len(processes("pydp2-worker")), processes("pydp2-zygote")) == (3, []))
         for batch in data:
             seen.append(numbered(batch))
             if batch.index == 20:
                 kill(processes("pydp2-worker")[0])
-        assert eventually(lambda: len(told(tmp_path, "hooks")) == 4)
+        assert wait_until(lambda: len(told(tmp_path, "hooks")) == 4)
     assert len({pid for pid, _ in told(tmp_path, "hooks")}) == 4
     assert sum(number == "zygote" for _, number in told(tmp_path, "hooks")) == 1  # it became the first worker
     assert capfd.readouterr().err.count(f"{EACH}{reason}\n") == 1
@@ -156,21 +153,21 @@ def test_a_zygote_that_is_killed_harms_no_worker_and_is_made_anew(
     (tmp_path / "hooks").unlink()
     seen = []
     with pydp2.load(FILES, provider, workers=2, root=tmp_path, **NUMBERS_OPTIONS) as data:
-        assert eventually(lambda: len(processes("pydp2-worker")) == 3)
-        assert eventually(lambda: len(processes("pydp2-zygote")) == 1)  # and none that is about to be a worker
+        assert wait_until(lambda: len(processes("pydp2-worker")) == 3)
+        assert wait_until(lambda: len(processes("pydp2-zygote")) == 1)  # and none that is about to be a worker
         (first,) = processes("pydp2-zygote")
         workers = processes("pydp2-worker")
         for batch in data:
             seen.append(numbered(batch))
             if batch.index == 20:
                 kill(first)
-                assert eventually(lambda: processes("pydp2-zygote") not in ([], [first]))
+                assert wait_until(lambda: processes("pydp2-zygote") not in ([], [first]))
                 assert processes("pydp2-worker") == workers
             if batch.index == 40:
                 for worker in workers:
                     kill(worker)
-        assert eventually(lambda: len(set(processes("pydp2-worker")) - set(workers)) == 3)
-        assert eventually(lambda: not set(processes("pydp2-worker")) & set(workers))
+        assert wait_until(lambda: len(set(processes("pydp2-worker")) - set(workers)) == 3)
+        assert wait_until(lambda: not set(processes("pydp2-worker")) & set(workers))
     assert seen == expected
     assert len(told(tmp_path, "hooks")) == 2
     assert (
@@ -187,8 +184,8 @@ def test_a_zygote_that_a_signal_has_stopped_is_replaced_with_whoever_waits_for_i
     expected = undisturbed(provider, tmp_path)
     seen = []
     with pydp2.load(FILES, provider, workers=2, root=tmp_path, sample_timeout=0.4, **NUMBERS_OPTIONS) as data:
-        assert eventually(lambda: len(processes("pydp2-worker")) == 3)
-        assert eventually(lambda: len(processes("pydp2-zygote")) == 1)
+        assert wait_until(lambda: len(processes("pydp2-worker")) == 3)
+        assert wait_until(lambda: len(processes("pydp2-zygote")) == 1)
         (first,) = processes("pydp2-zygote")
         for batch in data:
             seen.append(numbered(batch))
@@ -197,8 +194,8 @@ def test_a_zygote_that_a_signal_has_stopped_is_replaced_with_whoever_waits_for_i
                 workers = processes("pydp2-worker")
                 for worker in workers:
                     kill(worker)
-        assert eventually(lambda: len(set(processes("pydp2-worker")) - set(workers)) == 3)
-        assert eventually(lambda: first not in processes("pydp2-zygote"))
+        assert wait_until(lambda: len(set(processes("pydp2-worker")) - set(workers)) == 3)
+        assert wait_until(lambda: first not in processes("pydp2-zygote"))
     assert seen == expected
     text = "the process that workers are forked from is killed because a signal had stopped it for longer than 0.4 s\n"
     assert text in capfd.readouterr().err
@@ -217,7 +214,7 @@ def test_zygote_and_workers_killed_at_once_lose_nothing(provider_file: Callable[
                 for pid in living:
                     kill(pid)
                 # who dies again and again before it is ready ends the service, and rightly
-                assert eventually(lambda: len(set(processes("pydp2-worker")) - killed) == 3)
+                assert wait_until(lambda: len(set(processes("pydp2-worker")) - killed) == 3)
     assert seen == expected
 
 
@@ -251,14 +248,14 @@ def test_a_hook_that_ends_its_process_later_ends_the_service_with_a_word(
         stream = iter(data)
         next(stream)
         kill(processes("pydp2-zygote")[0])
-        assert eventually(lambda: len(told(tmp_path, "hooks")) == 2)
+        assert wait_until(lambda: len(told(tmp_path, "hooks")) == 2)
 
         def lose_all() -> bool:
             for worker in processes("pydp2-worker"):
                 kill(worker)
             return processes("pydp2-server") == []
 
-        assert eventually(lose_all, 20)
+        assert wait_until(lose_all, 20)
         with pytest.raises(ProviderError, match="ended with exit code 9 while it imported the provider or ran its"):
             list(stream)
 

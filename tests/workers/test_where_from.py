@@ -17,7 +17,7 @@ import pytest
 import pydp2
 from pydp2.errors import AddressError, OptionTypeError
 
-from ..runs import Program, eventually, one_pass, processes
+from ..runs import Program, one_pass, processes, wait_until
 
 ONE = """
 from pydp2 import *
@@ -65,9 +65,9 @@ def test_workers_are_forked_from_one_thread_whatever_the_program_has(provider_fi
 def test_processes_are_known_by_their_names(provider_file: Callable[[str], str]) -> None:
     with pydp2.launch(["a"], provider_file(ONE), workers=2) as service:
         assert processes("pydp2-server") == [service.pid]
-        assert eventually(lambda: len(processes("pydp2-worker")) == 3)
+        assert wait_until(lambda: len(processes("pydp2-worker")) == 3)
         # two that read, and the one in reserve
-        assert eventually(lambda: sorted(w["active"] for w in service.stats()["workers"]) == [False, True, True])
+        assert wait_until(lambda: sorted(w["active"] for w in service.stats()["workers"]) == [False, True, True])
         workers = service.stats()["workers"]
         assert sorted(worker["pid"] for worker in workers) == processes("pydp2-worker")
         assert {name(worker["pid"]) for worker in workers} == {f"pydp2-worker-{n}" for n in range(3)}
@@ -86,7 +86,7 @@ def test_the_users_code_runs_in_workers_only(provider_file: Callable[[str], str]
     """
     with pydp2.load(["a", "b"], provider_file(code), batch_size=1, workers=2, root=tmp_path, start="spawn") as data:
         log = tmp_path / "importers"
-        assert eventually(lambda: len(log.read_text().split()) == 3)
+        assert wait_until(lambda: len(log.read_text().split()) == 3)
         workers = set(processes("pydp2-worker"))
         ran = {int(batch[0][0]) for batch in data}
     imported = [int(line) for line in log.read_text().split()]

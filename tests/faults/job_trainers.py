@@ -45,7 +45,7 @@ class Trainer:
     steps: int = 0
 
 
-class Crew:
+class JobTrainers:
     """``count`` trainers at ``address``; ``share``: "one", "ranks" or "dynamic"; ``job``: their options.
 
     ``pause``: seconds that a step takes. ``every``: steps between checkpoints. ``act``: called behind each step with

@@ -1,5 +1,0 @@
-"""Programs of a user's."""
-
-from tests.runs import program
-
-__all__ = ["program"]
