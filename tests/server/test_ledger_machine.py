@@ -36,7 +36,7 @@ from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, 
 from pydp2.server.workers.worker_pool import WorkerPool
 
 from ..order import oracle
-from .states import check_file_states, check_worker_states
+from ..simulated.states import check_file_states, check_worker_states
 
 SAME: dict[str, Any] = {"slots": ["as declared"]}
 SIZES = (8, 100, 3000)

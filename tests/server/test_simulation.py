@@ -8,25 +8,24 @@ from random import Random
 import pytest
 
 from pydp2.errors import NotRepeatable
-from pydp2.host.worker import chunk_builder, loop
+from pydp2.host.worker import chunk_builder
 from pydp2.order import pool
 from pydp2.server.jobs.plan import JobPlan
 
 from ..order import oracle
-from ..order.oracle import File, Options, Row, expect
+from ..order.oracle import expect
 from ..seeds import each_seed
-from .cases import Case, Sample, Script, buckets, case, sample_bytes
-from .simulation import Outcome, World, where
+from ..simulated.cases import Case, Sample, Script, buckets, case
+from ..simulated.expected import compare, compare_relaxed, options, oracle_files
+from ..simulated.service import World
+from ..simulated.workers import stop_clocks
 
 CHANGES = ["value", "value", "shorter", "longer"]
 
 
 @pytest.fixture(autouse=True)
 def _clocks_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the loop of a worker does by the clock is the scheduler's to decide."""
-    monkeypatch.setattr(loop, "_POLL", -1.0)
-    monkeypatch.setattr(loop, "FLUSH", 1e9)
-    monkeypatch.setattr(loop, "_SLOW", 1e9)
+    stop_clocks(monkeypatch)
 
 
 def points_often(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
@@ -34,62 +33,6 @@ def points_often(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(pool, "SNAPSHOT_MIN", 16)
     monkeypatch.setattr(oracle, "SNAPSHOT", 16)
     monkeypatch.setattr(chunk_builder, "MAX_ROWS", Random(seed).choice([1, 7, 50, 4096]))
-
-
-def oracle_files(case: Case) -> list[File]:
-    """The scripts, as they end in the end: at an exception, or condemned at the sample that kills."""
-    return [
-        File(
-            [
-                Row(i.weight, sample_bytes(i.values), i.values) if isinstance(i, Sample) else None
-                for i in s.items[: s.poison]
-            ],
-            s.raises or s.poison is not None,
-        )
-        for s in case.files
-    ]
-
-
-def options(case: Case) -> Options:
-    plan = case.plan
-    return Options(
-        batch_size=plan.batch_size, seed=plan.seed, shuffle=plan.shuffle, pool_size=case.pool_size,
-        min_pool_size=case.min_pool_size, interleave=plan.interleave, pool_bytes=plan.pool_bytes,
-        can_over=case.can_over, last_batch=plan.last_batch, cached=case.cache_limit is not None, skip=case.skip,
-        buckets=plan.buckets.max_buckets if plan.buckets else 0, bounds=plan.buckets.bounds if plan.buckets else None,
-        error_budget=case.error_budget,
-        group=plan.buckets.group_size if plan.buckets else 1,
-    )  # fmt: skip
-
-
-def compare_relaxed(case: Case, outcome: Outcome) -> None:
-    """Each sample once, in any order, and no batch too small but the last."""
-    names = [(f, y) for f, file in enumerate(oracle_files(case)) for y, item in enumerate(file.items) if item]
-    found = [name for batch in outcome.batches for name in batch]
-    found = found[: len(found) - outcome.padding]
-    assert len(set(found)) == len(found)
-    assert set(found) <= set(names)
-    if outcome.whole and not outcome.error and case.plan.last_batch != "drop":
-        assert sorted(found) == names
-
-
-def compare(case: Case, outcome: Outcome) -> None:
-    """``outcome`` is what the oracle says; of a pass that was left, as far as it went."""
-    files = oracle_files(case)
-    expected = expect(files, options(case), outcome.pass_id, outcome.bounds)
-    if not outcome.whole:
-        assert outcome.batches == expected.batches[: len(outcome.batches)]
-        assert outcome.losses == expected.losses[: len(outcome.losses)]
-        return
-    assert outcome.batches == expected.batches
-    assert outcome.pool_weights == expected.pool_weights
-    assert outcome.padding == expected.padding
-    assert (where(outcome.error) if outcome.error else None) == expected.error
-    assert outcome.losses == expected.losses
-    if not outcome.error:
-        ends = [(n, len(file.items)) for n, file in enumerate(files) if file.raises]
-        assert sorted(early_end[:2] for early_end in outcome.early_ends) == ends
-        assert outcome.dropped == sum(item is None for file in files for item in file.items)
 
 
 @each_seed(150)
@@ -192,7 +135,7 @@ def test_each_of_several_jobs_has_the_order_that_it_has_alone_whatever_the_other
         for outcome in trainer.outcomes:
             (compare_relaxed if mine.plan.order == "relaxed" else compare)(mine, outcome)
         if trainer.number not in this.quitters:
-            assert sum(outcome.whole for outcome in trainer.outcomes) == this.passes
+            assert sum(outcome.is_complete for outcome in trainer.outcomes) == this.passes
 
 
 def job(**options: object) -> JobPlan:
@@ -257,5 +200,5 @@ def test_pd_46_passes_over_a_cache_of_any_size_are_those_without_one_even_after_
     outcomes = world.run()
     for outcome in outcomes:
         compare(this, outcome)
-    assert [outcome.whole for outcome in outcomes].count(True) == 4
+    assert [outcome.is_complete for outcome in outcomes].count(True) == 4
     assert bool(outcomes[-1].cached) == (limit > 0)

@@ -15,7 +15,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
-from tests.server.teams import LEASE, LostPlace, Trainer, World, position_at
+from tests.simulated.trainer_group import LEASE, LostPlace, Trainer, World, position_at
 
 BYTES = [1, 3 * BATCH_COST, 1 << 20]
 """What a trainer may be sent and not have used: two batches, three, or more than it asks for."""
@@ -31,7 +31,7 @@ def run_out(world: World, trainers: list[Trainer], passes: int = 1) -> None:
             if trainer.over:
                 world.begin(trainer)
             world.next(trainer)
-            world.team.check_leases(world.now)
+            world.group.check_leases(world.now)
             world.serve()
     raise AssertionError("no end")
 
@@ -70,10 +70,10 @@ def test_the_others_go_on_until_their_window_is_full_and_it_is_said_who_is_missi
         assert made.next(second) is not None
         count += 1
     assert 3 < count < 20, "a window, not the pass"
-    made.team.check_leases(made.now)
+    made.group.check_leases(made.now)
     made.now += DEFAULT_TIMING.missing_rank + 1
     for _ in range(3):
-        made.team.check_leases(made.now)
+        made.group.check_leases(made.now)
     assert made.logs == ["job 'default' waits for rank 2, which never came; connect with rank=2, world_size=3"]
     third = made.come(2)
     made.begin(third)
@@ -106,7 +106,7 @@ def test_a_place_is_taken_from_one_who_is_silent_and_from_nobody_else() -> None:
         made.come(1)
     made.now += 1
     taker = made.come(1)
-    assert isinstance(from_wire(other.inbox[-1].error), Rewound)  # type: ignore[attr-defined]
+    assert isinstance(from_wire(other.inbox[-1][0].error), Rewound)
     with pytest.raises(LostPlace):
         made.next(other)
     made.trainers.remove(other)
@@ -138,10 +138,10 @@ def test_what_a_rank_asks_for_before_its_pass_can_begin_is_sent_when_it_does() -
     one, other = made.come(0), made.come(1)
     run_out(made, [one])
     made.begin(one)
-    made.team.need(made.member(one), m.Need(one.run, 3, 0, 0, 0), made.now)
+    made.group.need(made.member(one), m.Need(one.run, 3, 0, 0, 0), made.now)
     run_out(made, [other])
     made.begin(other)
-    indices = [message.batch_index for message in one.inbox if isinstance(message, m.BatchHead)]
+    indices = [message.batch_index for message, _ in one.inbox if isinstance(message, m.BatchHead)]
     assert indices == [0, 2, 4, 6, 8], "two with the beginning, three later"
 
 
@@ -218,7 +218,7 @@ def test_a_rank_that_was_cut_off_before_it_had_anything_of_its_state_is_told_how
         other.inbox.clear()
     else:
         made.reconnect(other)
-    assert other.loaded, "not answered, as far as it knows"
+    assert other.run_protocol.loaded.name, "not answered, as far as it knows"
     begun = [*made.numbers.begun]
     made.receive(other)
     assert (other.over, str(other.error or "")) == (True, text)
@@ -248,8 +248,10 @@ def test_a_state_that_is_loaded_again_by_a_request_that_nobody_heard_has_all_of_
     if is_new:
         made.vanish(loads)
         loads = made.come(loads.rank)
-    loads.position, loads.loaded, loads.origin, loads.named = state, state.name, state.name, True
-    loads.run, loads.over, loads.hand = loads.run + 1, False, None
+    loads.load(state)
+    loads.enter()
+    loads.run_protocol.begin()  # which nobody hears
+    loads.hand = None
     if killed:
         made.write()
         made.crash()
@@ -276,14 +278,14 @@ def test_another_world_size_or_a_rank_for_two_is_refused() -> None:
     made = World(8, 2)
     made.come(0)
     with pytest.raises(OptionError, match=r"job 'default' has world_size=2, this trainer says 3"):
-        made.team.attach(b"x", m.Attach(m.WIRE_VERSION, "default", 1, 3, "s", {}, 1), made.now)
+        made.group.attach(b"x", m.Attach(m.WIRE_VERSION, "default", 1, 3, "s", {}, 1), made.now)
     with pytest.raises(JobTaken, match="rank 0 is taken"):
         made.come(0)
 
 
 def test_a_process_on_another_host_is_named_with_its_host() -> None:
     made = World(8, 2)
-    made.team.attach(b"x", m.Attach(m.WIRE_VERSION, "default", 1, 2, "s", {}, 4711, 1, "node3"), made.now)
+    made.group.attach(b"x", m.Attach(m.WIRE_VERSION, "default", 1, 2, "s", {}, 4711, 1, "node3"), made.now)
     with pytest.raises(JobTaken, match=r"rank 1 is taken \(process 4711 on node3, last heard of 0 s ago\)"):
         made.come(1)
 
@@ -291,10 +293,10 @@ def test_a_process_on_another_host_is_named_with_its_host() -> None:
 def test_an_older_connection_of_a_process_does_not_take_the_place_of_a_later_one() -> None:
     made = World(8, 2)
     first, second = (m.Attach(m.WIRE_VERSION, "default", 1, 2, "s", {}, 1, number) for number in (1, 2))
-    made.team.attach(b"second", second, made.now)
+    made.group.attach(b"second", second, made.now)
     with pytest.raises(Rewound, match="a later connection of the same process has rank 1 of job 'default'"):
-        made.team.attach(b"first", first, made.now)
-    assert made.team.registry.by_peer(b"second") is not None
+        made.group.attach(b"first", first, made.now)
+    assert made.group.registry.by_peer(b"second") is not None
 
 
 def test_a_loaded_state_rewinds_all_and_those_who_load_it_too_join() -> None:
@@ -434,7 +436,7 @@ def test_a_rank_that_has_had_the_pass_and_left_is_not_waited_for_when_another_go
     assert [made.next(one), made.next(one)] == [2, 4]
     made.begin(one, state)
     made.finish([one], 1)
-    assert made.team.current is None, "the pass is over"
+    assert made.group.current is None, "the pass is over"
 
 
 def test_a_rank_that_goes_on_in_the_next_pass_after_another_has_gone_back_takes_nobody_back_when_that_begins() -> None:
@@ -449,7 +451,7 @@ def test_a_rank_that_goes_on_in_the_next_pass_after_another_has_gone_back_takes_
     assert made.next(one) is None, "it waits for the next pass"
     run_out(made, [one, other], passes=2)
     assert (one.error, other.error) == (None, None)
-    assert other.origin, "it was not told to go back once more"
+    assert other.run_protocol.loaded.rejoin(state.name), "it was not told to go back once more"
     assert made.used() == sorted([(0, 0), (0, 2), (0, 3), (0, 4), (0, 5), *((1, number) for number in range(6))])
     assert made.numbers.begun == [(0, 0), (0, 2), (0, 2), (1, 0)]
 
@@ -490,7 +492,7 @@ def test_dynamic_what_a_silent_trainer_has_goes_to_the_others_when_its_lease_is_
         pass
     assert not goes_on.over, "it waits for the others' batches to be used"
     made.now += LEASE + 1
-    made.team.check_leases(made.now)
+    made.group.check_leases(made.now)
     made.serve()
     made.receive(goes_on)
     while not goes_on.over:
@@ -509,7 +511,7 @@ def test_dynamic_a_silent_trainer_is_sent_nothing_until_it_asks_anew() -> None:
     made.begin(waits)
     made.now += LEASE + 1
     made.beat(waits)
-    made.team.check_leases(made.now)
+    made.group.check_leases(made.now)
     made.serve()
     assert not made.member(hangs).flow.in_flight
     assert made.receive(waits) == 0
@@ -526,7 +528,7 @@ def test_dynamic_of_the_batches_that_were_taken_back_the_first_goes_out_first() 
         made.now += LEASE + 1
         for trainer in others:
             made.beat(trainer)
-        made.team.check_leases(made.now)
+        made.group.check_leases(made.now)
     assert [made.next(third) for _ in range(10)] == [7, 8, 1, 2, 3, 4, 5, 9, 10, 11]  # 0 was used: first asked on
 
 
@@ -610,7 +612,7 @@ def test_a_rank_hears_why_its_pass_failed_though_rows_are_lost_before_it_heard_i
     reads, told = made.come(0), made.come(1)
     made.begin(reads)
     made.begin(told)
-    assert [type(each) for each in told.inbox] == [m.Failed]
+    assert [type(message) for message, _ in told.inbox] == [m.Failed]
     made.lose_rows()
     made.reconnect(told)
     made.receive(told)
@@ -670,7 +672,7 @@ def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None
             for each in trainers.values():
                 if each.waits:
                     made.beat(each)
-            made.team.check_leases(made.now)
+            made.group.check_leases(made.now)
             made.serve()
             for hung in [key for key, each in trainers.items() if dynamic and each.hand is not None]:
                 used += trainers.pop(hung).used  # connected, and never heard of again
@@ -686,4 +688,4 @@ def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None
         assert trainer.error is None
         used += trainer.used
     assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
-    assert all(member.state is PassState.BEFORE for member in made.team.registry.trainers.values())
+    assert all(member.state is PassState.BEFORE for member in made.group.registry.trainers.values())

@@ -9,7 +9,7 @@ import pytest
 from pydp2.errors import Rewound
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
-from tests.server.teams import Trainer, World
+from tests.simulated.trainer_group import Trainer, World
 
 
 def run_pass(world: World, trainers: list[Trainer], pass_id: int) -> None:
@@ -123,11 +123,11 @@ def test_whatever_happens_all_ranks_have_the_passes_that_they_go_to(seed: int) -
         assert trainer.error is None, trainer.error
         made.now += 0.01
         if step % 50 == 0:
-            for member in made.team.registry.trainers.values():
+            for member in made.group.registry.trainers.values():
                 member.last_heard = made.now
             for each in trainers:
-                each.spoke = made.now
-            made.team.check_leases(made.now)
+                each.run_protocol.spoke_at = made.now
+            made.group.check_leases(made.now)
             made.serve()
     else:
         raise AssertionError(
@@ -140,4 +140,4 @@ def test_whatever_happens_all_ranks_have_the_passes_that_they_go_to(seed: int) -
             expected = [(pass_id, n) for n in range(rank, length, ranks)]
             assert had == expected[: len(had)]
             assert had == expected or (rank, number) in left
-    assert all(each.state is not PassState.IN for each in made.team.registry.trainers.values())
+    assert all(each.state is not PassState.IN for each in made.group.registry.trainers.values())

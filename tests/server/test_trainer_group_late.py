@@ -11,13 +11,13 @@ import pytest
 from pydp2.server.jobs.delivery import _WINDOW, RankedDelivery
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
-from tests.server.teams import LEASE, Trainer, World
+from tests.simulated.trainer_group import LEASE, Trainer, World
 
 
 def delivery(made: World) -> RankedDelivery:
     """How the batches of the pass under way come to their ranks."""
-    assert isinstance(made.team.current, RankedDelivery)
-    return made.team.current
+    assert isinstance(made.group.current, RankedDelivery)
+    return made.group.current
 
 
 def window(prefetch: int) -> int:
@@ -61,7 +61,7 @@ def test_a_rank_that_left_in_the_middle_keeps_nobody_from_the_end() -> None:
     made.begin(first)
     assert made.next(first) == 0
     made.close(first)
-    assert made.team.awaits_ranks
+    assert made.group.awaits_ranks
     again = made.come(0)
     assert again.position.pass_id == 1, "it forfeits the rest"
     late = made.come(1)
@@ -76,12 +76,12 @@ def test_a_job_ends_a_lease_after_its_last_trainer_left_a_pass_that_not_all_had(
     assert read_all(made, first) == [0, 2]
     made.close(first)
     made.now += LEASE - 1
-    assert not made.team.registry.ends_with(None, made.now)
+    assert not made.group.registry.ends_with(None, made.now)
     made.now += 2
-    assert made.team.registry.ends_with(None, made.now)
+    assert made.group.registry.ends_with(None, made.now)
     late = made.come(1)
     assert (late.position.pass_id, read_all(made, late)) == (0, [1, 3])
-    assert made.team.registry.trainers.keys() == {1}, "another job"
+    assert made.group.registry.trainers.keys() == {1}, "another job"
 
 
 def play(made: World, choose: Random, order: Sequence[int], prefetches: Sequence[int]) -> dict[int, list[int]]:
@@ -112,7 +112,7 @@ def play(made: World, choose: Random, order: Sequence[int], prefetches: Sequence
             there.remove(trainer)
             idle = 4 * len(order)  # the next may come
         made.now += 0.01
-        made.team.check_leases(made.now)
+        made.group.check_leases(made.now)
         made.serve()
     raise AssertionError(f"no end: {[(t.rank, t.position, t.waits) for t in there]}")
 
@@ -147,12 +147,12 @@ def test_no_queue_is_longer_than_its_window_and_the_last_group(seed: int) -> Non
         assert (
             max(
                 len(delivery(made)._unclaimed),
-                *(len(m.flow.in_flight) for m in made.team.registry.trainers.values()),
+                *(len(m.flow.in_flight) for m in made.group.registry.trainers.values()),
             )
             <= window(prefetch) + 1
         )
     assert len(delivery(made)._ahead) <= 2
-    assert all(member.state in (PassState.IN, PassState.ENDED) for member in made.team.registry.trainers.values())
+    assert all(member.state in (PassState.IN, PassState.ENDED) for member in made.group.registry.trainers.values())
 
 
 # -- many ranks --------------------------------------------------------------------------------------------------------
@@ -162,13 +162,13 @@ def test_ranks_that_are_not_there_are_nowhere_remembered_one_by_one() -> None:
     made.begin(one)
     assert made.next(one) is None
     assert one.over, "there is no batch for it"
-    assert made.team.registry.trainers.keys() == {40_000}
+    assert made.group.registry.trainers.keys() == {40_000}
     assert len(delivery(made)._unclaimed) == 1
     assert sum(map(len, delivery(made)._unclaimed._groups)) == 2
     made.write()
     assert len(made.disk[-1]) < 2000
     made.close(one)
-    assert made.team.registry.trainers == {}
+    assert made.group.registry.trainers == {}
     for rank in (1, 0):
         assert read_all(made, made.come(rank)) == [rank]
 
@@ -185,7 +185,7 @@ def test_only_some_of_many_missing_ranks_are_named() -> None:
     for _ in range(10):
         made.now += 1.0
         made.beat(one)
-        made.team.check_leases(made.now)
+        made.group.check_leases(made.now)
     assert made.logs == [
         "job 'default' waits for ranks 0, 1, 2, 4 and 95 others, which never came; connect with rank=0, world_size=100"
     ]
@@ -216,6 +216,6 @@ def test_dynamic_what_dead_trainers_have_not_used_goes_to_one_that_begins_the_pa
     assert [made.next(dies) for _ in range(3)] == [0, 1, 2]
     made.vanish(dies)
     made.now += LEASE + 1
-    made.team.check_leases(made.now)
+    made.group.check_leases(made.now)
     made.finish([late], 1)
     assert [n for _, n in late.used] == [2, 3, 4, 5]

@@ -12,8 +12,8 @@ from pydp2.errors import ProviderError, Rewound
 from pydp2.order.stream_state import StreamState
 from tests.checkpoints import Checkpoints
 from tests.seeds import each_seed
-from tests.server.teams import LEASE, Trainer, World, position_at
 from tests.server.test_trainer_group_restarts import drawn
+from tests.simulated.trainer_group import LEASE, Trainer, World, position_at
 
 
 def begun(made: World, count: int = 2) -> list[Trainer]:
@@ -42,18 +42,18 @@ def wait_for_a_lease(made: World, *others: Trainer) -> None:
         made.now += LEASE / 3
         for other in others:
             made.beat(other)
-        made.team.check_leases(made.now)
+        made.group.check_leases(made.now)
 
 
 def away_for_a_lease(made: World, trainer: Trainer, *others: Trainer) -> None:
     """The connection of ``trainer`` is cut until its lease is over; ``others`` wait."""
-    member = made.team.registry.by_peer(trainer.peer)
+    member = made.group.registry.by_peer(trainer.peer)
     assert member is not None
-    made.team.connection_lost(member, made.now)
+    made.group.connection_lost(member, made.now)
     trainer.inbox.clear()
     wait_for_a_lease(made, *others)
-    assert member.rank not in made.team.registry.trainers
-    made._come_back(trainer)
+    assert member.rank not in made.group.registry.trainers
+    made.come_back(trainer)
 
 
 def ask_after_a_kill(made: World, trainer: Trainer) -> None:
@@ -80,7 +80,7 @@ def test_after_a_restart_who_loads_another_state_or_none_is_told_which_one_the_o
         trainer.hand = None
         made.next(trainer)
         assert isinstance(trainer.error, Rewound)
-        assert trainer.lacks
+        assert trainer.is_lacking
         made.begin(trainer, position_at(4))
     for trainer in made.trainers:
         trainer.used.clear()
@@ -130,7 +130,7 @@ def test_who_comes_back_after_its_lease_goes_on() -> None:
     one, other = begun(made)
     assert [made.next(other), made.next(other)] == [2, 3]
     away_for_a_lease(made, other, one)
-    made._settle_hand(other)
+    other.use_hand()
     made.begin(other)
     made.finish([one, other], 1)
     assert (one.error, other.error) == (None, None)
@@ -146,7 +146,7 @@ def test_who_was_away_for_its_lease_before_it_had_anything_of_its_state_takes_no
     assert made.next(one) == 4
     away_for_a_lease(made, comes, one, other)
     if begun:
-        made._ask(comes)
+        made.ask(comes)
     else:
         made.begin(comes, deepcopy(state))
     made.receive(comes)
@@ -187,8 +187,8 @@ def test_who_is_told_to_load_a_state_goes_on_from_it_and_each_batch_comes_once(s
     """Trainers save states, and all load the latest once one is told to: the batches before it and those that come
     then are those of the stream, whatever the service knows when it is started again."""
     choose, made = drawn(seed, shared=0.7, lengths=(1, 3, 10, 40))
-    count = choose.choice([2, 3]) if made.team.registry.dynamic else made.team.registry.world
-    kept = Checkpoints[StreamState, tuple[int, int]](count, shared=made.team.registry.dynamic)
+    count = choose.choice([2, 3]) if made.group.registry.dynamic else made.group.registry.world
+    kept = Checkpoints[StreamState, tuple[int, int]](count, shared=made.group.registry.dynamic)
     trainers = [made.come(0 if kept.shared else rank) for rank in range(count)]
     for who, trainer in enumerate(trainers):
         kept.save(who, deepcopy(trainer.position), (0, 0))
@@ -229,12 +229,12 @@ def step(made: World, kept: Checkpoints[StreamState, tuple[int, int]], trainers:
         kept.give(who, at.pass_id, number, (at.pass_id, number))
         kept.save(who, deepcopy(at), (at.pass_id, at.batch), at.acknowledged_ahead)
     if isinstance(trainer.error, Rewound):
-        if not trainer.lacks:
+        if not trainer.is_lacking:
             kept.go_back(who)
         made.begin(trainer, deepcopy(kept.follow(who)))
     elif trainer.error is not None:
         raise trainer.error
-    made.team.check_leases(made.now)
+    made.group.check_leases(made.now)
     made.serve()
 
 
@@ -244,7 +244,7 @@ def test_what_was_used_of_an_earlier_run_says_nothing_of_the_batches_of_the_last
     assert made.next(other) == 2
     made.reconnect(other)
     made.receive(other)
-    made.team.detach(made.member(other), other.run - 1, 1, made.now)
+    made.group.detach(made.member(other), other.run - 1, 1, made.now)
     made.trainers.remove(other)
     made.finish([one], 1)
     assert [n for _, n in one.used] == [0, 1, 3, 4, 5]
@@ -256,11 +256,11 @@ def test_who_was_cut_off_keeps_its_batches_until_its_lease_ends() -> None:
     one, other = begun(made)
     assert [made.next(other), made.next(other)] == [2, 3]
     member = made.member(other)
-    made.team.connection_lost(member, made.now)
+    made.group.connection_lost(member, made.now)
     other.inbox.clear()
     assert [made.next(one) for _ in range(3)] == [0, 1, None]
-    made._come_back(other)
-    made._settle_hand(other)
+    made.come_back(other)
+    other.use_hand()
     made.begin(other)
     made.finish([one, other], 1)
     assert made.used() == [(0, n) for n in range(6)]

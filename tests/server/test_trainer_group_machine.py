@@ -15,7 +15,7 @@ from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.server.jobs.delivery import Delivery, RankedDelivery, SharedDelivery
 from pydp2.server.jobs.pass_stream import BatchGroup
 from pydp2.server.snapshots.job_snapshot import PassState
-from tests.server.teams import Trainer, World
+from tests.simulated.trainer_group import Trainer, World
 
 PASSES = 3
 FAIR = 4000  # rounds of a fair schedule: far more than three passes here take
@@ -53,7 +53,7 @@ class Shared(RuleBasedStateMachine):
     @property
     def delivery(self) -> Delivery | None:
         """How the batches of the pass under way come to the trainers."""
-        return self.made.team.current
+        return self.made.group.current
 
     @rule(number=which)
     def come(self, number: int) -> None:
@@ -112,16 +112,16 @@ class Shared(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.made.now += seconds
         self._spoken()
-        self.made.team.check_leases(self.made.now)
+        self.made.group.check_leases(self.made.now)
         self.made.serve()
 
     def _spoken(self) -> None:
-        """Nobody is silent for as long as a lease: what happens then is told in test_team."""
+        """Nobody is silent for as long as a lease: what happens then is tested in test_trainer_group."""
         for trainer in self.trainers.values():
             if not trainer.away and trainer.waits:
                 self.made.beat(trainer)
-            trainer.spoke = self.made.now
-        for member in self.made.team.registry.trainers.values():
+            trainer.run_protocol.spoke_at = self.made.now
+        for member in self.made.group.registry.trainers.values():
             if member.peer:
                 member.last_heard = self.made.now
 
@@ -142,9 +142,9 @@ class Shared(RuleBasedStateMachine):
     @invariant()
     def the_states_of_trainers_agree_with_the_pass(self) -> None:
         if self.trainers:
-            team = self.made.team
-            for member in team.registry.trainers.values():
-                assert team.current is not None or member.state is not PassState.IN
+            group = self.made.group
+            for member in group.registry.trainers.values():
+                assert group.current is not None or member.state is not PassState.IN
                 assert not member.flow.in_flight or member.state in (PassState.BEFORE, PassState.IN)
                 assert member.peer or not member.flow.sent
 
@@ -152,14 +152,14 @@ class Shared(RuleBasedStateMachine):
     def few_batches_wait_for_a_rank(self) -> None:
         if self.trainers and not self.dynamic:
             most = 4 + 2 * self.prefetch + 1
-            assert all(len(member.flow.in_flight) <= most for member in self.made.team.registry.trainers.values())
+            assert all(len(member.flow.in_flight) <= most for member in self.made.group.registry.trainers.values())
             if isinstance(delivery := self.delivery, RankedDelivery):
                 assert len(delivery._unclaimed) <= most
 
     @invariant()
     def nobody_is_sent_more_than_it_may_have(self) -> None:
         if self.trainers:
-            for member in self.made.team.registry.trainers.values():
+            for member in self.made.group.registry.trainers.values():
                 sent = member.flow.sent_bytes + member.flow.unread_bytes
                 assert sent <= max(member.flow.limit, 2 * BATCH_COST)
                 assert member.flow.sent_bytes == sum(
@@ -170,13 +170,13 @@ class Shared(RuleBasedStateMachine):
     @invariant()
     def the_rows_of_a_batch_are_held_as_long_as_it_is_kept_and_no_longer(self) -> None:
         if self.trainers:
-            team = self.made.team
-            kept = [held for member in team.registry.trainers.values() for held in member.flow.in_flight]
+            group = self.made.group
+            kept = [held for member in group.registry.trainers.values() for held in member.flow.in_flight]
             ahead = []
             if isinstance(delivery := self.delivery, SharedDelivery):
                 kept += delivery._waiting
             elif isinstance(delivery, RankedDelivery):
-                kept += [held for group in delivery._unclaimed._groups for held in group.values()]
+                kept += [held for cuts in delivery._unclaimed._groups for held in cuts.values()]
                 ahead = [outcome for outcome in delivery._ahead if isinstance(outcome, BatchGroup)]
             rows = [held.batch.rows for held in kept] + [cut.rows for one in ahead for cut in one.batches]
             assert {*map(id, rows)} == {*map(id, self.made.numbers.held_rows())}
@@ -196,14 +196,14 @@ class Shared(RuleBasedStateMachine):
             for number in range(self.places):
                 self.take(number, 1)
                 self.nobody_is_refused()
-            self.made.team.check_leases(self.made.now)
+            self.made.group.check_leases(self.made.now)
             self.made.serve()
         else:
             raise AssertionError(f"no end: {[(t.rank, t.position, t.waits) for t in going]}")
         for trainer in self.trainers.values():
             self._count(trainer)
         assert sorted((p, n) for _, p, n in self.dead) == self.expected
-        assert all(member.state is PassState.BEFORE for member in self.made.team.registry.trainers.values())
+        assert all(member.state is PassState.BEFORE for member in self.made.group.registry.trainers.values())
         assert self.made.numbers.held_rows() == []
 
 

@@ -14,7 +14,7 @@ from pydp2.order.stream_state import StreamState
 from pydp2.server.jobs.resume import take_snapshot
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
-from tests.server.teams import LEASE, OPTIONS, NoEnd, Trainer, World, position_at
+from tests.simulated.trainer_group import LEASE, NoEnd, Trainer, World, position_at
 
 
 def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kills: bool) -> list[tuple[int, int]]:
@@ -37,13 +37,13 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
             made.write()
         elif act < 0.08 and not any(each.away for each in made.trainers):
             made.now += LEASE / 2
-            for member in made.team.registry.trainers.values():
+            for member in made.group.registry.trainers.values():
                 member.last_heard = (
                     made.now if member.peer else member.last_heard
                 )  # all who are there are heard of in time
             for each in made.trainers:
-                each.spoke = made.now
-            made.team.check_leases(made.now)
+                each.run_protocol.spoke_at = made.now
+            made.group.check_leases(made.now)
             made.serve()
         elif trainer.over:
             if trainer.error is None and trainer.position.pass_id < passes:
@@ -85,7 +85,7 @@ def everything(made: World) -> list[tuple[int, int]]:
 @each_seed(300)
 def test_no_batch_is_lost_or_repeated_whoever_dies(seed: int) -> None:
     _, made = drawn(seed)
-    used = run(made, seed, range(made.team.registry.world), snapshot=-1, passes=3, kills=True)
+    used = run(made, seed, range(made.group.registry.world), snapshot=-1, passes=3, kills=True)
     assert sorted(used) == everything(made)
 
 
@@ -101,7 +101,7 @@ def test_a_job_of_one_rank_needs_nothing_written_down(seed: int) -> None:
 def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
     _, made = drawn(seed)
     try:
-        used = run(made, seed, range(made.team.registry.world), snapshot=-2, passes=3, kills=False)
+        used = run(made, seed, range(made.group.registry.world), snapshot=-2, passes=3, kills=False)
     except Rewound:
         return
     assert sorted(used) == everything(made)
@@ -113,7 +113,7 @@ def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) ->
     log names it."""
     _, made = drawn(seed, lengths=(1, 3, 10, 40))
     try:
-        used = run(made, seed, range(made.team.registry.world), snapshot=-9, passes=3, kills=False)
+        used = run(made, seed, range(made.group.registry.world), snapshot=-9, passes=3, kills=False)
     except Rewound:
         return
     except NoEnd:
@@ -218,12 +218,12 @@ def test_a_job_that_was_restored_stands_where_it_stood() -> None:
     made.leave(leaves)
     made.close(closes)
     made.write()
-    before = take_snapshot(made.team, OPTIONS, {}).to_plain()
+    before = take_snapshot(made.group, made.options, {}).to_plain()
     made.crash()
-    assert take_snapshot(made.team, OPTIONS, {}).to_plain() == before
-    assert made.team.registry.passed_through == {2: PassState.LEFT}
-    assert made.team.generation.loaded == StreamState(4).name
-    assert made.team.registry.trainers[0].first_unused == 6
+    assert take_snapshot(made.group, made.options, {}).to_plain() == before
+    assert made.group.registry.passed_through == {2: PassState.LEFT}
+    assert made.group.generation.loaded == StreamState(4).name
+    assert made.group.registry.trainers[0].first_unused == 6
 
 
 def test_a_rank_that_left_its_pass_before_it_had_anything_of_it_may_go_there_once_more() -> None:
@@ -233,7 +233,7 @@ def test_a_rank_that_left_its_pass_before_it_had_anything_of_it_may_go_there_onc
         made.set_epoch(trainer, 4)
     made.leave(leaves)
     made.crash()
-    states = {rank: member.unconfirmed_state for rank, member in made.team.registry.trainers.items()}
+    states = {rank: member.unconfirmed_state for rank, member in made.group.registry.trainers.items()}
     assert states == {0: "", 1: StreamState(4).name}
 
 
@@ -244,7 +244,7 @@ def test_the_pass_that_all_had_ended_before_they_went_to_another_is_written_down
     made.set_epoch(trainers[0], 4)
     made.write()
     made.crash()
-    assert made.team.generation.previous_pass == 0
+    assert made.group.generation.previous_pass == 0
 
 
 def test_a_rank_that_has_not_begun_the_pass_does_not_begin_it_when_rows_are_lost() -> None:
@@ -252,7 +252,7 @@ def test_a_rank_that_has_not_begun_the_pass_does_not_begin_it_when_rows_are_lost
     made.begin(made.come(0))
     made.come(1)
     made.lose_rows()
-    assert made.team.registry.trainers[1].state is PassState.BEFORE
+    assert made.group.registry.trainers[1].state is PassState.BEFORE
 
 
 def gathering() -> tuple[World, Trainer, Trainer]:
@@ -272,7 +272,7 @@ def gathering() -> tuple[World, Trainer, Trainer]:
 def test_a_rank_that_leaves_is_not_waited_for_any_more() -> None:
     made, waits, leaves = gathering()
     made.close(leaves)
-    made.team.check_leases(made.now)
+    made.group.check_leases(made.now)
     made.serve()
     assert made.receive(waits) == 2
 
@@ -286,9 +286,9 @@ def test_a_rank_that_waits_for_the_others_is_told_when_one_of_them_loads_a_state
 
 def test_a_rank_that_is_cut_off_when_the_last_one_comes_is_sent_nothing() -> None:
     made, gone, comes = gathering()
-    made.team.connection_lost(made.member(gone), made.now)
+    made.group.connection_lost(made.member(gone), made.now)
     made.receive(comes)
-    states = {rank: member.state for rank, member in made.team.registry.trainers.items()}
+    states = {rank: member.state for rank, member in made.group.registry.trainers.items()}
     assert states == {0: PassState.BEFORE, 1: PassState.IN}
 
 
@@ -342,16 +342,16 @@ def test_a_rank_that_was_not_told_of_the_end_is_told_when_the_others_have_left(p
         second.inbox.clear()
         made.finish([first], 2)
     else:
-        member = made.team.registry.by_peer(second.peer)
+        member = made.group.registry.by_peer(second.peer)
         assert member is not None
-        made.team.connection_lost(member, made.now)
+        made.group.connection_lost(member, made.now)
         second.inbox.clear()
         second.away = True
     made.close(first)
-    assert made.team.awaits_ranks
+    assert made.group.awaits_ranks
     begun = len(made.numbers.begun)
     made.finish([second], passes)
     assert second.error is None
     assert len(made.numbers.begun) == begun, "nothing begins anew"
     made.close(second)
-    assert not made.team.awaits_ranks
+    assert not made.group.awaits_ranks

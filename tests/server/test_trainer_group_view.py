@@ -11,7 +11,7 @@ from pydp2.order.stream_state import StreamState
 from pydp2.server.jobs import group
 from pydp2.server.jobs.agreement import Decision, GroupView, PassRequest, decide
 from pydp2.server.snapshots.job_snapshot import PassState
-from tests.server.teams import Trainer, World, position_at
+from tests.simulated.trainer_group import Trainer, World, position_at
 
 STATE = position_at(4).name
 EPOCH = StreamState(7).name

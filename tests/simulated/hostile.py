@@ -54,9 +54,9 @@ class Recorded:
 
     def add(self, into: dict[str, list[Message]], frames: Sequence[memoryview]) -> None:
         message = [bytes(frame) for frame in frames]
-        kept = into[msgpack.unpackb(message[0])[0]]
-        if len(kept) < 40:
-            kept.append(message)
+        messages = into[msgpack.unpackb(message[0])[0]]
+        if len(messages) < 40:
+            messages.append(message)
 
 
 def record(folder: Path, seeds: Sequence[int]) -> Recorded:
@@ -71,13 +71,13 @@ def record(folder: Path, seeds: Sequence[int]) -> Recorded:
                 recorded.add(recorded.of_hosts, frames)
                 put(peer, frames)
 
-            def told(line: Line, frames: list[memoryview], world: World = world, deliver: Any = deliver) -> None:
+            def noted(line: Line, frames: list[memoryview], world: World = world, deliver: Any = deliver) -> None:
                 if line._hub is world.far:
                     recorded.add(recorded.of_service, frames)
                 deliver(line, frames)
 
             patch.setattr(world.far, "put", heard)
-            patch.setattr(Line, "deliver", told)
+            patch.setattr(Line, "deliver", noted)
             world.run()
     return recorded
 
@@ -98,10 +98,10 @@ def broken(choose: Random, message: Message) -> Message:
 
 def _replace(choose: Random, value: Any) -> None:
     """Put an odd value somewhere into ``value``, a list or dict, and not always on top."""
-    places = [*value] if isinstance(value, dict) else [*range(len(value))]
-    if not places:
+    keys = [*value] if isinstance(value, dict) else [*range(len(value))]
+    if not keys:
         return
-    at = choose.choice(places)
+    at = choose.choice(keys)
     inner = value[at]
     if isinstance(inner, list | dict) and inner and choose.random() < 0.7:
         _replace(choose, inner)
@@ -211,12 +211,12 @@ class LyingHost:
     def _something(self) -> Message:
         """A message of a real host in the wrong place, or broken; what a worker says of one of its own."""
         kinds = self.recorded.of_hosts
-        mine = self.world.server.pool.workers_of(self._host())
+        workers = self.world.server.pool.workers_of(self._host())
         of_workers = ("FromWorker", "FromWorker", "WorkerExited", "HostBeat")
-        message = self._choose.choice(kinds[self._choose.choice(of_workers if mine else [*kinds])])
+        message = self._choose.choice(kinds[self._choose.choice(of_workers if workers else [*kinds])])
         name, *fields = msgpack.unpackb(message[0])
-        if name in ("FromWorker", "WorkerStarted", "WorkerExited") and mine and self._choose.random() < 0.9:
-            message = [msgpack.packb([name, self._choose.choice(mine), *fields[1:]]), *message[1:]]
+        if name in ("FromWorker", "WorkerStarted", "WorkerExited") and workers and self._choose.random() < 0.9:
+            message = [msgpack.packb([name, self._choose.choice(workers), *fields[1:]]), *message[1:]]
         if name == "WorkerExited" and self._is_harmless:
             fields[2] = []  # it blames no file
             message = [msgpack.packb([name, *fields])]

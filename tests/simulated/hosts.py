@@ -16,8 +16,8 @@ from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
 from pydp2.transport.keys import KeyPair
 
-from ..server.simulation import Worker as PausedWorker
 from .network import ENGINE, HEARTBEAT_TIMEOUT, Hub, Line
+from .workers import Worker as PausedWorker
 
 if TYPE_CHECKING:
     from .world import World
@@ -32,27 +32,16 @@ ROWS = 100  # that the shared memory of a host has
 _SIGTERM = b"\x0f"
 
 
-class _Wire:
-    """A worker's end of its connection to the hub of its host."""
-
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self.dead = False
-
-    def send(self, frames: list[Any]) -> None:
-        if not self.dead:
-            self._line.send(frames)
-
-
 class Worker(PausedWorker):
     """A worker of one host, which runs when the clock lets it."""
 
+    world: World
+
     def __init__(self, world: World, engine: Engine, number: int, status_row: int) -> None:
-        super().__init__(world, number, status_row)  # type: ignore[arg-type]
         self.engine = engine
         self._at_work = False
         self.line = Line(engine.hub, self._came)
-        self.wire = self._line = _Wire(self.line)  # type: ignore[assignment]
+        super().__init__(world, number, status_row, self.line.send)
         self.line.send([m.encode(m.Hello(m.WIRE_VERSION, number, 10_000 + number))])
         self.line.send([m.encode(m.Declared(engine.schema, engine.source, []))])
 
@@ -98,7 +87,7 @@ class Engine:
         self._doomed: set[int] = set()
         self._events: list[Any] = []
         self.wake: Callable[[], object] = lambda: None
-        self.gone = False
+        self.is_gone = False
 
     def start(self, worker: int, status_row: int) -> None:
         if not 0 <= status_row < ROWS:
@@ -109,7 +98,7 @@ class Engine:
         self.world.network.at(delay, lambda: self._started(worker, status_row))
 
     def _started(self, worker: int, status_row: int) -> None:
-        if self.gone:
+        if self.is_gone:
             return
         self._tell(Started(worker, 10_000 + worker))
         if worker in self._doomed:
@@ -136,12 +125,12 @@ class Engine:
             return
         worker.close()
         worker.line.cut()
-        if not self.gone:
+        if not self.is_gone:
             self._tell(Exited(worker.number, 10_000 + worker.number, 9))
 
     def crash(self) -> None:
         """The whole machine is gone."""
-        self.gone = True
+        self.is_gone = True
         for worker in [*self.workers.values()]:
             worker.die()
             self.buried(worker)

@@ -82,14 +82,14 @@ class Network:
 
     def cut(self, host: int) -> None:
         """Reset the connections of ``host``. One end may take notice later than the other."""
-        for line in [each for each in self.lines if host in each.machines]:
+        for line in [line for line in self.lines if host in line.machines]:
             line.cut(*(self.random.choice([0.0, 0.0, HEARTBEAT_TIMEOUT]) for _ in "12"))
 
     def hold(self, host: int, seconds: float) -> None:
         """Let the path of ``host`` carry nothing for a while. If that is long, its connections are cut."""
         self.held_until[host] = self.clock.now + seconds
         if seconds > HEARTBEAT_TIMEOUT:
-            for line in [each for each in self.lines if host in each.machines]:
+            for line in [line for line in self.lines if host in line.machines]:
                 self.at(HEARTBEAT_TIMEOUT, line.cut)
 
 

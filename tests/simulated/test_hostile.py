@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from .expected import compare_ranks
 from .hostile import STATES, LyingHost, LyingService, Recorded, hear_nothing, lie_in, quiet_world, record
 from .hosts import Host, Worker
-from .schedules import compare
 from .world import World
 
 SENT = int(os.environ.get("PYDP2_FUZZ", "8000"))
@@ -55,7 +55,7 @@ def test_a_host_that_lies_in_any_state_changes_nothing(recorded: Recorded, tmp_p
             lie_in(world, [], lambda world=world: world.server.pool.active or world.is_over)
             liars = [LyingHost(world, number, recorded) for number in range(901, 905)]
             lie_in(world, liars, lambda world=world: world.is_over)
-            compare(world.case, world.team.passes)
+            compare_ranks(world.case, world.job.passes)
             for liar in liars:
                 sent += liar.sent
     assert sent.keys() == set(STATES)

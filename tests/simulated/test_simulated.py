@@ -29,7 +29,7 @@ def test_one_seed_is_one_schedule(tmp_path: Path) -> None:
     assert first.network.clock.now == again.network.clock.now
     assert first.log == again.log
     assert first.done == again.done
-    assert first.team.states == again.team.states
+    assert first.job.states == again.job.states
 
 
 def test_schedules_have_frames_that_are_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ does that was started again from its checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pydp2.client.client import Client
@@ -15,6 +14,7 @@ from pydp2.client.run_protocol import MAX_REJOIN_BATCHES
 from pydp2.errors import Error, JobTaken, Rewound, ServiceLost, ServiceUnreachable
 from pydp2.transport.keys import KeyPair
 
+from .cases import Outcome
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -28,24 +28,6 @@ Step = tuple[int, int]
 _LOST = (ServiceLost, ServiceUnreachable, Rewound, JobTaken)
 
 
-@dataclass
-class Seen:
-    """What one trainer got of one pass."""
-
-    pass_id: int
-    batches: list[list[tuple[int, int]]] = field(default_factory=list)
-    pool_weights: list[int] = field(default_factory=list)
-    paddings: list[int] = field(default_factory=list)
-    error: Error | None = None
-    whole: bool = False
-    died: bool = False  # in it, and the next process was given another pass: an error may not have been told
-
-    def cut(self, count: int) -> None:
-        """Forget what came behind ``count`` batches."""
-        del self.batches[count:], self.pool_weights[count:], self.paddings[count:]
-        self.whole, self.error, self.died = False, None, False
-
-
 CUTS_AGAIN = ("stop server", "restart server", "crash server", "cut rows", "hide rows")
 """What makes a service cut batches again that some ranks have had."""
 
@@ -53,51 +35,51 @@ CUTS_AGAIN = ("stop server", "restart server", "crash server", "cut rows", "hide
 class Trainer:
     """Process of rank ``rank``, which begins with ``state``, or where the service says."""
 
-    def __init__(self, team: Team, rank: int, state: dict[str, Any] | None) -> None:
-        self.team, self.rank, self.state = team, rank, state
+    def __init__(self, job: Job, rank: int, state: dict[str, Any] | None) -> None:
+        self.job, self.rank, self.state = job, rank, state
         self.had = 0
         """Batches since it began."""
         self.machine = -1 - rank
         self.client: Client | None = None
-        self.task = Task(team.world.network, self.machine, self._run)
+        self.task = Task(job.world.network, self.machine, self._run)
 
     def _run(self) -> None:
-        team, world = self.team, self.team.world
+        job, world = self.job, self.job.world
         world.network.clock.sleep(world.random.choice([0.0, 0.1]))
         try:
             client = self.client = Client(
-                Target(ADDRESS, KeyPair("", "")), team.options, rank=self.rank, world_size=team.size, timeout=30.0
+                Target(ADDRESS, KeyPair("", "")), job.options, rank=self.rank, world_size=job.size, timeout=30.0
             )
             if self.state is not None:
                 client.load_state_dict(self.state)
             else:
-                team.begin(self.rank, client.state_dict())
-            while (number := team.next_pass(self.rank)) < world.case.passes:
+                job.begin(self.rank, client.state_dict())
+            while (number := job.next_pass(self.rank)) < world.case.passes:
                 self._read_pass(client, number)
             client.close()
         except _LOST as error:
-            team.lost(self, error)
+            job.lost(self, error)
 
     def _read_pass(self, client: Client, number: int) -> None:
-        team, world = self.team, self.team.world
-        seen = team.seen_of(self.rank, number)
+        job, world = self.job, self.job.world
+        outcome = job.outcome_of(self.rank, number)
         try:
             for batch in client:
                 assert batch.pass_id == number
                 self.had += 1
-                seen.batches.append(list(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))
-                seen.pool_weights.append(batch.pool_weight)
-                seen.paddings.append(batch.padding)
-                team.note(self.rank, (number, len(seen.batches)), client.state_dict())
+                outcome.batches.append(list(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))
+                outcome.pool_weights.append(batch.pool_weight)
+                outcome.paddings.append(batch.padding)
+                job.note(self.rank, (number, len(outcome.batches)), client.state_dict())
                 if pause := world.random.choice([0.0, 0.0, 0.001, 0.02]):
                     world.network.clock.sleep(pause)
         except _LOST:
             raise
         except Error as error:
-            seen.error = error
+            outcome.error = error
         else:
-            team.note(self.rank, (number + 1, 0), client.state_dict())
-        seen.whole = True
+            job.note(self.rank, (number + 1, 0), client.state_dict())
+        outcome.is_complete = True
 
     @property
     def is_far(self) -> bool:
@@ -105,23 +87,23 @@ class Trainer:
         since it loaded it than a client goes on after, or the end of a pass."""
         if self.state is None:
             return False
-        return self.had > MAX_REJOIN_BATCHES or self.team.next_pass(self.rank) > self.state["pass"]
+        return self.had > MAX_REJOIN_BATCHES or self.job.next_pass(self.rank) > self.state["pass"]
 
     def kill(self) -> None:
         """Its process dies."""
         self.task.kill()
-        self.team.world.network.cut(self.machine)
+        self.job.world.network.cut(self.machine)
         if (client := self.client) is not None:
             client._end.detach()
             client._session.release()
 
 
-class Team:
+class Job:
     """All trainers of the job, ``size`` of them; with one of them, what comes is the whole stream."""
 
     def __init__(self, world: World, size: int, options: dict[str, Any]) -> None:
         self.world, self.size, self.options = world, size, options
-        self.passes: list[list[Seen]] = [[] for _ in range(size)]
+        self.passes: list[list[Outcome]] = [[] for _ in range(size)]
         self.states: list[dict[Step, dict[str, Any]]] = [{} for _ in range(size)]
         """Of each rank the states behind each step."""
         self.restarts = 0
@@ -136,12 +118,12 @@ class Team:
     @property
     def over(self) -> bool:
         """True when each rank has had all its passes."""
-        return not self._restarting and not self._replaced and all(each.task.over for each in self.trainers)
+        return not self._restarting and not self._replaced and all(trainer.task.over for trainer in self.trainers)
 
     @property
     def has_finished(self) -> bool:
         """True once a rank has had all its passes."""
-        return any(each.task.over for each in self.trainers if each not in self._replaced)
+        return any(trainer.task.over for trainer in self.trainers if trainer not in self._replaced)
 
     @property
     def is_alone(self) -> bool:
@@ -151,13 +133,13 @@ class Team:
 
     def next_pass(self, rank: int) -> int:
         """Return the pass that ``rank`` reads next."""
-        return sum(seen.whole for seen in self.passes[rank])
+        return sum(outcome.is_complete for outcome in self.passes[rank])
 
-    def seen_of(self, rank: int, pass_id: int) -> Seen:
+    def outcome_of(self, rank: int, pass_id: int) -> Outcome:
         """Return what ``rank`` has had of pass ``pass_id`` so far."""
         passes = self.passes[rank]
         if pass_id == len(passes):
-            passes.append(Seen(pass_id))
+            passes.append(Outcome(pass_id))
         return passes[pass_id]
 
     def note(self, rank: int, step: Step, state: dict[str, Any]) -> None:
@@ -177,16 +159,16 @@ class Team:
         passes, states = self.passes[rank], self.states[rank]
         if place["pass"] == place["batch"] == 0:
             self.note(rank, (0, 0), place)
-        passes.extend(Seen(number) for number in range(len(passes), place["pass"]))  # without a batch for it
+        passes.extend(Outcome(number) for number in range(len(passes), place["pass"]))  # without a batch for it
         number, had = place["pass"], max(0, -(-(place["batch"] - rank) // self.size))
         assert had <= (len(passes[number].batches) if number < len(passes) else 0), "a batch is lost"
-        for seen in passes[:number]:
-            seen.died = seen.died or not seen.whole
-            seen.whole = True
-        for seen in passes[number : number + 1]:
-            seen.cut(had)
+        for outcome in passes[:number]:
+            outcome.died = outcome.died or not outcome.is_complete
+            outcome.is_complete = True
+        for outcome in passes[number : number + 1]:
+            outcome.cut(had)
         del passes[number + 1 :]
-        for later in [each for each in states if each > (number, had)]:
+        for later in [step for step in states if step > (number, had)]:
             del states[later]
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
@@ -225,7 +207,7 @@ class Team:
         step = random.choice([steps[-1], steps[-1], random.choice(steps)])  # of the checkpoint
         begin = next((states[step] for states in self.states if step in states), None)
         for states, passes in zip(self.states, self.passes, strict=True):
-            for later in [each for each in states if each > step]:
+            for later in [later for later in states if later > step]:
                 del states[later]
             del passes[step[0] + 1 :]
             if len(passes) > step[0]:

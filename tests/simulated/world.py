@@ -9,7 +9,6 @@ oracle says what the trainers must get.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -20,7 +19,6 @@ from typing import Any
 import msgpack
 import pytest
 
-from pydp2 import CacheType, provider
 from pydp2.client import client as client_module
 from pydp2.client import connection, look_ahead, row_fetcher
 from pydp2.errors import Error, JobTaken, Rewound
@@ -38,11 +36,11 @@ from pydp2.server.loop import Server
 from pydp2.server.snapshots import state_dir
 from pydp2.transport import compression, shared_region
 
-from ..server.cases import TYPES, Bad, Case, Sample, weight
+from .cases import Case, Outcome, ScriptedWorld
 from .disk import Disk
 from .hosts import TIMING, Engine, Host, Turns
 from .network import ClientLine, Frame, Hub, LastPoller, Line, Network, NoContext, Poller, TaskPoller
-from .trainers import LONG, Seen, Team, Trainer
+from .trainers import LONG, Job, Trainer
 
 STEPS = 2_000_000  # a schedule with long waits has taken 400,000; who stands still is found by PATIENCE
 PATIENCE = 120.0  # seconds in which some trainer gets on
@@ -59,15 +57,12 @@ class Stuck(AssertionError):
     """The trainers do not come to their end."""
 
 
-class World:
+class World(ScriptedWorld):
     """All of it, for ``case``; ``folder`` is for files of the server."""
 
     def __init__(self, case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.case, self.random = case, Random(f"world {case.seed}")
+        super().__init__(case, Random(f"world {case.seed}"))
         self.network = Network(self.random)
-        self.names = [str(i) for i in range(len(case.files))]
-        self.kills = case.kills
-        self.deaths: Counter[tuple[int, int]] = Counter()
         self.faults = self.random.choice([0, 1, 3, 6])
         self.losses = 4  # hosts that may be lost: after five in a row, the file that they read counts as the cause
         self.lease = self.random.choice([1.5, LONG, LONG])
@@ -97,7 +92,7 @@ class World:
         self._numbers = iter(range(1, 1000))
         for _ in range(self.random.choice([1, 1, 2, 3, 8])):
             self.network.at(self.random.choice([0.0, 0.1]), self.add_host)
-        self.team = Team(self, case.ranks, asdict(job_options(**self._job_options())))
+        self.job = Job(self, case.ranks, asdict(job_options(**self._job_options())))
 
     def _put_in_place(self) -> None:
         """Put clock and network in the place of the real ones."""
@@ -134,11 +129,11 @@ class World:
         return Line(self.far, host.turns.wake)
 
     def _connect_row_server(self, context: Any, address: str, **options: Any) -> ClientLine:
-        there = [host.rows for host in self.hosts.values() if host.rows is not None and host.rows.address == address]
-        if not there:
-            there = [Hub(self.network, "trainer")]
-            there[0].end()
-        return ClientLine(there[0])
+        servers = [host.rows for host in self.hosts.values() if host.rows is not None and host.rows.address == address]
+        if not servers:
+            servers = [Hub(self.network, "trainer")]
+            servers[0].end()
+        return ClientLine(servers[0])
 
     def _job_options(self) -> dict[str, Any]:
         plan = self.case.plan
@@ -182,41 +177,6 @@ class World:
             for hub in (self.clients, self.far):
                 hub.end_soon()
         self.disk.crash()
-
-    # -- the user's code -----------------------------------------------------------------------------------------------
-    def provider(self, worker: Any) -> Any:
-        case = self.case
-
-        def process(settings: Any, filename: str) -> Iterator[Any]:
-            number = int(filename)
-            script = case.files[number]
-            for y, item in enumerate((*script.items, None)):
-                self._ask(worker, script, number, y)
-                if isinstance(item, Sample):
-                    yield {"file": number, "y": y, "weight": item.weight, "data": [1] * item.values}
-                elif isinstance(item, Bad):
-                    yield {"file": number, "y": 1 << 30 if item.late else None, "weight": 0, "data": []}
-            if script.raises:
-                raise LookupError("as the script says")
-
-        cache = CacheType.NO_CACHE if case.cache_limit is None else CacheType.CACHE_PASS_IN_MEM
-        return provider(
-            input_types=TYPES, pool_size=case.pool_size, min_pool_size=case.min_pool_size, should_shuffle=True,
-            can_over_batch_size=case.can_over, calc_batch_size=weight, check=True, check_fail_continue=True,
-            cache=cache,
-        )(process).start()  # fmt: skip
-
-    def _ask(self, worker: Any, script: Any, file: int, y: int) -> None:
-        """``next()`` runs: the one moment in which a death has somebody to blame."""
-        if self.random.random() < 0.1:
-            worker.send_now()
-        killed = script.poison == y
-        if not killed and self.kills and self.deaths[file, y] < 2 and self.random.random() < 0.01:
-            self.kills -= 1
-            killed = True
-        if killed and not worker.wire.dead:
-            self.deaths[file, y] += 1
-            worker.die()
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
     def add_host(self) -> None:
@@ -271,7 +231,7 @@ class World:
                 host.engine.kill(self.random.choice([*host.engine.workers]))
 
     def _fault(self, kind: str, seconds: float) -> None:
-        trainer = self.random.choice(self.team.trainers)
+        trainer = self.random.choice(self.job.trainers)
         match kind:
             case "join":
                 self.add_host()
@@ -286,42 +246,42 @@ class World:
                 self.network.hold(trainer.machine, seconds)
             case "freeze trainer":
                 trainer.task.freeze(seconds)
-            case "rank dies" if self.case.ranks > 1 and self.lease == LONG and not self.team.has_finished:
+            case "rank dies" if self.case.ranks > 1 and self.lease == LONG and not self.job.has_finished:
                 if trainer.state is not None:  # the next one would not know whether that was loaded
-                    self.team.restart()
+                    self.job.restart()
                 elif not trainer.task.over:
-                    self.team.replace(trainer, seconds)
+                    self.job.replace(trainer, seconds)
             case "trainers die" | "rank dies":
-                self.team.restart()
+                self.job.restart()
 
     # -- time goes on --------------------------------------------------------------------------------------------------
     @property
     def is_over(self) -> bool:
         """True when the trainers have had all they wanted."""
-        return self.team.over
+        return self.job.over
 
     def _serve(self) -> bool:
         self.network.here = 0
         return self.server._round(0.0)
 
-    def run(self) -> list[list[Seen]]:
+    def run(self) -> list[list[Outcome]]:
         """All passes; what each trainer saw."""
         self.network.at(self.random.expovariate(30.0), self.fault)
         steps = 0
         try:
             while not self.is_over:
                 steps += 1
-                late = self.network.clock.now - self.team.progress > PATIENCE
-                if late and self.team.is_alone:
-                    self.team.late, self.team.progress = 0, self.network.clock.now
-                    self.team.restart()
+                late = self.network.clock.now - self.job.progress > PATIENCE
+                if late and self.job.is_alone:
+                    self.job.late, self.job.progress = 0, self.network.clock.now
+                    self.job.restart()
                 elif late or steps > STEPS or not self.network.advance():
                     raise Stuck(
                         f"no end after {steps} steps and {self.network.clock.now - 1000:.1f} s; {self.log[-9:]}"
                     )
                 while self.ended:
                     self._check_end(self.ended.popleft())
-            return self.team.passes
+            return self.job.passes
         finally:
             self.end()
 
@@ -329,7 +289,7 @@ class World:
         """End all processes that are left."""
         if not self._is_ended:
             self._is_ended = True
-            self.team.end()
+            self.job.end()
             for host in [*self.hosts.values()]:
                 host.crash()
             if not self.turns.over:
@@ -341,10 +301,10 @@ class World:
         written down what several ranks need, a process without a state comes where others have loaded one, or one that
         is not the first to load its state comes so late that others are far."""
         unwritten = isinstance(error, Rewound) and self.case.ranks > 1 and self.done["crash server"]
-        stateless = isinstance(error, Rewound) and self.done["rank dies"] and self.team.restarts
+        stateless = isinstance(error, Rewound) and self.done["rank dies"] and self.job.restarts
         # after a restart the service waits for the one that had the rank
         replaced = isinstance(error, JobTaken) and self.done["rank dies"] and self.folder is not None
-        late = isinstance(error, Rewound) and self.team.restarts > 1 and trainer.is_far
+        late = isinstance(error, Rewound) and self.job.restarts > 1 and trainer.is_far
         assert self.lease < LONG or unwritten or stateless or replaced or late, error
 
     def _check_end(self, host: Host) -> None:

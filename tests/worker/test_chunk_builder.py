@@ -19,7 +19,7 @@ from pydp2.host.worker.chunk_builder import MAX_BLOCKED, MAX_RANGES, MAX_ROWS, C
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import FILE_OPEN, FILE_RAISED
 from pydp2.providers.error_location import with_location
-from tests.worker.simulation import (
+from tests.simulated.chunks import (
     Outcome,
     Yield,
     again,

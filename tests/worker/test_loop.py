@@ -29,7 +29,7 @@ from pydp2.protocol.worker_status import ATTEMPT, FILE, WorkerStatus
 from pydp2.server.dispatch.ledger import NO_PAUSE
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.transport import in_process
-from tests.worker.simulation import Ledger, Outcome, Yield, again, expected, fresh, together, values_of, weigh_of
+from tests.simulated.chunks import Ledger, Outcome, Yield, again, expected, fresh, together, values_of, weigh_of
 
 ALL = 1 << 60
 Process = Callable[[Any, str], Iterable[Any]]
@@ -175,7 +175,7 @@ def script() -> Iterator[Callable[..., Script]]:
 
 
 def reader(contents: Sequence[Sequence[Yield]], blocks: float = 0.0) -> Process:
-    """A provider over ``contents``, for :func:`tests.worker.simulation.expected`; ``blocks``: how often it yields many
+    """A provider over ``contents``, for :func:`tests.simulated.chunks.expected`; ``blocks``: how often it yields many
     samples at once."""
 
     def process(settings: Any, filename: str) -> Iterator[Any]:

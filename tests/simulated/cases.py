@@ -1,20 +1,29 @@
-"""What a simulation is about: files as scripts, options, and what the scheduler may do. Random ones by number."""
+"""What a simulation is about: files as scripts, options, what may happen; and the user's code, which follows the
+scripts. Random cases by number."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydp2 import integer_value, integer_value_sequence
+from pydp2 import CacheType, integer_value, integer_value_sequence, provider
 from pydp2.data.packers.packer import Packer
 from pydp2.data.schema.input_types import Slots
+from pydp2.errors import Error
 from pydp2.order.plan import BucketPlan
 from pydp2.server.jobs.plan import JobPlan
 
+if TYPE_CHECKING:
+    from .workers import Worker
+
 TYPES = {"file": integer_value(1 << 20), "y": integer_value(1 << 20), "weight": integer_value(100),
          "data": integer_value_sequence(2)}  # fmt: skip
+CHANGED = 1 << 15
+"""What is added to a sample that changes."""
 
 
 def weight(values: list[Any]) -> int:
@@ -69,6 +78,7 @@ class Case:
     slow_starts: bool = False
     hung_starts: int = 0  # of the first workers so many never get ready
     passes: int = 1
+    ranks: int = 1  # trainers of the first job
     others: tuple[JobPlan, ...] = ()  # jobs beside the first, over the same files
     sleepers: tuple[int, ...] = ()  # jobs whose trainers stop asking until all others are through
     quitters: tuple[int, ...] = ()  # jobs whose trainers leave for good
@@ -135,3 +145,90 @@ def case(seed: int, **fixed: object) -> Case:
     values["hung_starts"] = random.choice([0, 0, 1, 8]) if values["workers"] == 8 else random.choice([0, 0, 1])
     values["error_budget"] = random.choice([None, None, 0, 2, 12, 40, 0.05, 0.2, 0.4])
     return Case(**(values | fixed))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Change of a ``file``, from sample ``y`` on. ``merged``: the merge had met this at the state that is loaded."""
+
+    file: int
+    y: int
+    merged: bool
+
+
+@dataclass
+class Outcome:
+    """What a trainer got of one pass. ``died``: in it, and the next process was given another pass, so that it may not
+    know of an error."""
+
+    pass_id: int
+    batches: list[list[tuple[int, int]]] = field(default_factory=list)
+    pool_weights: list[int] = field(default_factory=list)
+    paddings: list[int] = field(default_factory=list)
+    error: Error | None = None
+    is_complete: bool = False
+    died: bool = False
+    dropped: int = 0
+    early_ends: list[tuple[int, int, str]] = field(default_factory=list)
+    losses: list[tuple[int, int]] = field(default_factory=list)  # each when it was first reported
+    cached: frozenset[int] = frozenset()  # files that the cache had when it began
+    bounds: tuple[int, ...] | None = None  # of buckets, known when it began
+
+    def cut(self, count: int) -> None:
+        """Forget what came behind ``count`` batches."""
+        del self.batches[count:], self.pool_weights[count:], self.paddings[count:]
+        self.is_complete, self.error, self.died = False, None, False
+
+
+class ScriptedWorld:
+    """A world in which workers run the scripts of ``case``, and die as they say, or by chance while ``next()`` runs."""
+
+    def __init__(self, case: Case, random: Random) -> None:
+        self.case, self.random = case, random
+        self.names = [str(i) for i in range(len(case.files))]
+        self.kills = case.kills
+        self.deaths: Counter[tuple[int, int]] = Counter()
+        self.change: Change | None = None
+
+    def note_opened(self, file: int) -> None:
+        """A worker opens ``file``."""
+
+    def provider(self, worker: Worker | None) -> Any:
+        """Return the started provider of ``worker``; None: only its schema is needed."""
+        case = self.case
+
+        def process(settings: Any, filename: str) -> Iterator[Any]:
+            number = int(filename)
+            script, change = case.files[number], self.change
+            items, at = script.items, change.y if change is not None and change.file == number else -1
+            if at >= 0 and case.change != "value":
+                items = (*items, Sample()) if case.change == "longer" else items[:at]
+            self.note_opened(number)
+            for y, item in enumerate((*items, None)):
+                self._run_next(worker, script, number, y)
+                if isinstance(item, Sample):
+                    shown = y + CHANGED * (y == at and case.change == "value")
+                    yield {"file": number, "y": shown, "weight": item.weight, "data": [1] * item.values}
+                elif isinstance(item, Bad):
+                    yield {"file": number, "y": 1 << 30 if item.late else None, "weight": 0, "data": []}
+            if script.raises:
+                raise LookupError("as the script says")
+
+        return provider(
+            input_types=TYPES, pool_size=case.pool_size, min_pool_size=case.min_pool_size, should_shuffle=True,
+            can_over_batch_size=case.can_over, calc_batch_size=weight, check=True, check_fail_continue=True,
+            cache=CacheType.NO_CACHE if case.cache_limit is None else CacheType.CACHE_PASS_IN_MEM,
+        )(process).start()  # fmt: skip
+
+    def _run_next(self, worker: Worker | None, script: Script, file: int, y: int) -> None:
+        """``next()`` runs: the one moment in which a death has somebody to blame."""
+        assert worker is not None
+        if self.random.random() < 0.1:
+            worker.send_now()  # as its other thread does when this takes long
+        killed = script.poison == y
+        if not killed and self.kills and self.deaths[file, y] < 2 and self.random.random() < 0.01:
+            self.kills -= 1
+            killed = True
+        if killed and not worker.wire.dead:
+            self.deaths[file, y] += 1
+            worker.die()
