@@ -157,7 +157,7 @@ class World(ScriptedWorld):
         self._patch(state_dir, "os", self.disk.os)
         self.engine = Engine(self, 0, near, self.schema, "the same")
         hosts = host_gateway.HostGateway(self.spec, self.files, self.far)  # type: ignore[arg-type]
-        self.digest = hosts._digest
+        self.digest = hosts._spec.message.digest
         ends: Any = (self.engine, near, self.clients)
         self.server = Server(self.spec, self.files, *ends, -1, -2, hosts)
         self.server.workers.start()

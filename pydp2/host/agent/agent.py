@@ -248,12 +248,6 @@ class Agent:
         if self._rows is not None:
             self._rows.begin_session()
         self._heard_at = self._beat_at = now
-        about = {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "byteorder": sys.byteorder,
-            "pid": os.getpid(),
-        }
         self._link.send(
             m.Join(
                 m.WIRE_VERSION,
@@ -262,7 +256,7 @@ class Agent:
                 self._setup.worker_slots,
                 self._link.session,
                 self._setup.digest,
-                about,
+                _about_host(),
                 self._setup.compress,
                 "" if self._rows is None else self._rows.address,
             )
@@ -440,6 +434,16 @@ class Agent:
     def close(self) -> None:
         """Close the connections to the service."""
         self._close_link()
+
+
+def _about_host() -> dict[str, Any]:
+    """Return what a service may show of this host, as plain data."""
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "byteorder": sys.byteorder,
+        "pid": os.getpid(),
+    }
 
 
 def run_agent(

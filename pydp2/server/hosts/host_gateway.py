@@ -90,6 +90,61 @@ _MAX_STATUS = 1 << 16  # every status of os.waitpid is below
 HostEvent = HostReady | HostLeaves | HostGone | RemoteStarted | RemoteMessage | RemoteExited
 
 
+class _SpecOffer:
+    """Spec of a service for its hosts: the ``message``, and the ``frames`` behind it, which may be large."""
+
+    def __init__(self, spec: ServiceSpec, files: FileList) -> None:
+        terms, source = spec.to_wire(), b"" if files.source is None else files.source.encode()
+        self.frames: list[Any] = [spec.args, spec.program, *files.to_buffers(), source]
+        self.message = m.Spec(terms, _digest(m.encode(m.Spec(terms, "")), self.frames))
+        self._asked: dict[bytes, None] = {}  # peers that have got the spec already, the last few thousand
+
+    def note_asked(self, peer: bytes) -> None:
+        """Note that ``peer`` asks for the spec. Raises RemoteProtocolError if it has received the spec already, which
+        may be large."""
+        if peer in self._asked:
+            raise RemoteProtocolError("AskSpec: the spec comes once over a connection")
+        self._asked[peer] = None
+        if len(self._asked) > _MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
+
+
+class _HostInflater:
+    """Inflater of what hosts compress, within ``memory_limit`` bytes. It needs zstandard once such a host joins.
+
+    ``inflated``: bytes that came out since its owner set this to 0.
+    """
+
+    def __init__(self, memory_limit: int) -> None:
+        self._memory_limit = memory_limit
+        self._inflater: FrameInflater | None = None
+        self.inflated = 0
+
+    def check_codec(self, join: m.Join) -> None:
+        """Raise HostRefused unless this service can inflate the frames that the host compresses."""
+        if join.codec not in ("", CODEC):
+            raise HostRefused(f"a host may compress with {CODEC}, {join.name:.100} does with {join.codec!r:.40}")
+        if join.codec and self._inflater is None:
+            try:
+                self._inflater = FrameInflater(self._memory_limit)
+            except OptionError as lacks:
+                raise HostRefused(
+                    f"a service needs zstandard to inflate what {join.name:.100} compresses, and it is not installed "
+                    "where this one runs; pip install 'zstandard>=0.23' there, or start that host without --compress"
+                ) from lacks
+
+    def inflate(self, session: HostSession, body: Sequence[memoryview], raw_sizes: Sequence[Any]) -> list[memoryview]:
+        """Return the message ``body`` with all compressed frames inflated. Raises RemoteProtocolError."""
+        if self._inflater is None or not session.compresses:
+            raise RemoteProtocolError("FromWorker: compressed frames of a host that did not say so as it joined")
+        header, *packed = body
+        frames = self._inflater.inflate(packed, check_ints("FromWorker", raw_sizes, len(packed)))
+        more = sum(map(len, frames)) - sum(map(len, packed))
+        session.inflated += more
+        self.inflated += sum(raw_sizes)
+        return [header, *frames]
+
+
 class HostGateway:
     """Other hosts of a service, at ``hub``."""
 
@@ -104,16 +159,10 @@ class HostGateway:
         """Row servers of these hosts."""
         self._row_addresses: dict[int, str] = {}  # of hosts that join and have not prepared yet
         self._readers: frozenset[str] = frozenset()
-        self._terms = spec.to_wire()
-        source = b"" if files.source is None else files.source.encode()
-        self._frames: list[Any] = [spec.args, spec.program, *files.to_buffers(), source]
-        self._digest = _digest(m.encode(m.Spec(self._terms, "")), self._frames)
+        self._spec = _SpecOffer(spec, files)
         self._events: list[HostEvent] = []
         self._breaks: Counter[str] = Counter()  # violations of the protocol by name of the host
-        self._memory_limit = spec.memory_limit
-        self._inflater: FrameInflater | None = None  # made when the first host that compresses joins
-        self._inflated = 0  # bytes that were inflated in this call of receive()
-        self._asked: dict[bytes, None] = {}  # peers that have received the spec, the last few thousand
+        self._inflater = _HostInflater(spec.memory_limit)
         if spec.workers:
             self.sessions.note_opened(None, opened_entries(files, Path(spec.root)), self._sampled)
 
@@ -129,9 +178,9 @@ class HostGateway:
         """Read at most ``most`` messages of hosts. Return their events, and True if there may be more messages. Frames
         that hosts have compressed are inflated; the call ends early before they take much memory."""
         more = True
-        self._inflated = 0
+        self._inflater.inflated = 0
         for _ in range(most):
-            if self._inflated >= MAX_INFLATED_BYTES:
+            if self._inflater.inflated >= MAX_INFLATED_BYTES:
                 break
             received = self.hub.receive()
             if received is None:
@@ -206,19 +255,19 @@ class HostGateway:
         try:
             match message:
                 case m.AskSpec(version, release):
-                    self._note_asked(peer)
+                    self._spec.note_asked(peer)
                     self.sessions.check_version(version, release)
-                    self._send(peer, m.Spec(self._terms, self._digest), self._frames)
+                    self._send(peer, self._spec.message, self._spec.frames)
                 case m.Join():
                     self.sessions.check_version(message.version, message.release)
-                    self._check_codec(message)
+                    self._inflater.check_codec(message)
                     session = self.sessions.join(peer, message.name, message.worker_slots, message.session, now)
                     session.compresses = bool(message.codec)
                     if address := _checked_row_server(message.row_server):
                         self._row_addresses[session.host] = address
                     session.link.check_received(message)
-                    frames = self._frames if message.digest != self._digest else []
-                    self._send_control(session, m.Spec(self._terms, self._digest), frames)
+                    frames = self._spec.frames if message.digest != self._spec.message.digest else []
+                    self._send_control(session, self._spec.message, frames)
                 case m.OpenData(session_id):
                     found = self.sessions.open_data(peer, session_id, now)
                     if found is not None:
@@ -234,28 +283,6 @@ class HostGateway:
             self.hub.note_refusal(peer, "not a host for this service", now)
             self._send(peer, m.Refused(to_wire(error)))
             self.hub.end_peer(peer)
-
-    def _note_asked(self, peer: bytes) -> None:
-        """Note that ``peer`` asks for the spec. Raises RemoteProtocolError if it has received the spec already, which
-        may be large."""
-        if peer in self._asked:
-            raise RemoteProtocolError("AskSpec: the spec comes once over a connection")
-        self._asked[peer] = None
-        if len(self._asked) > _MAX_ASKED:
-            del self._asked[next(iter(self._asked))]
-
-    def _check_codec(self, join: m.Join) -> None:
-        """Raise HostRefused unless this service can inflate the frames that the host compresses."""
-        if join.codec not in ("", CODEC):
-            raise HostRefused(f"a host may compress with {CODEC}, {join.name:.100} does with {join.codec!r:.40}")
-        if join.codec and self._inflater is None:
-            try:
-                self._inflater = FrameInflater(self._memory_limit)
-            except OptionError as lacks:
-                raise HostRefused(
-                    f"a service needs zstandard to inflate what {join.name:.100} compresses, and it is not installed "
-                    "where this one runs; pip install 'zstandard>=0.23' there, or start that host without --compress"
-                ) from lacks
 
     def _prepared(self, session: HostSession, opened: Sequence[Any]) -> None:
         if not session.data:
@@ -280,7 +307,7 @@ class HostGateway:
             case m.FromWorker(worker, raw_sizes):
                 if not body:
                     raise RemoteProtocolError("FromWorker: no message in it")
-                frames = [*body] if not raw_sizes else self._inflate(session, body, raw_sizes)
+                frames = [*body] if not raw_sizes else self._inflater.inflate(session, body, raw_sizes)
                 self._events.append(RemoteMessage(session.host, worker, frames))
             case m.WorkerExited():
                 if message.status >= _MAX_STATUS:
@@ -290,17 +317,6 @@ class HostGateway:
                     check_ints("WorkerExited", message.running, 3)
                 exited = replace(message, kill_reason=shown(message.kill_reason, _REASON_LENGTH))
                 self._events.append(RemoteExited(session.host, exited))
-
-    def _inflate(self, session: HostSession, body: Sequence[memoryview], raw_sizes: Sequence[Any]) -> list[memoryview]:
-        """Return the message ``body`` with all compressed frames inflated. Raises RemoteProtocolError."""
-        if self._inflater is None or not session.compresses:
-            raise RemoteProtocolError("FromWorker: compressed frames of a host that did not say so as it joined")
-        header, *packed = body
-        frames = self._inflater.inflate(packed, check_ints("FromWorker", raw_sizes, len(packed)))
-        more = sum(map(len, frames)) - sum(map(len, packed))
-        session.inflated += more
-        self._inflated += sum(raw_sizes)
-        return [header, *frames]
 
     def check_source(self, host: int, fingerprint: str, modules: dict[str, Any]) -> None:
         """Compare the code of the provider on ``host`` (0: this machine) with the first code that was declared. Raises
@@ -328,15 +344,7 @@ class HostGateway:
     # -- rows that stay there --------------------------------------------------------------------------------------
     def claim_of(self, host: int) -> ClaimRows | None:
         """Return the function that claims rows that stay on ``host``; None if no rows may stay there."""
-        return partial(self._claim, host) if host in self.row_servers else None
-
-    def _claim(self, host: int, rows: int, frames: Sequence[npt.NDArray[np.uint8]]) -> HostRows:
-        if len(frames) != 2 or any(frame.nbytes != 8 * rows for frame in frames):
-            raise RemoteProtocolError("Chunk: one handle and one size is needed for each row that stayed on its host")
-        handles, sizes = (frame.view(np.int64).copy() for frame in frames)
-        if int(sizes.min()) < 0 or int(sizes.max()) > MAX_SIZE:
-            raise RemoteProtocolError(f"Chunk: the size of a row that is not from 0 to {MAX_SIZE}")
-        return self.row_servers.accept(host, handles, sizes)
+        return partial(_claim, self.row_servers, host) if host in self.row_servers else None
 
     def is_needed(self, host: int) -> bool:
         """Return True if trainers may still need rows of ``host``."""
@@ -440,6 +448,16 @@ class HostGateway:
         """Tell all hosts that the service ends."""
         for session in self.sessions:
             self._end(session, "", m.Closing(reason, {} if error is None else to_wire(error), will_restart))
+
+
+def _claim(servers: RowServers, host: int, rows: int, frames: Sequence[npt.NDArray[np.uint8]]) -> HostRows:
+    """Return the rows that stayed on ``host``, as ``frames`` name them. Raises RemoteProtocolError."""
+    if len(frames) != 2 or any(frame.nbytes != 8 * rows for frame in frames):
+        raise RemoteProtocolError("Chunk: one handle and one size is needed for each row that stayed on its host")
+    handles, sizes = (frame.view(np.int64).copy() for frame in frames)
+    if int(sizes.min()) < 0 or int(sizes.max()) > MAX_SIZE:
+        raise RemoteProtocolError(f"Chunk: the size of a row that is not from 0 to {MAX_SIZE}")
+    return servers.accept(host, handles, sizes)
 
 
 def _checked_row_server(address: str) -> str:
