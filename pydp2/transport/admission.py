@@ -161,6 +161,7 @@ def _is_alive(process: int) -> bool:
 def request_admission(path: str, deadline: float | None) -> str:
     """Ask the hub at ``path`` for a connection and return the path to connect to. Ask again where told to wait, until
     ``deadline`` (``time.monotonic``; None: as long as the hub is there). Raises HubUnavailable and AdmissionRefused."""
+    why = ""
     while True:
         answer = _ask(path, deadline)
         if answer.startswith(f"{_ADMIT} "):
@@ -171,8 +172,9 @@ def request_admission(path: str, deadline: float | None) -> str:
             raise AdmissionRefused(
                 "the process that listens there speaks another protocol, perhaps that of another release of pydp2"
             )
+        why = answer.removeprefix(f"{_LATER} ") or why  # the last question may come too late for an answer
         if deadline is not None and time.monotonic() + _RETRY_SECONDS > deadline:
-            raise HubUnavailable(answer.removeprefix(f"{_LATER} "))
+            raise HubUnavailable(why)
         time.sleep(_RETRY_SECONDS)
 
 

@@ -6,13 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pydp2.transport import admission
-from pydp2.transport.admission import Admission
+from pydp2.transport.admission import Admission, HubUnavailable, request_admission
 from tests.runs import wait_until
 
 ASKS = """
@@ -80,3 +81,13 @@ def test_nobody_else_may_take_descriptors_before_they_are_counted_for_a_peer(doo
         patch.setattr(admission, "open_descriptors", lambda: counted.append(used()) or 90)
         assert answer(door).split()[1] == "connect"
     assert counted == [-1, 90]
+
+
+def test_who_asks_in_vain_is_told_the_last_reason_though_the_last_question_has_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([f"{admission._LATER} it has no descriptors", ""])
+    monkeypatch.setattr(admission, "_ask", lambda path, deadline: next(answers))
+    deadline = time.monotonic() + 1.5 * admission._RETRY_SECONDS
+    with pytest.raises(HubUnavailable, match="it has no descriptors"):
+        request_admission("some/path", deadline)
