@@ -481,6 +481,20 @@ def test_dynamic_batches_go_to_whoever_asks_first_and_each_is_used_once() -> Non
     assert len(fast.used) > len(slow.used)
 
 
+def test_dynamic_trainers_that_left_in_order_are_nowhere_remembered() -> None:
+    """A job may last for months, with other trainers every day."""
+    made = World(30, 1, dynamic=True)
+    stays = made.come()
+    made.begin(stays)
+    for _ in range(3):
+        trainer = made.come()
+        made.begin(trainer)
+        made.next(trainer)
+        made.close(trainer)
+    assert made.group.generation.begun_from_state == {made.member(stays).rank}
+    assert [*made.group.registry.trainers] == [made.member(stays).rank]
+
+
 def test_dynamic_what_a_silent_trainer_has_goes_to_the_others_when_its_lease_is_over() -> None:
     made = World(30, 1, dynamic=True)
     hangs, goes_on = made.come(), made.come()

@@ -95,6 +95,8 @@ class TrainerGroup:
         if self._gathering is not None:
             self._gathering.remove(trainer.rank)
         self.registry.leave_in_order(trainer, now)
+        if self.registry.dynamic:  # its number does not come back
+            self.generation.begun_from_state.discard(trainer.rank)
         self._finish_pass_if_over()
 
     def connection_lost(self, trainer: Trainer, now: float) -> None:
