@@ -106,10 +106,8 @@ class FileDispatcher:
         # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
         self.ledgers: dict[int, FileLedger] = {}
-        self._checksums = known = PassChecksums(checksums)
-        # What a pass asks of its checksums alone needs no method here.
-        self.note_snapshot, self.logged_checksums = known.note_snapshot, known.logged_checksums
-        self.take_checksums_before, self.next_to_compare = known.take_checksums_before, known.next_to_compare
+        self.checksums = PassChecksums(checksums)
+        """Checksums of the files of the pass."""
         self._next = 0  # files of the order below this position have an entry or are done
         self._bound = 0
         self._positions: npt.NDArray[np.int64] | None = None
@@ -135,6 +133,10 @@ class FileDispatcher:
         """The worker pool gives it these when it begins."""
 
     # -- the merge's side ------------------------------------------------------------------------------------------
+    def note_snapshot(self) -> None:
+        """Note that the pool was saved: a state from now on has checksums of what is merged after it."""
+        self.checksums.note_snapshot()
+
     def wanted_samples(self, part: FileRange) -> Reread | None:
         """Return what was asked for of the file of ``part``, if the attempt that sends it reads the file again in
         part."""
@@ -198,12 +200,12 @@ class FileDispatcher:
     def consume(self, file: int, count: int) -> None:
         """Note that ``count`` samples of ``file`` went into the pool."""
         ledger = self.ledgers[file]
-        checksum = self._checksums.next_of(ledger)
+        checksum = self.checksums.next_of(ledger)
         y = ledger.consume(count)
         if ledger.reread is None or y >= ledger.reread.start:  # else they had been taken before
             self.losses.taken += count
             if checksum is not None:
-                self._checksums.note_taken(file, checksum)
+                self.checksums.note_taken(file, checksum)
         if ledger.dropped:
             self._merge_moved(ledger, y)
         else:
@@ -222,7 +224,7 @@ class FileDispatcher:
 
     def end_checksums(self, files: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return where each of ``files`` has ended, and the checksum there; 0 for a file that has not."""
-        return self._checksums.ends.of(files, self._end_in_cache)
+        return self.checksums.ends.of(files, self._end_in_cache)
 
     def _end_in_cache(self, file: int) -> EndChecksum:
         return (0, 0) if file in self.ledgers else self._cache.end_checksum(file)
@@ -230,7 +232,7 @@ class FileDispatcher:
     def close_file(self, file: int) -> None:
         """Note that the merge met the end of ``file``, or needs nothing more of it."""
         ledger = self.ledgers.pop(file)
-        self._checksums.note_end(ledger)
+        self.checksums.note_end(ledger)
         self._cache.detach(ledger, self)
         if ledger.state is READING and ledger.worker is not None:
             self._unassign(ledger.worker, ledger)
@@ -518,10 +520,10 @@ class FileDispatcher:
 
     def _enter_file(self, file: int, position: int, reread: Reread | None = None) -> FileLedger:
         until, _ = self.losses.early_ends.get(file, (UNREACHED, ""))
-        reread = self._checksums.reread_of(file, reread)
+        reread = self.checksums.reread_of(file, reread)
         ledger = self.ledgers[file] = open_ledger(file, position, reread, until)
         if reread is not None and ledger.is_merged:
-            self._checksums.compare_later(ledger)
+            self.checksums.compare_later(ledger)
         ledger.pull = self._pull(file)
         if file not in self.losses.early_ends:  # the cache knows nothing of an end that only this job has
             self._open_in_cache(ledger)

@@ -149,7 +149,7 @@ class JobStream:
         self.context = context
         self.counting = counting
         self.memory = PoolMemory(schema.slots) if memory is None else memory
-        """Where the rows of its pools lie."""
+        """Memory of the rows of its pools."""
         self._files = files
         self._may_lose_rows = may_lose_rows
         self.pass_id = -1
@@ -412,11 +412,11 @@ class PassStream:
             [],
             self._early_ends,
             None if self._plan.relaxed else self._batcher.snapshot,
-            self.dispatcher.logged_checksums(),
+            self.dispatcher.checksums.logged_checksums(),
             self.buckets,
             (behind, last.tail_consumed),
         )
-        return BatchGroup(batches, after, self.dispatcher.take_checksums_before())
+        return BatchGroup(batches, after, self.dispatcher.checksums.take_checksums_before())
 
     def _even_last_group(self, over: PassEnded) -> PassEnded:
         """End the pass where the last batches are not one for each rank."""
@@ -474,7 +474,9 @@ class PassStream:
         outcome = self._batcher.next() if self._batcher.batch_index < self._skip_to else None
         if isinstance(outcome, BatchCut | BlockedOnFile):
             return outcome
-        found = self.dispatcher.next_to_compare()  # its error says more than that of a pass which is another one
+        found = (
+            self.dispatcher.checksums.next_to_compare()
+        )  # its error says more than that of a pass which is another one
         if isinstance(found, FileFailure):
             return PassFailed(found.error)
         if outcome is not None:
