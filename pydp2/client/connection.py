@@ -124,7 +124,7 @@ class Connection:
         self.is_away = False
         """True if the service went away without a word, or said that it may come back."""
         self.row_sources = RowSources(key_pair=target.key_pair)
-        """Where the rows of batches come from."""
+        """Sources of the rows of batches."""
 
     def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
         """Send one message, with raw frames."""

@@ -49,7 +49,7 @@ class JobTable:
         self.sessions: dict[str, JobSession] = {}
         """Jobs by name."""
         self.resources: Resources | None = None
-        """What the jobs share; None until the provider is known."""
+        """Resources that the jobs share; None until the provider is known."""
         self.actions: list[Action] = []
         """Actions for workers that followed from what clients said; the loop carries them out."""
 

@@ -247,7 +247,8 @@ class RankRegistry:
         trainers = self.trainers.values()
         if all(trainer.pending is None for trainer in trainers):
             return None
-        return [each for each in trainers if each.pending is None and each.state in UNFINISHED], self.absent > 0
+        late = [trainer for trainer in trainers if trainer.pending is None and trainer.state in UNFINISHED]
+        return late, self.absent > 0
 
     def absent_ranks(self, most: int) -> list[int]:
         """Return the first ``most`` ranks that are absent."""
@@ -319,7 +320,7 @@ class RankRegistry:
         self._parted_at = now
         if not self.dynamic:
             self.left_at.add(trainer.rank)
-            if trainer.state in (PassState.ENDED, PassState.LEFT):
+            if trainer.state not in UNFINISHED:
                 self.passed_through[trainer.rank] = trainer.state
 
     def end_lease(self, trainer: Trainer) -> None:

@@ -150,11 +150,11 @@ class Flow:
     @property
     def lacks_batch(self) -> bool:
         """True if the trainer could be sent a batch that is not cut yet."""
-        return self.sent == len(self.in_flight) and self.can_send(0)
+        return self.is_all_sent and self.can_send(0)
 
     def take_next(self) -> InFlightBatch | None:
         """Count the next batch as sent, and return it. None: there is none, or it may not be sent now."""
-        if self.sent == len(self.in_flight):
+        if self.is_all_sent:
             return None
         batch = self.in_flight[self.sent]
         if not self.can_send(batch.cost):
@@ -316,6 +316,6 @@ def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
         head.shared_rows = pack.shared_rows  # of this message alone: the head was made for it
         return peer, head, [rows.handles(), *behind], pack.heads
     if (split := rows.store.split(rows.row_ids)) is not None:
-        head.elsewhere, head.nbytes = split.elsewhere, sum(each.padded_bytes for each in pack.picked)
+        head.elsewhere, head.nbytes = split.elsewhere, sum(picked.padded_bytes for picked in pack.picked)
         return peer, head, [RowView(split.store, split.here), split.order, split.handles, *behind], pack.heads
     return peer, head, [rows, *behind], pack.heads
