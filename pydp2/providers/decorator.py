@@ -27,7 +27,7 @@ from pydp2.providers.options import (
     check_pool_weight,
     normalise_shuffle,
 )
-from pydp2.providers.started_provider import StartedProvider, start_provider
+from pydp2.providers.started_provider import INDICES, START, StartedProvider, start_provider
 
 
 class Provider:
@@ -167,6 +167,10 @@ def provider(  # noqa: PLR0913 - the arguments are PyDataProvider2's
 ) -> Callable[[Callable[..., Iterable[Any]]], Provider]:
     """Decorate ``process(settings, filename)``, a generator function that reads the samples of one file.
 
+    With a third parameter ``start`` it is called with the index of the first sample that is needed, and yields from
+    there (docs/providers.md, "Begin at any sample"). With a fourth, ``indices``, it yields these samples alone, unless
+    they are None.
+
     Args:
         input_types: the slots, as a list or tuple of input types, or a dict of them by name. May be left to the hook.
         should_shuffle: None shuffles in training only. Bools, 1, 0 and the words t, true, on, f, false, off are
@@ -226,8 +230,14 @@ def _check_parameters(function: Callable[..., Iterable[Any]]) -> None:
         signature = inspect.signature(function)
     except ValueError:  # a builtin without a signature
         return
+    taken = signature.parameters
+    more: dict[str, Any] = {name: None for name in (START, INDICES) if name in taken}
     try:
-        signature.bind(None, "")
+        signature.bind(None, "", **more)
     except TypeError:
-        name = function.__qualname__
-        raise OptionTypeError(f"a provider is called with (settings, filename), {name} takes {signature}") from None
+        raise OptionTypeError(
+            f"a provider is called with (settings, filename), or with (settings, filename, start) if it can begin at "
+            f"any sample; {function.__qualname__} takes {signature}"
+        ) from None
+    if INDICES in taken and START not in taken:
+        raise OptionTypeError(f"a provider with {INDICES} needs {START} before it; {function.__qualname__} has none")

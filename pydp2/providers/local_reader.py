@@ -66,6 +66,7 @@ class LocalReader(Iterator[LocalSamples]):
         self._started, self._opened, self._count, self._look = started, opened, count, look
         self._filename = filename = opened.context.filename
         self._position: Any = [0] if position is None else position
+        self._position[0] = opened.start
         logger, asked = started.settings.logger, self._position  # no reference to the provider: it would be a cycle
         self._limit = sys.maxsize if limit is None else limit
         self._packer = Packer(started.schema.slots, started.schema.check)
@@ -78,7 +79,7 @@ class LocalReader(Iterator[LocalSamples]):
 
     @property
     def drawn(self) -> int:
-        """Number of samples that were yielded."""
+        """Index of the next sample: the number of samples that were yielded and of those before the start."""
         return int(self._position[0])
 
     def __next__(self) -> LocalSamples:

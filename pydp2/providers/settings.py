@@ -32,6 +32,9 @@ class GeneratorContext:
             file, so that a worker that runs the file again draws the same numbers. (NumPy does not promise one stream
             for all its versions.)
         global_random: its states of the global random generators, seeded in the same way.
+
+    A generator that can begin at any sample is seeded anew for each sample (:meth:`begin_sample`): what it draws for a
+    sample must not depend on where it began.
     """
 
     def __init__(
@@ -40,12 +43,30 @@ class GeneratorContext:
         self.filename = filename
         self.pass_id = pass_id
         self._seed_parts = (seed, pass_id if drawn_pass is None else drawn_pass, file_index)
+        self._rng_block = 0  # blocks of the generator's counter: 0 for a whole file, y + 1 for sample y
         self.global_random = file_random(*self._seed_parts)
 
     @cached_property
     def rng(self) -> np.random.Generator:
         digest = hashlib.blake2b(struct.pack("<3Q", *self._seed_parts), digest_size=16, person=b"pydp2 rng")
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little")))
+        key = int.from_bytes(digest.digest(), "little")
+        return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, self._rng_block]))
+
+    @cached_property
+    def _rng_state(self) -> dict[str, Any]:
+        """State of a generator of which nothing was drawn; only its counter has to be set."""
+        state: dict[str, Any] = {**self.rng.bit_generator.state}
+        fresh = np.random.Philox(key=0).state
+        return {**fresh, "state": {"key": state["state"]["key"], "counter": np.zeros(4, np.uint64)}}
+
+    def begin_sample(self, sample_index: int) -> None:
+        """Seed ``rng`` and the global generators for sample ``sample_index``. ``rng`` takes 1 µs if it is used, the
+        global generators of ``random``, numpy and torch up to 10 µs."""
+        self._rng_block = sample_index + 1
+        if "rng" in self.__dict__:
+            self._rng_state["state"]["counter"][3] = self._rng_block
+            self.rng.bit_generator.state = self._rng_state
+        self.global_random.begin_sample(sample_index)
 
 
 class _ThisThread(threading.local):

@@ -13,10 +13,12 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydp2.data.packers.many_samples import ManySamples
 from pydp2.data.packers.slot_order import SlotOrder
@@ -42,6 +44,8 @@ from pydp2.providers.options import (
 )
 from pydp2.providers.settings import GeneratorContext, Settings, show_context, shown_context
 
+START, INDICES = "start", "indices"
+"""Names of the parameters of a ``process`` that can begin at any sample, or yield chosen ones (docs/providers.md)."""
 MAX_WEIGHT = 1 << 40
 """Largest weight of a sample: sums over millions of such samples still fit 64 bits."""
 _ONE_SAMPLE = (Mapping, str, bytes, bytearray, memoryview)
@@ -53,17 +57,23 @@ class OpenFile(Iterator[Any]):
     generators are those of the caller.
 
     Attributes:
+        start: index of the sample that comes first.
         context: context that settings show while it runs. A loop that draws many samples in a row from one file may
             call :meth:`StartedProvider.show_context` with it once and then draw from ``iterator`` directly.
         iterator: the generator itself, which returns :class:`ManySamples` unchanged.
     """
 
-    __slots__ = ("_is_single_slot", "_pending", "_settings", "context", "iterator")
+    __slots__ = ("_is_single_slot", "_pending", "_settings", "context", "iterator", "start")
 
     def __init__(
-        self, settings: Settings, context: GeneratorContext, iterator: Iterator[Any], is_single_slot: bool
+        self,
+        settings: Settings,
+        context: GeneratorContext,
+        iterator: Iterator[Any],
+        is_single_slot: bool,
+        start: int,
     ) -> None:
-        self._settings, self.context, self.iterator = settings, context, iterator
+        self._settings, self.context, self.iterator, self.start = settings, context, iterator, start
         self._is_single_slot = is_single_slot
         self._pending: Iterator[Any] = iter(())
 
@@ -107,6 +117,8 @@ class StartedProvider:
             ProviderError (TypeError) for a dict if types are a list.
         is_single_slot: True if there is only one slot, whose value is yielded without a list.
         slot_order: the object of the method ``arrange``; its ``on_unknown`` may be set.
+        can_start: True if ``process`` can begin at any sample of a file: it has a parameter ``start``.
+        can_select: True if it can also yield chosen samples alone: it has a parameter ``indices``.
     """
 
     def __init__(self, settings: Settings, schema: Schema, calc_batch_size: Callable[[list[Any]], Any] | None) -> None:
@@ -119,6 +131,9 @@ class StartedProvider:
         )
         self.arrange = self.slot_order.arrange
         self._calc_batch_size = calc_batch_size
+        taken = _parameters(settings.generator)
+        self.can_start = START in taken
+        self.can_select = self.can_start and INDICES in taken
 
     def weight_of(self, values: list[Any]) -> int:
         """Return the weight of one arranged sample: the result of ``calc_batch_size``, or 1.
@@ -144,8 +159,20 @@ class StartedProvider:
             )
         return whole
 
-    def open_file(self, filename: str, *, file_index: int, seed: int, pass_id: int) -> OpenFile:
+    def open_file(
+        self,
+        filename: str,
+        *,
+        file_index: int,
+        seed: int,
+        pass_id: int,
+        start: int = 0,
+        indices: NDArray[np.int64] | None = None,
+    ) -> OpenFile:
         """Return a new run of ``process`` over ``filename``; no user code runs before the first ``next``.
+
+        It begins at sample ``start``, which must be 0 unless ``can_start``. ``indices`` (int64, in rising order; only
+        with ``can_select``): the samples that it yields, and no others.
 
         ``file_index`` is its number in the file list, ``seed`` the seed of the job; with ``pass_id`` they seed
         ``settings.rng``. With a cache, all passes get the samples of the pass that reads a file first. Which pass that
@@ -159,13 +186,18 @@ class StartedProvider:
             drawn_pass=0 if self.schema.cache else pass_id,
         )
         generator, settings = self.settings.generator, self.settings
-        iterator = None
+        more: dict[str, Any] = {START: start} if self.can_start else {}
+        if self.can_select:
+            more[INDICES] = indices
+        iterator: Iterator[Any] | None = None
         if inspect.isgeneratorfunction(generator):
             with contextlib.suppress(TypeError):  # it takes other arguments; the first next() reports that
-                iterator = generator(settings, filename)
-        return OpenFile(
-            settings, context, iterator or _iterate_result(generator, settings, filename), self.is_single_slot
-        )
+                iterator = generator(settings, filename, **more)
+        if iterator is None:
+            iterator = _iterate_result(partial(generator, settings, filename, **more))
+        if self.can_start:
+            iterator = _seed_each_sample(iterator, context, start, indices)
+        return OpenFile(settings, context, iterator, self.is_single_slot, start)
 
     def show_context(self, context: GeneratorContext) -> None:
         """Let the settings show ``context`` to this thread, and switch the global random generators to it, until
@@ -174,10 +206,38 @@ class StartedProvider:
         switch_to(context.global_random)
 
 
-def _iterate_result(generator: Callable[..., Iterable[Any]], settings: Settings, filename: str) -> Iterator[Any]:
+def _parameters(generator: Callable[..., Iterable[Any]]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(generator).parameters
+    except ValueError:  # a builtin without a signature
+        return {}
+
+
+def _seed_each_sample(
+    iterator: Iterator[Any], context: GeneratorContext, start: int, indices: NDArray[np.int64] | None
+) -> Iterator[Any]:
+    """Yield what ``iterator`` does. What it draws for a yield depends on the index of its first sample, and not on the
+    yields before."""
+    drawn = 0  # number of samples
+    try:
+        while True:
+            context.begin_sample(start + drawn if indices is None else int(indices[min(drawn, len(indices) - 1)]))
+            try:
+                sample = next(iterator)
+            except StopIteration:
+                return
+            yield sample
+            drawn += len(sample) if type(sample) is ManySamples else 1
+    finally:
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            close()
+
+
+def _iterate_result(call: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     """Iterate over the result of a ``process`` that is no generator function and returns an iterable. It is called at
     the first ``next``, like the code of a generator function."""
-    result = generator(settings, filename)
+    result = call()
     if isinstance(result, _ONE_SAMPLE) or not isinstance(result, Iterable):
         # A single sample, such as a dict or a text, is an iterable too, but its items are no samples.
         what = (
