@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.data.columns.sample_set import files_of_set
 from pydp2.data.rowstore.base import PoolStore
 from pydp2.errors import Error, OptionError, SampleTooLarge
 from pydp2.order.bulk_cut import BulkCutter, PlainCut
@@ -174,7 +173,7 @@ class Batcher:
         if self.plan.relaxed:  # its pool is in the order of arrival, so it is no set, and the pass has no state
             return
         self.pool.points_since_snapshot = 0
-        pool = encode_pool(samples, *self._source.end_checksums(files_of_set(samples)))
+        pool = encode_pool(samples, self._source.pool_checks(samples))
         merge = self.merge
         cycle_files = [] if ended else merge.positions()
         taken, dropped = self._source.merged_counts

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import Error
-from pydp2.order.snapshot import FilePosition, Reread
+from pydp2.order.snapshot import FilePosition, PoolChecks, Reread
 
 
 class SourceState(Enum):
@@ -140,9 +140,8 @@ class SampleSource(Protocol):
         """Close ``file``, whose end the merge has met: nothing of it is asked for again."""
         ...
 
-    def end_checksums(self, files: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the sample index at which each of ``files`` has ended, and the checksum there; 0 for a file that has
-        not."""
+    def pool_checks(self, samples: bytes) -> PoolChecks:
+        """Return what is known of the files of a pool, a set of ``samples``: where they have a checksum."""
         ...
 
     def note_snapshot(self) -> None:

@@ -5,16 +5,23 @@ The pool of a point is bytes: its samples as a set, and for each of their files 
 
 ::
 
-    bytes of the set, number of files (two uint32) | set | end of each file, as varints | checksum of each, uint32
+    bytes of the set, number of files (two uint32) | set | check of each file, as varints | checksum of each, uint32
 
-The files are those of the set, in its order. A file of the cycle has no end yet: 0 stands for its end and its checksum,
-and the snapshot has a checksum of it beside its position.
+The files are those of the set, in its order. The check of a file is the sample index at which its checksum is: its end,
+or an earlier one behind its samples if its provider can start anywhere. A file of the cycle has none: 0 stands for it
+and for its checksum, and the snapshot has a checksum of it beside its position.
+
+If some of the files need not be read from their first sample, the number of files has the highest bit set, and this
+follows, where k is the number of running checksums of a file::
+
+    bytes of what follows (uint32) | k, number of files, their numbers, sample index where each begins, as varints |
+    k running checksums of each file there, uint32
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +39,8 @@ POINT_FIELDS = frozenset(
     ("index", "ended", "offset", "next_file", "current", "left", "taken", "dropped", "lanes", "bucket")
 )
 """Names of the plain values of a point."""
-_POOL_HEAD = struct.Struct("<II")
+_POOL_HEAD, _SIZE = struct.Struct("<II"), struct.Struct("<I")
+_HAS_BEGINS = 1 << 31
 _MAX_CRC = (1 << 32) - 1
 _MAX_BATCH_INDEX = 1 << 53  # greatest batch that a point may stand before, so that those after it can be numbered, too
 
@@ -43,7 +51,8 @@ class Reread:
     and all from ``start`` on.
 
     ``checksum_index``: a sample index at which the running checksum ``crcs`` is known (0: nowhere). The file is run at
-    least up to there: no sample of it is used before it is known to be the file that it was. ``end``: where it ended,
+    least up to there: no sample of it is used before it is known to be the file that it was. ``begin``: where it may
+    begin to run, if its provider can, and ``begin_crcs``, all running checksums there. ``end``: where it ended,
     if it did and samples from ``start`` on are needed; what it has behind that now is not part of the pass.
     """
 
@@ -52,6 +61,8 @@ class Reread:
     checksum_index: int = 0
     crcs: list[int] = field(default_factory=list)
     end: int = UNREACHED
+    begin: int = 0
+    begin_crcs: list[int] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -61,7 +72,7 @@ class Reread:
     @property
     def rerun_count(self) -> int:
         """Number of samples of the file that were merged before, as far as they have to be run again."""
-        return self.start if self.start < UNREACHED else self.until
+        return (self.start if self.start < UNREACHED else self.until) - self.begin
 
     @property
     def until(self) -> int:
@@ -157,13 +168,19 @@ class SnapshotPoint:
         )
 
     def _check_ends(self, files: npt.NDArray[np.int64], sample_indices: npt.NDArray[np.int64]) -> None:
-        """Raise OptionError unless each file of the pool is in the cycle, or has an end behind its samples."""
-        ends = decode_checksums(self.pool)
-        in_cycle = {cycle_file.file for cycle_file in self.cycle}
-        last = np.flatnonzero(np.diff(files, append=-1))
-        for file, y in zip(files[last].tolist(), sample_indices[last].tolist(), strict=True):
-            if file not in in_cycle and ends.get(file, (0, 0))[0] <= y:
+        """Raise OptionError unless each file of the pool is in the cycle, or has a check behind its samples, and none
+        begins behind the first sample that is needed of it."""
+        checks, begins = decode_checksums(self.pool), dict(decode_begins(self.pool))
+        next_of = {cycle_file.file: cycle_file.sample_index for cycle_file in self.cycle}
+        first, last = np.flatnonzero(np.diff(files, prepend=-1)), np.flatnonzero(np.diff(files, append=-1))
+        for file, lo, hi in zip(
+            files[last].tolist(), sample_indices[first].tolist(), sample_indices[last].tolist(), strict=True
+        ):
+            if file not in next_of and checks.get(file, (0, 0))[0] <= hi:
                 raise OptionError(f"the state lacks the checksum of file {file} of its pool: it is damaged")
+            next_of[file] = min(lo, next_of.get(file, lo))
+        if any(begin > next_of.get(file, -1) for file, (begin, _) in begins.items()):
+            raise OptionError("the state begins in a file behind the samples that it needs: it is damaged")
 
     def validate(self, file_order: npt.NDArray[np.int64], max_cycle: int) -> None:
         """Raise OptionError unless this can be a point of a pass that wants files in this ``file_order``."""
@@ -223,10 +240,31 @@ def _damaged(name: str, value: Any, need: str) -> OptionError:
 
 
 # -- the pool of a point ---------------------------------------------------------------------------------------------
-def encode_pool(samples: bytes, ends: Ints, checksums: Ints) -> bytes:
-    """Return the set ``samples`` with the end and the checksum of each of its files."""
-    head = _POOL_HEAD.pack(len(samples), len(ends))
-    return head + samples + sample_set.encode_varints(ends) + checksums.astype("<u4").tobytes()
+@dataclass(frozen=True, slots=True)
+class PoolChecks:
+    """Checksums that belong to a pool: of each of its files, the sample index ``checks`` and the checksum there.
+
+    ``begins``: of some files of pool and cycle, the sample index from which they may be run, and all running checksums
+    there.
+    """
+
+    checks: Ints
+    checksums: Ints
+    begins: Mapping[int, tuple[int, Sequence[int]]] = field(default_factory=dict)
+
+
+def encode_pool(samples: bytes, known: PoolChecks) -> bytes:
+    """Return the set ``samples`` with what is ``known`` of its files."""
+    count = len(known.checks)
+    pool = samples + sample_set.encode_varints(known.checks) + known.checksums.astype("<u4").tobytes()
+    if not known.begins:
+        return _POOL_HEAD.pack(len(samples), count) + pool
+    files = np.array(sorted(known.begins), np.int64)
+    sample_indices = [known.begins[file][0] for file in files.tolist()]
+    crcs = np.array([known.begins[file][1] for file in files.tolist()], "<u4")
+    numbers = np.array([crcs.shape[1], len(files), *np.diff(files, prepend=0).tolist(), *sample_indices], np.int64)
+    begins = sample_set.encode_varints(numbers) + crcs.tobytes()
+    return _POOL_HEAD.pack(len(samples), count | _HAS_BEGINS) + _SIZE.pack(len(begins)) + pool + begins
 
 
 def decode_samples(pool: bytes) -> tuple[Ints, Ints]:
@@ -236,9 +274,10 @@ def decode_samples(pool: bytes) -> tuple[Ints, Ints]:
 
 
 def decode_checksums(pool: bytes) -> Mapping[int, EndChecksum]:
-    """Return the end and the checksum of each file of a pool that has ended. Raises OptionError for bytes that are no
+    """Return the check and the checksum of each file of a pool that has them. Raises OptionError for bytes that are no
     pool."""
-    samples, rest, count = _split_pool(pool)
+    samples, rest, _ = _split_pool(pool)
+    count = _file_count(pool)
     try:
         files = sample_set.files_of_set(samples)
         ends = sample_set.decode_varints(rest[: -4 * count]) if count else np.empty(0, np.int64)
@@ -251,15 +290,41 @@ def decode_checksums(pool: bytes) -> Mapping[int, EndChecksum]:
     return {file: (end, checksum) for file, end, checksum in known if end}
 
 
-def _split_pool(pool: bytes) -> tuple[bytes, bytes, int]:
-    """Return the set, what follows it, and the number of files."""
-    if len(pool) < _POOL_HEAD.size:
+def decode_begins(pool: bytes) -> Mapping[int, tuple[int, list[int]]]:
+    """Return the files of a point that need not be read from their first sample: the sample index where each may begin,
+    and all running checksums there. Raises OptionError for bytes that are no pool."""
+    begins = _split_pool(pool)[2]
+    if not begins:
+        return {}
+    try:
+        crc_count, count = sample_set.decode_varints(sample_set.leading_varints(begins, 2)).tolist()
+        crcs = np.frombuffer(begins[len(begins) - 4 * crc_count * count :], "<u4").reshape(count, crc_count)
+        numbers = sample_set.decode_varints(begins[: len(begins) - crcs.nbytes])[2:]
+        if len(numbers) != 2 * count or not count or not crc_count:
+            raise ValueError("its begins are cut off")
+    except (ValueError, IndexError) as error:
+        raise _damaged_pool(error) from None
+    files, sample_indices = np.cumsum(numbers[:count]).tolist(), numbers[count:].tolist()
+    return {file: (y, of) for file, y, of in zip(files, sample_indices, crcs.tolist(), strict=True)}
+
+
+def _file_count(pool: bytes) -> int:
+    return int(_POOL_HEAD.unpack_from(pool)[1]) & ~_HAS_BEGINS
+
+
+def _split_pool(pool: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the set, the checks of its files, and the begins."""
+    if len(pool) < _POOL_HEAD.size or (_file_count(pool) and len(pool) < _POOL_HEAD.size + _SIZE.size):
         raise _damaged_pool("it has no head")
     size, count = _POOL_HEAD.unpack_from(pool)
-    edge = _POOL_HEAD.size + size
-    if len(pool) < edge + 5 * count:
+    begin, end = _POOL_HEAD.size, len(pool)
+    if count & _HAS_BEGINS:
+        end -= _SIZE.unpack_from(pool, begin)[0]
+        begin += _SIZE.size
+    edge = begin + size
+    if end < edge + 5 * (count & ~_HAS_BEGINS):
         raise _damaged_pool("it is cut off")
-    return pool[_POOL_HEAD.size : edge], pool[edge:], count
+    return pool[begin:edge], pool[edge:end], pool[end:]
 
 
 def _damaged_pool(why: object) -> OptionError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydp2.errors import RemoteProtocolError, sendable
@@ -22,7 +22,7 @@ MAX_SIZE = 1 << 40
 """Largest number of bytes of a row on the wire, for the same reason."""
 
 _MAX_REASON, _MAX_SLOT_NAME = 400, 100
-_RANGE_BYTES, _TEXT_OVERHEAD = 80, 16  # bytes of the numbers, and of the encoding around a text
+_RANGE_BYTES, _CRC_BYTES, _TEXT_OVERHEAD = 80, 5, 16  # bytes of the numbers, and of the encoding around a text
 
 
 def check_ints(what: str, values: Any, count: int) -> list[int]:
@@ -48,6 +48,8 @@ def _dropped_texts(slot: str, reason: str) -> list[str]:
 class FileAssignment:
     """File to run.
 
+    ``begin``: sample index from which a provider that can start anywhere is run, not above ``start``; ``begin_crcs``:
+    all running checksums there (empty at 0).
     ``start``: the committed sample index, below which nothing is sent; ``crcs``: the checksum there (empty at 0);
     ``spent_bytes``: credit that the samples before it took; ``limit``: credit up to which samples may be sent;
     ``pause``: sample index at which to switch to other files until a later one is granted; ``bound``: the merge takes
@@ -68,6 +70,7 @@ class FileAssignment:
     pause: int
     bound: bool
     crcs: list[int]
+    begin_crcs: list[int] = field(default_factory=list)
     send_from: int = 0
     until: int = INT_LIMIT
     check_at: int = 0
@@ -75,6 +78,7 @@ class FileAssignment:
     reread_frame: int = 0
     block_length: int = 1
     ramp_until: int = 0
+    begin: int = 0
 
     def to_wire(self) -> list[Any]:
         """Return a list of plain values."""
@@ -88,6 +92,7 @@ class FileAssignment:
             self.pause,
             int(self.bound),
             self.crcs,
+            self.begin_crcs,
             self.send_from,
             self.until,
             self.check_at,
@@ -95,18 +100,20 @@ class FileAssignment:
             self.reread_frame,
             self.block_length,
             self.ramp_until,
+            self.begin,
         ]
 
     @classmethod
     def from_wire(cls, wire: Any) -> FileAssignment:
         """Return the assignment that :meth:`to_wire` wrote. Raises RemoteProtocolError."""
-        if not isinstance(wire, list) or len(wire) != 16 or not isinstance(wire[8], list):
+        if not isinstance(wire, list) or len(wire) != 18 or not all(isinstance(crcs, list) for crcs in wire[8:10]):
             raise RemoteProtocolError("Assign: malformed item")
         f = check_ints("Assign", wire[:8], 8)
-        crcs = check_ints("Assign.crcs", wire[8], len(wire[8]))
-        if wire[14] == 0:
+        crcs, begin_crcs = (check_ints("Assign.crcs", crcs, len(crcs)) for crcs in wire[8:10])
+        if wire[15] == 0:
             raise RemoteProtocolError("Assign: turns of no samples")
-        return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs, *check_ints("Assign", wire[9:], 7))
+        more = check_ints("Assign", wire[10:], 8)
+        return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs, begin_crcs, *more)
 
 
 @dataclass(slots=True)
@@ -116,10 +123,11 @@ class FileRange:
 
     If the file is read again in part, the other samples of the range are those that were not asked for.
 
-    ``state``: FILE_OPEN, FILE_ENDED or FILE_RAISED (then ``error``), the state after the range. ``crcs``: a list with
-    one number, the running checksums after the range, folded together. The next attempt is compared with it, and never
-    continues from it. ``did_not_repeat``: the samples before the range differ from those of the attempt before, and
-    the file goes on all the same.
+    ``state``: FILE_OPEN, FILE_ENDED or FILE_RAISED (then ``error``), the state after the range. ``crcs``: first the
+    running checksums after the range, folded together, with which the next attempt is compared. If the provider can
+    start anywhere, all of them follow: an attempt that begins behind the range continues from them.
+    ``did_not_repeat``: the samples before the range differ from those of the attempt before, and the file goes on all
+    the same.
     """
 
     file: int
@@ -153,7 +161,8 @@ class FileRange:
     def wire_bytes(self) -> int:
         """Largest number of bytes that the range takes in a header."""
         error = sum(_TEXT_OVERHEAD + len(key) + len(str(value).encode()) for key, value in self.error.items())
-        return _RANGE_BYTES + sum(dropped_bytes(slot, reason) for _, slot, reason in self.dropped) + error
+        dropped = sum(dropped_bytes(slot, reason) for _, slot, reason in self.dropped)
+        return _RANGE_BYTES + _CRC_BYTES * len(self.crcs) + dropped + error
 
     @classmethod
     def from_wire(cls, wire: Any) -> FileRange:

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.data.columns.sample_set import files_of_set
 from pydp2.errors import ProviderError
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.file_order import files_in_order
 from pydp2.order.plan import BucketPlan, PassPlan
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun
-from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
+from pydp2.order.snapshot import UNREACHED, FilePosition, PoolChecks, Reread
 
 from .oracle import Expected, File, Options, Row
 
@@ -155,9 +156,10 @@ class Arrivals:
     def note_snapshot(self) -> None:
         pass
 
-    def end_checksums(self, files: Any) -> Any:
+    def pool_checks(self, samples: bytes) -> PoolChecks:
+        files = files_of_set(samples)
         ends = np.array([len(self._files[file].items) * (file in self.finished) for file in files.tolist()], np.int64)
-        return ends, ends + files
+        return PoolChecks(ends, ends + files)
 
     def close_file(self, file: int) -> None:
         recall = self._recalls.get(file)

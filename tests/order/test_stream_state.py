@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydp2.data.columns import sample_set
 from pydp2.data.columns.checksum_log import ChecksumLog, FileChecksum, LoggedChecksums
 from pydp2.errors import RemoteProtocolError, StateMismatch
-from pydp2.order.snapshot import FilePosition, SnapshotPoint, encode_pool
+from pydp2.order.snapshot import FilePosition, PoolChecks, SnapshotPoint, decode_begins, encode_pool
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 
@@ -33,7 +33,14 @@ def points(draw: st.DrawFn, batch: int) -> SnapshotPoint:
     names = sorted((file, y) for file, ys in samples.items() for y in ys)
     files, ys = np.ascontiguousarray(np.array(names, np.int64).reshape(-1, 2).T)
     ends = [0 if file in cycle else max(samples[file]) + draw(st.integers(1, 9)) for file in sorted(samples)]
-    pool = encode_pool(sample_set.encode_set(files, ys), np.array(ends, np.int64), np.array(ends, np.int64))
+    first = {**dict.fromkeys(cycle, 51), **{file: min(of) for file, of in samples.items()}}
+    begun = draw(st.sets(st.sampled_from(sorted(first)))) if first else set()
+    crcs = st.lists(st.integers(0, (1 << 32) - 1), min_size=3, max_size=3)
+    begins = {file: (draw(st.integers(0, first[file])), draw(crcs)) for file in begun}
+    pool = encode_pool(
+        sample_set.encode_set(files, ys), PoolChecks(np.array(ends, np.int64), np.array(ends, np.int64), begins)
+    )
+    assert decode_begins(pool) == begins
     positions = [FilePosition(file, 51, *draw(st.sampled_from([(0, []), (64, [7])]))) for file in cycle]
     consumed = draw(st.integers(0, len(names))) if in_tail else 0
     return SnapshotPoint(

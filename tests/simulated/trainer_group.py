@@ -25,7 +25,7 @@ from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.errors import Error, ServiceLost
 from pydp2.options.job_options import JobOptions
 from pydp2.order.batcher import BatchCut
-from pydp2.order.snapshot import SnapshotPoint, encode_pool
+from pydp2.order.snapshot import PoolChecks, SnapshotPoint, encode_pool
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
@@ -40,7 +40,7 @@ SLOTS = Slots((integer_value(1 << 20),), ("n",))
 LEASE = 30.0
 NO_ROWS = Columns.empty(SLOTS)
 NONE = np.empty(0, np.int64)
-EMPTY = encode_pool(encode_set(NONE, NONE), NONE, NONE)
+EMPTY = encode_pool(encode_set(NONE, NONE), PoolChecks(NONE, NONE))
 
 
 def picked(number: int) -> BatchRows:

@@ -98,11 +98,19 @@ class ChunkBuilder:
 
     ``allows_changed_samples``: a file that does not repeat itself goes on with what it gives now, and the
     server is told that it did. ``skips_errors``: a bad sample that the generator itself yields is dropped.
+    ``can_start``: another attempt may begin behind a range that is sent, so it has all checksums there.
     """
 
     def __init__(
-        self, schema: Schema, locate: LocateError, *, allows_changed_samples: bool = False, skips_errors: bool = False
+        self,
+        schema: Schema,
+        locate: LocateError,
+        *,
+        allows_changed_samples: bool = False,
+        skips_errors: bool = False,
+        can_start: bool = False,
     ) -> None:
+        self._sends_all_checksums = can_start
         self._allows_changed = allows_changed_samples
         # the pool copies no more than a chunk that it needs a part of; rows that lie in cells are not copied
         self._max_bytes = MAX_CELL_BYTES if schema.uses_cells else MAX_BYTES
@@ -380,7 +388,7 @@ class ChunkBuilder:
             first = max(task.start, segment.first_index)
             error = to_wire(_not_repeatable(task))
             return FileRange(task.file, task.attempt, first, 0, 0, FILE_RAISED, task.expected_crcs, [], error), _NO_ROWS
-        state, error, sum_ = segment.state, _error_to_wire(segment.error), [fold_crcs(task.crcs)]
+        state, error, sum_ = segment.state, _error_to_wire(segment.error), self._checksums_to_wire(task)
         if segment.first_index < task.start and state == FILE_OPEN:
             return None, _NO_ROWS
         if segment.first_index < task.start:
@@ -404,19 +412,24 @@ class ChunkBuilder:
             if not self._allows_changed or task.count_reread(max(end_index, task.start), NO_SAMPLE):
                 return False
             task.did_not_repeat = True
-        differs = end_index == task.start and task.start and [fold_crcs(task.crcs)] != task.expected_crcs
+        differs = end_index == task.start and task.start and [fold_crcs(task.crcs)] != task.expected_crcs[:1]
         differs = differs or (end_index == task.check_at and task.check_at and fold_crcs(task.crcs) != task.check_crc)
         if not differs:
             return True
         task.did_not_repeat = self._allows_changed
         return self._allows_changed
 
+    def _checksums_to_wire(self, task: FileTask) -> list[int]:
+        return [fold_crcs(task.crcs), *(task.crcs if self._sends_all_checksums else ())]
+
     def unsent_chunk(self, task: FileTask, unsent: UnsentSample) -> ChunkContent:
         """Return a chunk of nothing but the sample that ``task`` held back."""
         task.crcs = [*running_crcs(unsent.columns, task.crcs[:-1]), task.crcs[-1]]
         task.sent_bytes += unsent.cost
         task.spent_bytes = task.sent_bytes
-        part = FileRange(task.file, task.attempt, unsent.sample_index, 1, 1, FILE_OPEN, [fold_crcs(task.crcs)], [], {})
+        part = FileRange(
+            task.file, task.attempt, unsent.sample_index, 1, 1, FILE_OPEN, self._checksums_to_wire(task), [], {}
+        )
         if not self._check_repeats(task, unsent.sample_index, unsent.sample_index + 1, FILE_OPEN, 1):
             task.is_over = True
             part = FileRange(
@@ -428,6 +441,13 @@ class ChunkBuilder:
 
 
 def _not_repeatable(task: FileTask) -> NotRepeatable:
+    if task.begin:
+        return NotRepeatable(
+            f"file {task.context.filename}: process() with start={task.begin} did not yield what it gave before: "
+            f"samples {task.begin} to {task.required_samples - 1} differ; if the file was changed, bring it back; "
+            "else make its first yield that of sample `start`, and let no sample depend on those before it (`pydp2 "
+            "check` shows the first sample that differs)"
+        )
     return NotRepeatable(
         f"file {task.context.filename}: process() did not repeat itself: run again, its first {task.required_samples} "
         "samples are not those that it gave before; if the file was changed, bring it back; else make process() depend "

@@ -66,6 +66,9 @@ class LoopOptions:
     skips_errors: bool = False
 
 
+_MAX_CONTINUED = 1024  # arrays that a provider with a start may have: the checksums of a range must fit into a header
+
+
 class WorkerLoop:
     """Loop of a worker that is ready."""
 
@@ -93,6 +96,7 @@ class WorkerLoop:
             lambda error, task, y: with_location(error, files[task.file], y),
             allows_changed_samples=options.allows_changed_samples,
             skips_errors=options.skips_errors,
+            can_start=provider.can_start and self._checksum_count <= _MAX_CONTINUED,
         )
         marker = SampleMarker(status.row, SAMPLE_INDEX, STARTED_NS, RUNNING, options.times_samples)
         self._drawer = SampleDrawer(provider, self._builder, files, marker, self._send_lock)
@@ -178,7 +182,10 @@ class WorkerLoop:
                     given = FileAssignment.from_wire(item)
                     sample_indices = rereads[given.reread_frame - 1] if given.reread_frame else None
                     self._tasks.add_task(
-                        dispatch_id, FileTask.from_assignment(given, self._checksum_count, sample_indices)
+                        dispatch_id,
+                        FileTask.from_assignment(
+                            given, self._checksum_count, sample_indices, can_start=self._provider.can_start
+                        ),
                     )
                 if self._is_retiring:  # they were under way already
                     self._return_files()
@@ -236,7 +243,9 @@ class WorkerLoop:
     def _open_file(self, task: FileTask) -> None:
         filename = self._files[task.file]
         with self._drawer.user_code():
-            opened = self._provider.open_file(filename, file_index=task.file, seed=task.seed, pass_id=task.pass_id)
+            opened = self._provider.open_file(
+                filename, file_index=task.file, seed=task.seed, pass_id=task.pass_id, start=task.begin
+            )
         task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
 
     def _switch_to(self, task: FileTask) -> None:

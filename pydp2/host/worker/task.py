@@ -29,7 +29,8 @@ class UnsentSample:
 
 @dataclass(slots=True)
 class FileTask:
-    """File that was assigned. ``next_index`` is the sample index of the sample that the generator yields next.
+    """File that was assigned. ``next_index`` is the sample index of the sample that the generator yields next; it was
+    run from sample ``begin``.
 
     Samples below ``start`` were committed by an earlier attempt: they are run again, compared and not sent.
     """
@@ -51,6 +52,7 @@ class FileTask:
     check_at: int = 0
     check_crc: int = 0
     reread_indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    begin: int = 0
     next_index: int = 0
     crcs: list[int] = field(default_factory=list)
     unsent: UnsentSample | None = None
@@ -69,9 +71,18 @@ class FileTask:
 
     @classmethod
     def from_assignment(
-        cls, assignment: FileAssignment, checksum_count: int, reread_indices: npt.NDArray[np.int64] | None = None
+        cls,
+        assignment: FileAssignment,
+        checksum_count: int,
+        reread_indices: npt.NDArray[np.int64] | None = None,
+        *,
+        can_start: bool = False,
     ) -> FileTask:
-        """Return the task that ``assignment`` describes; ``checksum_count``: how many running checksums a file has."""
+        """Return the task that ``assignment`` describes; ``checksum_count``: how many running checksums a file has;
+        ``can_start``: its samples can be drawn from any on."""
+        # whoever cannot continue there runs the file from its first sample, and compares it at ``start`` all the same
+        continues = can_start and len(assignment.begin_crcs) == checksum_count
+        begin = assignment.begin if continues else 0
         return cls(
             file=assignment.file,
             attempt=assignment.attempt,
@@ -90,7 +101,9 @@ class FileTask:
             expected_crcs=assignment.crcs,
             sent_bytes=assignment.spent_bytes,
             reread_indices=np.empty(0, np.int64) if reread_indices is None else reread_indices,
-            crcs=[0] * checksum_count,
+            begin=begin,
+            next_index=begin,
+            crcs=assignment.begin_crcs if begin else [0] * checksum_count,
         )
 
     @property

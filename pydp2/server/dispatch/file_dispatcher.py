@@ -18,7 +18,7 @@ from pydp2.data.columns.checksum import EndChecksum
 from pydp2.data.columns.checksum_log import LoggedChecksums
 from pydp2.errors import Error, RemoteProtocolError, from_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
-from pydp2.order.snapshot import UNREACHED, FilePosition, Reread, SnapshotPoint
+from pydp2.order.snapshot import UNREACHED, FilePosition, PoolChecks, Reread, SnapshotPoint
 from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
 from pydp2.server.actions import Action, Send
@@ -201,6 +201,7 @@ class FileDispatcher:
         """Note that ``count`` samples of ``file`` went into the pool."""
         ledger = self.ledgers[file]
         checksum = self.checksums.next_of(ledger)
+        self.checksums.edges.note(ledger)
         y = ledger.consume(count)
         if ledger.reread is None or y >= ledger.reread.start:  # else they had been taken before
             self.losses.taken += count
@@ -222,9 +223,10 @@ class FileDispatcher:
         """Return whether ``file``, which is read again, is known to be what it was."""
         return self.ledgers[file].compare()
 
-    def end_checksums(self, files: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return where each of ``files`` has ended, and the checksum there; 0 for a file that has not."""
-        return self.checksums.ends.of(files, self._end_in_cache)
+    def pool_checks(self, samples: bytes) -> PoolChecks:
+        """Return what is known of the files of a pool, a set of ``samples``: the end of each that has ended, or an
+        earlier checksum behind its samples."""
+        return self.checksums.pool_checks(samples, self._end_in_cache, self.ledgers)
 
     def _end_in_cache(self, file: int) -> EndChecksum:
         return (0, 0) if file in self.ledgers else self._cache.end_checksum(file)
@@ -546,7 +548,9 @@ class FileDispatcher:
             ledger.limit,
             ledger.pause,
             ledger.bound,
-            ledger.crcs,
+            ledger.crcs[:1],
+            begin=ledger.begin.sample_index if ledger.begin.can_begin else 0,
+            begin_crcs=ledger.begin.crcs[1:],
             until=ledger.until,
             block_length=ledger.pull,
             ramp_until=self._ramp.get(ledger.file, 0),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from pydp2.data.columns.checksum import EndChecksum
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError
@@ -67,6 +67,22 @@ class Attempts(Generic[R]):
         self._of.pop(attempt, None)
 
 
+class FileEdge(NamedTuple):
+    """Sample index between two ranges of a file, and the running checksums there as a range has them: folded first,
+    then all if an attempt may continue from them. Empty at the start of a file, and where they are not known."""
+
+    sample_index: int
+    crcs: list[int]
+
+    @property
+    def can_begin(self) -> bool:
+        """True if an attempt can begin here."""
+        return len(self.crcs) > 1
+
+
+START_OF_FILE = FileEdge(0, [])
+
+
 @dataclass(slots=True)
 class FileLedger:
     """Record of one file of a pass. ``position``: its place in the order in which the merge wants files."""
@@ -96,7 +112,8 @@ class FileLedger:
     reread: Reread | None = None  # of a file that is read again in part: what is needed of it
     until: int = UNREACHED  # nothing from this sample index on is needed
     next_index: int = 0  # the sample index that the merge takes next
-    end_index: deque[tuple[int, list[int]]] = field(default_factory=deque)  # of each run: its end, the checksum there
+    run_edges: deque[tuple[FileEdge, FileEdge]] = field(default_factory=deque)  # of each run: before it, behind it
+    begin: FileEdge = START_OF_FILE  # before the range that was committed last
     cached_end: EndChecksum = (0, 0)  # of a file that is taken from the cache
     fills_cache: bool = False  # what is committed of it goes to the cache
     stamp_before: StampBefore | None = None  # of the file, if its count may be remembered
@@ -187,7 +204,10 @@ class FileLedger:
             cost += int(run.sizes[run.lo : run.hi].sum()) + SAMPLE_COST * part.rows
             self.runs.append(run)
             self.count(run)
-            self.end_index.append((part.first_index + part.count, part.crcs))
+            edge = FileEdge(part.first_index + part.count, part.crcs)
+            self.run_edges.append((FileEdge(self.committed, self.crcs), edge))
+        if part.count:
+            self.begin = FileEdge(self.committed, self.crcs)
         self.dropped.extend((y, slot, reason) for y, slot, reason in part.dropped)
         self.dropped_count += len(part.dropped)
         self.committed += part.count
@@ -285,8 +305,8 @@ class FileLedger:
         self.next_index = max(self.next_index, last + 1)
         if run.lo == run.hi:
             self.runs.popleft()
-            if self.end_index:
-                self.end_index.popleft()
+            if self.run_edges:
+                self.run_edges.popleft()
         elif run.span.pool_ids is not None:
             run.columns = None  # the pool has all rows that lie together with these
         return last
@@ -297,12 +317,12 @@ class FileLedger:
         if self.in_cache:
             check, crcs = self.end_checksum[0], [self.end_checksum[1]]
         else:
-            check, crcs = self.end_index[0] if self.end_index else (self.committed, self.crcs)
+            check, crcs = self.run_edges[0][1] if self.run_edges else (self.committed, self.crcs)
         if self.reread is not None and check < self.next_index:
             check, crcs = self.reread.checksum_index, self.reread.crcs
         if not check or not crcs or check < self.next_index:
             check, crcs = 0, []
-        return FilePosition(self.file, self.next_index, check, crcs)
+        return FilePosition(self.file, self.next_index, check, crcs[:1])
 
     @property
     def end_checksum(self) -> EndChecksum:

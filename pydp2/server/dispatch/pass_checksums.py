@@ -8,20 +8,23 @@ files again, and no batch is sent before each of them was compared (:meth:`PassC
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from pydp2.data.columns.checksum import EndChecksum
 from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum, LoggedChecksums
+from pydp2.data.columns.sample_set import decode_set, files_of_set
 from pydp2.errors import NotRepeatable
 from pydp2.order.sample_source import WAIT, FileFailure
-from pydp2.order.snapshot import Reread
-from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.order.snapshot import PoolChecks, Reread
+from pydp2.server.dispatch.ledger import FileEdge, FileLedger
 from pydp2.server.dispatch.reread import with_checksum
 
 _FIRST_FILES = 1024
+_MAX_EDGES = 64
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,6 +41,8 @@ class PassChecksums:
         self._uncompared: dict[int, FileLedger] = {}  # of the merge, with samples read before
         self.ends = FileEnds()
         """Ends of the files that the merge has met."""
+        self.edges = FileEdges()
+        """Edges between the ranges of files that a provider can begin at."""
 
     # -- what the merge takes --------------------------------------------------------------------------------------
     def next_of(self, ledger: FileLedger) -> FileChecksum | None:
@@ -47,8 +52,8 @@ class PassChecksums:
             return None
         if ledger.in_cache:
             index, checksum = ledger.cached_end
-        elif ledger.end_index and ledger.end_index[0][1]:
-            index, (checksum,) = ledger.end_index[0]
+        elif ledger.run_edges and ledger.run_edges[0][1].crcs:
+            index, (checksum, *_) = ledger.run_edges[0][1]
         else:
             return None
         if index <= ledger.logged_index:
@@ -90,6 +95,26 @@ class PassChecksums:
         logged, self._log_before = self._log_before, NO_CHECKSUMS
         return logged
 
+    def pool_checks(
+        self, samples: bytes, cached: Callable[[int], EndChecksum], ledgers: Mapping[int, FileLedger]
+    ) -> PoolChecks:
+        """Return what is known of the files of a pool, a set of ``samples``, and of the files of the cycle. ``cached``:
+        see :meth:`FileEnds.of`; ``ledgers``: of the files that have not ended."""
+        if not self.edges:
+            return PoolChecks(*self.ends.of(files_of_set(samples), cached))
+        files, sample_indices = decode_set(samples)
+        last = np.flatnonzero(np.diff(files, append=-1))
+        needed = dict(zip(files.tolist()[::-1], sample_indices.tolist()[::-1], strict=True))  # the first sample of each
+        files = files[last]
+        checks, checksums = self.ends.of(files, cached)
+        for at in np.flatnonzero(checks).tolist():
+            if (edge := self.edges.behind(int(files[at]), int(sample_indices[last[at]]))) is not None:
+                checks[at], checksums[at] = edge.sample_index, edge.crcs[0]
+        for file, ledger in ledgers.items():
+            if ledger.bound and ledger.is_merged:
+                needed[file] = min(ledger.next_index, needed.get(file, ledger.next_index))
+        return PoolChecks(checks, checksums, self.edges.begins(needed))
+
     # -- what is compared ------------------------------------------------------------------------------------------
     def reread_of(self, file: int, reread: Reread | None) -> Reread | None:
         """Return ``reread``, what is needed of ``file``, with the checksum at which it is compared."""
@@ -114,6 +139,50 @@ class PassChecksums:
                 return file, max(1, ledger.reread.checksum_index - ledger.committed)
             del self._uncompared[file]
         return None
+
+
+class FileEdges:
+    """Edges between the ranges of the files that a pool may have samples of, where an attempt can begin.
+
+    The merge comes to the edges of a file in order. There may be one after every few samples, so a file keeps 64 at
+    most: without every second one, an attempt begins a little earlier.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[FileEdge]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def note(self, ledger: FileLedger) -> None:
+        """Note the edges of the run of ``ledger`` that the merge takes from, the first time."""
+        if not ledger.run_edges or not ledger.run_edges[0][1].can_begin:
+            return
+        edges = self._of.setdefault(ledger.file, [])
+        for edge in ledger.run_edges[0]:
+            if edge.can_begin and (not edges or edge.sample_index > edges[-1].sample_index):
+                edges.append(edge)
+        if len(edges) > _MAX_EDGES:
+            del edges[1:-1:2]  # not the last: what is taken lies before it
+
+    def behind(self, file: int, sample_index: int) -> FileEdge | None:
+        """Return the first edge of ``file`` behind ``sample_index``; None if there is none."""
+        edges = self._of.get(file, ())
+        return next((edge for edge in edges if edge.sample_index > sample_index), None)
+
+    def begins(self, needed: Mapping[int, int]) -> dict[int, tuple[int, list[int]]]:
+        """Return where the files of ``needed``, each with the first sample that is needed of it, may begin. Forget what
+        lies before that, and other files: nothing of them is needed any more."""
+        found = {}
+        for file in [*self._of]:
+            edges = self._of.pop(file)
+            if file not in needed:
+                continue
+            at = bisect_right(edges, needed[file], key=lambda edge: edge.sample_index) - 1
+            self._of[file] = edges[max(at, 0) :]
+            if at >= 0:
+                found[file] = (edges[at].sample_index, edges[at].crcs[1:])
+        return found
 
 
 class FileEnds:

@@ -19,7 +19,7 @@ from pydp2.server.cache.disk_messages import DiskHit
 from pydp2.server.cache.file_format import DroppedSample
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.file_state import FileEvent
-from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.server.dispatch.ledger import FileEdge, FileLedger
 
 
 def reread_terms(reread: Reread | None) -> dict[str, int]:
@@ -38,6 +38,9 @@ def open_ledger(file: int, position: int, reread: Reread | None, until: int) -> 
     ``until``."""
     ledger = FileLedger(file, position, reread=reread)
     if reread is not None:
+        if reread.begin:
+            crcs = [fold_crcs(reread.begin_crcs), *reread.begin_crcs]
+            ledger.committed, ledger.crcs = ledger.begin = FileEdge(reread.begin, crcs)
         ledger.until = reread.until
         ledger.next_index = 0 if reread.start == UNREACHED else reread.start
     ledger.until = min(ledger.until, until)
