@@ -150,6 +150,8 @@ def _show(console: Console, report: Any) -> None:
 
 def _show_repeat(console: Console, report: Any) -> None:
     repeat = report.repeat
+    if starts := sum(len(file.starts) for file in report.files):
+        console.print(f"process was begun at {count_text(starts, 'sample')}, and compared with a whole reading")
     if repeat is None or repeat.difference is not None:
         return
     if repeat.skipped:

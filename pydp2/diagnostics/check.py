@@ -16,6 +16,7 @@ from pydp2.api.sources import Files, ResolvedSource, Source
 from pydp2.diagnostics.local_provider import foreground, provider_spec
 from pydp2.diagnostics.repeat_check import Difference, RepeatCheck, check_repeats
 from pydp2.diagnostics.slot_figures import SlotFigures, merge_figures
+from pydp2.diagnostics.start_check import StartCheck
 from pydp2.errors import AddressError, BadSample, Error, OptionError, ProviderError, builtin_name_of_mixed
 from pydp2.options.tables import check_keywords, takes
 from pydp2.providers import Provider, StartedProvider
@@ -45,10 +46,11 @@ class Finding:
 class FileReport:
     """Statistics of one file. ``samples``: number of good samples; ``bad``: number of samples that a service would
     refuse; ``raised``: the generator did not reach its end; ``weight``, ``bytes``: sums over the good samples;
-    ``slots``: figures of each slot."""
+    ``slots``: figures of each slot; ``starts``: samples at which the file was begun again, if its provider can."""
 
     file: str
     slots: list[SlotFigures]
+    starts: list[int] = field(default_factory=list)
     samples: int = 0
     bad: int = 0
     raised: bool = False
@@ -115,7 +117,8 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
     **others: Never,
 ) -> Report:
     """Run ``process`` over every file of a list in this process, and report values and errors. Then run the beginning
-    of one file twice, in two other processes, and report the first sample that differs.
+    of one file twice, in two other processes, and report the first sample that differs. If the provider can begin at
+    any sample, begin each file at a few of them, too, and compare what it gives with the whole reading.
 
     ``files``, ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
     While it runs, ``root`` is the working directory.
@@ -124,7 +127,7 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
         limit: number of samples to check in each file; None: all.
         max_errors: largest number of bad samples, and of files whose generator raised, in ``findings``; others are only
             counted.
-        repeat: run a file twice: the first file with good samples, at most 1,000 of them.
+        repeat: run a file twice: the first file with good samples, at most 1,000 of them; compare starts.
         progress: called now and then with the file and its number of samples so far.
 
     Raises:
@@ -147,6 +150,8 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
         for number, name in enumerate(source.files):
             run = FileRun(running, name, number, keep, progress)
             run.run(limit)
+            if repeat:
+                run.compare_starts()
             report.files.append(run.report)
             report.findings = keep(report.findings + run.findings)
             report.found += run.found
@@ -213,6 +218,7 @@ class FileRun:
         self.report = FileReport(name, merge_figures(running.schema.slots, []))
         self._running, self._number = running, number
         self._keep, self._progress = keep, progress
+        self._starts = StartCheck(running, name, number) if running.can_start else None
 
     def run(self, limit: int | None, position: memoryview | None = None) -> None:
         """Draw samples until the file ends, its generator raises, or ``limit`` is reached. ``position``: as for
@@ -233,12 +239,23 @@ class FileRun:
         self.report.seconds = time.perf_counter() - began
         self._show_progress()
 
+    def compare_starts(self) -> None:
+        """Begin the file at a few samples, and note where that gives others than :meth:`run` did."""
+        if self._starts is None:
+            return
+        self.report.starts = self._starts.starts
+        for difference in self._starts.differences():
+            self.findings = self._keep([*self.findings, _repeat_finding(difference)])
+            self.found += 1
+
     def _look(self, values: list[Any]) -> None:
         for slot, value in zip(self.report.slots, values, strict=True):
             slot.add_value(value)
 
     def _add(self, samples: LocalSamples) -> None:
         report, columns = self.report, samples.packed.columns
+        if self._starts is not None:
+            self._starts.add(samples)
         report.samples += len(samples.indices)
         report.weight += sum(samples.weights)
         report.bytes += columns.nbytes

@@ -44,18 +44,25 @@ _SHOWN = 60  # bytes that are shown of a text around the first difference
 @dataclass(frozen=True)
 class Difference:
     """First sample of ``file`` that differs between two runs, its slot, or '' if one run has no such sample, and the
-    values of both runs."""
+    values of both runs. ``start``: where the second run began, if the first one was a whole reading."""
 
     file: str
     sample: int
     slot: str
     first: str
     second: str
+    start: int | None = None
 
     @property
     def text(self) -> str:
         """Full text."""
         place = f"file {self.file}, sample {self.sample}{f', slot {self.slot}' if self.slot else ''}"
+        if self.start is not None:
+            return (
+                f"{place}: process() with start={self.start} must yield what a whole reading yields, but gave "
+                f"{self.second} in place of {self.first}; make its first yield that of sample `start`, and let no "
+                "sample depend on those before it"
+            )
         return (
             f"{place}: process() must yield the same whenever it runs, but gave {self.first} in one process and "
             f"{self.second} in another; pydp2 seeds settings.rng and the global generators of random, numpy and torch, "
@@ -234,7 +241,7 @@ class _DrawnFile:
                 columns = samples.packed.columns
                 self._packed.append(columns.arrays)
                 self._weights += samples.weights
-                self.checks.append([*(_checksum(slot) for slot in columns.arrays), *samples.weights])
+                self.checks.append([*(checksum(slot) for slot in columns.arrays), *samples.weights])
                 nbytes += columns.nbytes
 
     def _add_wrong(self, error: Error) -> None:
@@ -261,7 +268,8 @@ class _DrawnFile:
         }
 
 
-def _checksum(arrays: Sequence[Array]) -> int:
+def checksum(arrays: Sequence[Array]) -> int:
+    """Return the CRC-32 of the arrays of a slot, with their lengths."""
     value = 0
     for array in arrays:
         value = crc32(array.tobytes(), crc32(len(array).to_bytes(8, "little"), value))
