@@ -11,7 +11,7 @@ from pydp2.errors import NotRepeatable
 from pydp2.order.plan import PassPlan
 from pydp2.order.pool import tail_order
 from pydp2.order.sample_source import END, FileFailure, SampleRun, SampleSource, SourceState
-from pydp2.order.snapshot import Reread, SnapshotPoint, decode_begins, decode_checksums, decode_samples
+from pydp2.order.snapshot import UNREACHED, Reread, SnapshotPoint, decode_begins, decode_checksums, decode_samples
 
 
 def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:
@@ -36,9 +36,14 @@ def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:
             cycle_file.checksum_index,
             cycle_file.crcs,
         )
-    for file, (begin, begin_crcs) in decode_begins(snapshot.pool).items():
-        if file in rereads:  # else its samples of the tail are gone
-            rereads[file].begin, rereads[file].begin_crcs = begin, begin_crcs
+    for file, begins in decode_begins(snapshot.pool).items():
+        if file not in rereads:  # its samples of the tail are gone
+            continue
+        reread = rereads[file]
+        (reread.begin, begin_crcs), (until, until_crcs) = begins[0], begins[-1]
+        reread.begin_crcs = [*begin_crcs]
+        if reread.start < UNREACHED:
+            reread.select_until, reread.select_crcs = until, [*until_crcs]
     return rereads
 
 

@@ -14,8 +14,11 @@ and for its checksum, and the snapshot has a checksum of it beside its position.
 If some of the files need not be read from their first sample, the number of files has the highest bit set, and this
 follows, where k is the number of running checksums of a file::
 
-    bytes of what follows (uint32) | k, number of files, their numbers, sample index where each begins, as varints |
-    k running checksums of each file there, uint32
+    bytes of what follows (uint32) | k, number of begins, file and sample index of each, as varints |
+    k running checksums there of each, uint32
+
+A file of the cycle may have two: where all samples that are needed can be read from, and the last one before the next
+sample, from which the file is read on if the samples of the pool are read alone.
 """
 
 from __future__ import annotations
@@ -52,8 +55,9 @@ class Reread:
 
     ``checksum_index``: a sample index at which the running checksum ``crcs`` is known (0: nowhere). The file is run at
     least up to there: no sample of it is used before it is known to be the file that it was. ``begin``: where it may
-    begin to run, if its provider can, and ``begin_crcs``, all running checksums there. ``end``: where it ended,
-    if it did and samples from ``start`` on are needed; what it has behind that now is not part of the pass.
+    begin to run, if its provider can, and ``begin_crcs``, all running checksums there; ``select_until``: where it goes
+    on from ``select_crcs``, if its provider can yield the samples before that alone (0: not known). ``end``: where it
+    ended, if it did and samples from ``start`` on are needed; what it has behind that now is not part of the pass.
     """
 
     sample_indices: npt.NDArray[np.int64]
@@ -63,6 +67,8 @@ class Reread:
     end: int = UNREACHED
     begin: int = 0
     begin_crcs: list[int] = field(default_factory=list)
+    select_until: int = 0
+    select_crcs: list[int] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -171,7 +177,8 @@ class SnapshotPoint:
         """Raise OptionError unless each file of the pool is in the cycle, or has a check behind its samples, and none
         begins behind the first sample that is needed of it."""
         checks, begins = decode_checksums(self.pool), dict(decode_begins(self.pool))
-        next_of = {cycle_file.file: cycle_file.sample_index for cycle_file in self.cycle}
+        positions = {cycle_file.file: cycle_file.sample_index for cycle_file in self.cycle}
+        next_of = {**positions}
         first, last = np.flatnonzero(np.diff(files, prepend=-1)), np.flatnonzero(np.diff(files, append=-1))
         for file, lo, hi in zip(
             files[last].tolist(), sample_indices[first].tolist(), sample_indices[last].tolist(), strict=True
@@ -179,8 +186,9 @@ class SnapshotPoint:
             if file not in next_of and checks.get(file, (0, 0))[0] <= hi:
                 raise OptionError(f"the state lacks the checksum of file {file} of its pool: it is damaged")
             next_of[file] = min(lo, next_of.get(file, lo))
-        if any(begin > next_of.get(file, -1) for file, (begin, _) in begins.items()):
-            raise OptionError("the state begins in a file behind the samples that it needs: it is damaged")
+        for file, of in begins.items():
+            if of[0][0] > next_of.get(file, -1) or (len(of) > 1 and of[-1][0] > positions.get(file, -1)):
+                raise OptionError("the state begins in a file behind the samples that it needs: it is damaged")
 
     def validate(self, file_order: npt.NDArray[np.int64], max_cycle: int) -> None:
         """Raise OptionError unless this can be a point of a pass that wants files in this ``file_order``."""
@@ -240,17 +248,21 @@ def _damaged(name: str, value: Any, need: str) -> OptionError:
 
 
 # -- the pool of a point ---------------------------------------------------------------------------------------------
+Begin = tuple[int, Sequence[int]]
+"""Sample index at which a file may begin to run, and all running checksums there."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolChecks:
     """Checksums that belong to a pool: of each of its files, the sample index ``checks`` and the checksum there.
 
-    ``begins``: of some files of pool and cycle, the sample index from which they may be run, and all running checksums
-    there.
+    ``begins``: of some files of pool and cycle, one or two sample indices from which they may be run, and all running
+    checksums there.
     """
 
     checks: Ints
     checksums: Ints
-    begins: Mapping[int, tuple[int, Sequence[int]]] = field(default_factory=dict)
+    begins: Mapping[int, Sequence[Begin]] = field(default_factory=dict)
 
 
 def encode_pool(samples: bytes, known: PoolChecks) -> bytes:
@@ -259,10 +271,9 @@ def encode_pool(samples: bytes, known: PoolChecks) -> bytes:
     pool = samples + sample_set.encode_varints(known.checks) + known.checksums.astype("<u4").tobytes()
     if not known.begins:
         return _POOL_HEAD.pack(len(samples), count) + pool
-    files = np.array(sorted(known.begins), np.int64)
-    sample_indices = [known.begins[file][0] for file in files.tolist()]
-    crcs = np.array([known.begins[file][1] for file in files.tolist()], "<u4")
-    numbers = np.array([crcs.shape[1], len(files), *np.diff(files, prepend=0).tolist(), *sample_indices], np.int64)
+    records = [(file, *begin) for file in sorted(known.begins) for begin in known.begins[file]]
+    crcs = np.array([of for _, _, of in records], "<u4")
+    numbers = np.array([crcs.shape[1], len(records), *(n for file, y, _ in records for n in (file, y))], np.int64)
     begins = sample_set.encode_varints(numbers) + crcs.tobytes()
     return _POOL_HEAD.pack(len(samples), count | _HAS_BEGINS) + _SIZE.pack(len(begins)) + pool + begins
 
@@ -290,9 +301,9 @@ def decode_checksums(pool: bytes) -> Mapping[int, EndChecksum]:
     return {file: (end, checksum) for file, end, checksum in known if end}
 
 
-def decode_begins(pool: bytes) -> Mapping[int, tuple[int, list[int]]]:
-    """Return the files of a point that need not be read from their first sample: the sample index where each may begin,
-    and all running checksums there. Raises OptionError for bytes that are no pool."""
+def decode_begins(pool: bytes) -> Mapping[int, Sequence[Begin]]:
+    """Return the files of a point that need not be read from their first sample, and where each may begin, in rising
+    order. Raises OptionError for bytes that are no pool."""
     begins = _split_pool(pool)[2]
     if not begins:
         return {}
@@ -304,8 +315,10 @@ def decode_begins(pool: bytes) -> Mapping[int, tuple[int, list[int]]]:
             raise ValueError("its begins are cut off")
     except (ValueError, IndexError) as error:
         raise _damaged_pool(error) from None
-    files, sample_indices = np.cumsum(numbers[:count]).tolist(), numbers[count:].tolist()
-    return {file: (y, of) for file, y, of in zip(files, sample_indices, crcs.tolist(), strict=True)}
+    found: dict[int, list[Begin]] = {}
+    for file, y, of in zip(numbers[::2].tolist(), numbers[1::2].tolist(), crcs.tolist(), strict=True):
+        found.setdefault(file, []).append((y, of))
+    return found
 
 
 def _file_count(pool: bytes) -> int:

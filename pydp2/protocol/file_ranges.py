@@ -58,7 +58,9 @@ class FileAssignment:
 
     For a file that is read again, because a state resumed the pass: samples below ``send_from`` are sent only if their
     sample indices are in raw frame ``reread_frame`` - 1 of the message (0: none), samples from ``until`` on are not
-    needed, and at sample index ``check_at`` (0: nowhere) the folded checksum must be ``check_crc``.
+    needed, and at sample index ``check_at`` (0: nowhere) the folded checksum must be ``check_crc``. A provider that
+    yields chosen samples alone gives those below ``select_until`` so; from there on the file is run with the checksums
+    ``select_crcs`` (empty: nothing is needed from there on).
     """
 
     file: int
@@ -71,6 +73,7 @@ class FileAssignment:
     bound: bool
     crcs: list[int]
     begin_crcs: list[int] = field(default_factory=list)
+    select_crcs: list[int] = field(default_factory=list)
     send_from: int = 0
     until: int = INT_LIMIT
     check_at: int = 0
@@ -79,6 +82,7 @@ class FileAssignment:
     block_length: int = 1
     ramp_until: int = 0
     begin: int = 0
+    select_until: int = 0
 
     def to_wire(self) -> list[Any]:
         """Return a list of plain values."""
@@ -93,6 +97,7 @@ class FileAssignment:
             int(self.bound),
             self.crcs,
             self.begin_crcs,
+            self.select_crcs,
             self.send_from,
             self.until,
             self.check_at,
@@ -101,19 +106,20 @@ class FileAssignment:
             self.block_length,
             self.ramp_until,
             self.begin,
+            self.select_until,
         ]
 
     @classmethod
     def from_wire(cls, wire: Any) -> FileAssignment:
         """Return the assignment that :meth:`to_wire` wrote. Raises RemoteProtocolError."""
-        if not isinstance(wire, list) or len(wire) != 18 or not all(isinstance(crcs, list) for crcs in wire[8:10]):
+        if not isinstance(wire, list) or len(wire) != 20 or not all(isinstance(crcs, list) for crcs in wire[8:11]):
             raise RemoteProtocolError("Assign: malformed item")
         f = check_ints("Assign", wire[:8], 8)
-        crcs, begin_crcs = (check_ints("Assign.crcs", crcs, len(crcs)) for crcs in wire[8:10])
-        if wire[15] == 0:
+        crcs = [check_ints("Assign.crcs", crcs, len(crcs)) for crcs in wire[8:11]]
+        if wire[16] == 0:
             raise RemoteProtocolError("Assign: turns of no samples")
-        more = check_ints("Assign", wire[10:], 8)
-        return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs, begin_crcs, *more)
+        more = check_ints("Assign", wire[11:], 9)
+        return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs[0], crcs[1], crcs[2], *more)
 
 
 @dataclass(slots=True)
@@ -125,7 +131,8 @@ class FileRange:
 
     ``state``: FILE_OPEN, FILE_ENDED or FILE_RAISED (then ``error``), the state after the range. ``crcs``: first the
     running checksums after the range, folded together, with which the next attempt is compared. If the provider can
-    start anywhere, all of them follow: an attempt that begins behind the range continues from them.
+    start anywhere, all of them follow: an attempt that begins behind the range continues from them. The list is empty
+    if only chosen samples of the range were run.
     ``did_not_repeat``: the samples before the range differ from those of the attempt before, and the file goes on all
     the same.
     """

@@ -36,7 +36,10 @@ def points(draw: st.DrawFn, batch: int) -> SnapshotPoint:
     first = {**dict.fromkeys(cycle, 51), **{file: min(of) for file, of in samples.items()}}
     begun = draw(st.sets(st.sampled_from(sorted(first)))) if first else set()
     crcs = st.lists(st.integers(0, (1 << 32) - 1), min_size=3, max_size=3)
-    begins = {file: (draw(st.integers(0, first[file])), draw(crcs)) for file in begun}
+    begins = {file: [(draw(st.integers(0, first[file])), draw(crcs))] for file in begun}
+    for file in begun & set(cycle):
+        if draw(st.booleans()) and (lowest := begins[file][0][0]) < 51:
+            begins[file].append((draw(st.integers(lowest + 1, 51)), draw(crcs)))
     pool = encode_pool(
         sample_set.encode_set(files, ys), PoolChecks(np.array(ends, np.int64), np.array(ends, np.int64), begins)
     )

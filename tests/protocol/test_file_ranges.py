@@ -36,7 +36,7 @@ def test_an_assignment_arrives_equal(assignment: FileAssignment) -> None:
 
 def test_an_assignment_has_turns_of_some_samples() -> None:
     wire = FileAssignment(0, 1, 0, 0, 0, 100, 0, True, []).to_wire()
-    wire[15] = 0
+    wire[16] = 0
     with pytest.raises(RemoteProtocolError, match="turns of no samples"):
         FileAssignment.from_wire(wire)
 

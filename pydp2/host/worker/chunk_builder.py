@@ -60,12 +60,18 @@ class TaskSegment:
     dropped: list[tuple[int, str, str]] = field(default_factory=list)
     state: int = FILE_OPEN
     error: Error | None = None
+    is_selected: bool = False  # only chosen samples of these were run
 
     def sample_indices(self) -> npt.NDArray[np.int64]:
         """Return the sample indices of its packed rows."""
-        y = np.arange(self.first_index, self.first_index + self.count, dtype=np.int64)
+        first, end = self.first_index, self.first_index + self.count
+        if self.is_selected:
+            first, end = np.searchsorted(self.task.reread_indices, [first, end])
+            y = self.task.reread_indices[first:end]
+        else:
+            y = np.arange(first, end, dtype=np.int64)
         if self.dropped:
-            y = np.delete(y, [dropped_sample - self.first_index for dropped_sample, _, _ in self.dropped])
+            y = np.delete(y, np.searchsorted(y, [dropped_sample for dropped_sample, _, _ in self.dropped]))
         return y
 
     def split_to_fit(self) -> Iterator[TaskSegment]:
@@ -160,7 +166,7 @@ class ChunkBuilder:
             self.oldest_at = time.perf_counter()
         elif self._segments[-1].task is task:
             return self._segments[-1]
-        segment = TaskSegment(task, task.next_index)
+        segment = TaskSegment(task, task.next_index, is_selected=task.selected is not None)
         self._segments.append(segment)
         return segment
 
@@ -174,10 +180,11 @@ class ChunkBuilder:
         """Return how many samples of ``task`` the sample loop may pack by itself: up to there their treatment is known,
         and the sample after them comes back here. ``next_stop``: the next one of the task."""
         y, packer = task.next_index, self._packer
-        if self._is_weighted or task.start <= y < task.send_from:  # some of these are sent and others are not
+        is_partly_sent = task.start <= y < task.send_from and task.selected is None
+        if self._is_weighted or is_partly_sent:
             return _NO_BUDGET
         credit = NO_SAMPLE if y < task.start else task.limit - task.spent_bytes
-        rows = min(next_stop - y, MAX_ROWS - packer.rows) - 1
+        rows = min(task.rows_until(next_stop), MAX_ROWS - packer.rows) - 1
         return PackingBudget(rows, self._max_bytes - packer.nbytes, credit, SAMPLE_COST)
 
     def count_packed(self, task: FileTask, rows: int, nbytes: int) -> None:
@@ -188,10 +195,10 @@ class ChunkBuilder:
     def _count_rows(self, task: FileTask, rows: int, nbytes: int) -> None:
         segment = self._segment_of(task)
         segment.rows += rows
-        segment.count += rows
         if task.next_index >= task.start:
             task.spent_bytes += nbytes + rows * SAMPLE_COST
-        task.next_index += rows
+        task.advance(rows)
+        segment.count = task.next_index - segment.first_index
 
     def add_sample(self, task: FileTask, values: list[object], weight_of: Callable[[list[object]], int]) -> bool:
         """Add sample ``task.next_index``. Return False if it was bad: then it is a dropped sample, or the task is over.
@@ -217,11 +224,11 @@ class ChunkBuilder:
             self.add_bad(task, error)
             return False
         segment.rows += 1
-        segment.count += 1
-        task.next_index += 1
+        task.advance(1)
+        segment.count = task.next_index - segment.first_index
         self.last_cost = cost = size + SAMPLE_COST
         if task.next_index > task.start and (
-            task.next_index > task.send_from or task.is_requested(task.next_index - 1)
+            segment.is_selected or task.next_index > task.send_from or task.is_requested(task.next_index - 1)
         ):
             task.spent_bytes += cost
         return True
@@ -261,13 +268,13 @@ class ChunkBuilder:
         """Add sample ``task.next_index``, which was seen to be bad at once. ``yielded``: the generator itself said so,
         and reads on behind it."""
         if not (self._drops_yielded if yielded else self._drops_bad):
-            self.fail_file(task, self._locate(error, task, task.next_index))
+            self.fail_file(task, self._locate(error, task, task.next_sample))
             return
         segment = self._segment_of(task)
-        segment.dropped.append((task.next_index, error.slot, mismatch_text(error)))
-        segment.count += 1
+        segment.dropped.append((task.next_sample, error.slot, mismatch_text(error)))
+        task.advance(1)
+        segment.count = task.next_index - segment.first_index
         self._dropped_count += 1
-        task.next_index += 1
         if task.next_index > task.start and task.next_index > task.send_from:
             task.spent_bytes += DROPPED_COST
 
@@ -276,6 +283,12 @@ class ChunkBuilder:
         segment = self._segment_of(task)
         segment.state, segment.error = FILE_RAISED, error
         task.is_over = True
+
+    def skip_to(self, task: FileTask, sample_index: int) -> None:
+        """Pass over the samples of ``task`` below ``sample_index``: none of them is needed."""
+        segment = self._segment_of(task)
+        task.next_index = sample_index
+        segment.count = sample_index - segment.first_index
 
     def end_file(self, task: FileTask) -> None:
         """End the file at ``task.next_index``."""
@@ -296,10 +309,10 @@ class ChunkBuilder:
         if unsent_of is not None and last not in bad:
             row = packed.columns.rows - 1
             unsent_of.unsent = UnsentSample(
-                packed.columns.take([row]), unsent_of.next_index - 1, weights[last] if weights else 1, self.last_cost
+                packed.columns.take([row]), unsent_of.last_sample, weights[last] if weights else 1, self.last_cost
             )
             segments[-1].rows -= 1
-            segments[-1].count -= 1
+            segments[-1].count = unsent_of.last_sample - segments[-1].first_index
         if bad and self._is_weighted:
             weights = [w for i, w in enumerate(weights) if i not in bad]
         parts: list[tuple[FileRange, Ints]] = []  # each with its rows
@@ -313,7 +326,7 @@ class ChunkBuilder:
             if bad_of_segment:
                 self._record_bad(segment, bad_of_segment)
             task = segment.task
-            for piece in segment.split_to_fit() if segment.dropped else (segment,):
+            for piece in segment.split_to_fit() if segment.dropped and not segment.is_selected else (segment,):
                 part, which = self._range_of(piece, packed.columns.slice(lo, lo + piece.rows))
                 if part is not None and (part.count or part.state != FILE_OPEN):
                     rows_of = which + lo
@@ -375,20 +388,22 @@ class ChunkBuilder:
         sides of an edge of its task.
         """
         task = segment.task
-        task.crcs = [
-            *running_crcs(columns, task.crcs[:-1]),
-            dropped_crc((y for y, _, _ in segment.dropped), task.crcs[-1]),
-        ]
+        if not segment.is_selected:
+            task.crcs = [
+                *running_crcs(columns, task.crcs[:-1]),
+                dropped_crc((y for y, _, _ in segment.dropped), task.crcs[-1]),
+            ]
         reached = segment.first_index + segment.count
         which = _NO_ROWS
         if replay := segment.first_index < task.send_from:
             which = np.flatnonzero(np.isin(segment.sample_indices(), task.reread_indices, assume_unique=True))
-        if not self._check_repeats(task, segment.first_index, reached, segment.state, len(which)):
+        if not self._check_repeats(task, segment, reached, len(which)):
             task.is_over = True
             first = max(task.start, segment.first_index)
             error = to_wire(_not_repeatable(task))
             return FileRange(task.file, task.attempt, first, 0, 0, FILE_RAISED, task.expected_crcs, [], error), _NO_ROWS
-        state, error, sum_ = segment.state, _error_to_wire(segment.error), self._checksums_to_wire(task)
+        state, error = segment.state, _error_to_wire(segment.error)
+        sum_ = [] if segment.is_selected else self._checksums_to_wire(task)
         if segment.first_index < task.start and state == FILE_OPEN:
             return None, _NO_ROWS
         if segment.first_index < task.start:
@@ -399,21 +414,25 @@ class ChunkBuilder:
             task.file, task.attempt, segment.first_index, segment.count, len(which), state, sum_, dropped_samples, error
         ), which
 
-    def _check_repeats(self, task: FileTask, first_index: int, end_index: int, state: int, reread_rows: int) -> bool:
-        """Return True if the file, from ``first_index`` up to ``end_index``, is what it was before, as
+    def _check_repeats(self, task: FileTask, segment: TaskSegment, end_index: int, reread_rows: int) -> bool:
+        """Return True if the file, from the first sample of ``segment`` up to ``end_index``, is what it was before, as
         far as can be told there.
 
         If it is not, and that is allowed, it is noted. Samples that a saved pool names cannot be missing:
         ``reread_rows`` of them are there.
         """
+        first_index = segment.first_index
         if first_index >= task.start and reread_rows < task.count_reread(first_index, end_index):
             return False
-        if state != FILE_OPEN and end_index < task.required_samples:
+        if segment.state != FILE_OPEN and end_index < task.required_samples:
             if not self._allows_changed or task.count_reread(max(end_index, task.start), NO_SAMPLE):
                 return False
             task.did_not_repeat = True
-        differs = end_index == task.start and task.start and [fold_crcs(task.crcs)] != task.expected_crcs[:1]
-        differs = differs or (end_index == task.check_at and task.check_at and fold_crcs(task.crcs) != task.check_crc)
+        if segment.is_selected:  # not all were run, so their checksum is not known
+            return True
+        checksum = fold_crcs(task.crcs)
+        differs = end_index == task.start and task.expected_crcs not in ([], [checksum])
+        differs = differs or (end_index == task.check_at > 0 and checksum != task.check_crc)
         if not differs:
             return True
         task.did_not_repeat = self._allows_changed
@@ -424,13 +443,16 @@ class ChunkBuilder:
 
     def unsent_chunk(self, task: FileTask, unsent: UnsentSample) -> ChunkContent:
         """Return a chunk of nothing but the sample that ``task`` held back."""
-        task.crcs = [*running_crcs(unsent.columns, task.crcs[:-1]), task.crcs[-1]]
+        first, end = unsent.sample_index, task.next_index
+        segment = TaskSegment(task, first, end - first, 1, is_selected=task.selected is not None)
+        sum_: list[int] = []
+        if not segment.is_selected:
+            task.crcs = [*running_crcs(unsent.columns, task.crcs[:-1]), task.crcs[-1]]
+            sum_ = self._checksums_to_wire(task)
         task.sent_bytes += unsent.cost
         task.spent_bytes = task.sent_bytes
-        part = FileRange(
-            task.file, task.attempt, unsent.sample_index, 1, 1, FILE_OPEN, self._checksums_to_wire(task), [], {}
-        )
-        if not self._check_repeats(task, unsent.sample_index, unsent.sample_index + 1, FILE_OPEN, 1):
+        part = FileRange(task.file, task.attempt, first, segment.count, 1, FILE_OPEN, sum_, [], {})
+        if not self._check_repeats(task, segment, end, 1):
             task.is_over = True
             part = FileRange(
                 task.file, task.attempt, unsent.sample_index, 0, 0, FILE_RAISED, [], [], to_wire(_not_repeatable(task))

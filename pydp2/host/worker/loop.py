@@ -184,7 +184,11 @@ class WorkerLoop:
                     self._tasks.add_task(
                         dispatch_id,
                         FileTask.from_assignment(
-                            given, self._checksum_count, sample_indices, can_start=self._provider.can_start
+                            given,
+                            self._checksum_count,
+                            sample_indices,
+                            can_start=self._provider.can_start,
+                            can_select=self._provider.can_select,
                         ),
                     )
                 if self._is_retiring:  # they were under way already
@@ -241,10 +245,24 @@ class WorkerLoop:
             self._blocked.append([task.file, task.attempt, y, need])
 
     def _open_file(self, task: FileTask) -> None:
+        """Open the generator of ``task``, unless it is open; again for what follows chosen samples that were drawn."""
+        if task.selected is not None and task.selected_count == len(task.selected):
+            if task.next_index < task.select_until:
+                self._builder.skip_to(task, task.select_until)
+                self._flush()
+            self._close_generator(task)
+            task.end_selection()
+        if task.is_open:
+            return
         filename = self._files[task.file]
         with self._drawer.user_code():
             opened = self._provider.open_file(
-                filename, file_index=task.file, seed=task.seed, pass_id=task.pass_id, start=task.begin
+                filename,
+                file_index=task.file,
+                seed=task.seed,
+                pass_id=task.pass_id,
+                start=task.next_sample,
+                indices=task.selected,
             )
         task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
 
@@ -259,8 +277,7 @@ class WorkerLoop:
         """Draw samples from ``task`` until it waits, ends, or something else is due."""
         row, builder, draw, clock = self._status.row, self._builder, self._drawer.draw, time.perf_counter
         self._switch_to(task)
-        if not task.is_open:
-            self._open_file(task)
+        self._open_file(task)
         self._provider.show_context(task.context)
         self._drawer.task = task
         edge, turn_end, ramping = task.next_stop, task.block_end, task.is_ramping
@@ -298,6 +315,8 @@ class WorkerLoop:
             self._builder.end_file(task)
             return False
         self._flush()
+        if task.selected is not None and task.next_index >= task.select_until:
+            return task.is_over  # else it is opened anew when it runs next
         return task.is_over or task.missing_credit is None
 
     def _has_to_give_way(self, task: FileTask, *, late: bool) -> bool:

@@ -100,7 +100,7 @@ class SampleDrawer:
                 provider.slot_order.report_unknown(sample.names)
                 task.yielded = YieldedSamples(sample, provider.schema.slots, provider.is_single_slot)
         else:  # yielded before and packed now: that may run the user's code too
-            self._marker.begin_sample(task.next_index)
+            self._marker.begin_sample(task.next_sample)
         try:
             if task.yielded is None:
                 return builder.add_sample(task, provider.arrange(sample), provider.weight_of)
@@ -108,7 +108,7 @@ class SampleDrawer:
         except BadSample as error:
             builder.add_bad(task, error)
         except ProviderError as error:
-            builder.fail_file(task, with_location(error, self._files[task.file], task.next_index))
+            builder.fail_file(task, with_location(error, self._files[task.file], task.next_sample))
         except Exception as error:  # raised by the value itself
             self._fail(task, error)
         return False
@@ -120,7 +120,7 @@ class SampleDrawer:
         try:
             try:
                 return sample_loop.next_unpacked(
-                    task.iterator, task.next_index, *self._builder.packing_budget(task, next_stop), _BURST_NS
+                    task.iterator, task.next_sample, *self._builder.packing_budget(task, next_stop), _BURST_NS
                 )
             finally:
                 if sample_loop.send_pending:  # as in user_code()
@@ -135,4 +135,4 @@ class SampleDrawer:
         return None
 
     def _fail(self, task: FileTask, error: BaseException) -> None:
-        self._builder.fail_file(task, user_error(error, self._files[task.file], task.next_index, self._files))
+        self._builder.fail_file(task, user_error(error, self._files[task.file], task.next_sample, self._files))

@@ -32,7 +32,8 @@ class FileTask:
     """File that was assigned. ``next_index`` is the sample index of the sample that the generator yields next; it was
     run from sample ``begin``.
 
-    Samples below ``start`` were committed by an earlier attempt: they are run again, compared and not sent.
+    Samples below ``start`` were committed by an earlier attempt: they are run again, compared and not sent. While
+    chosen samples are run alone, ``next_index`` may lie before the next one.
     """
 
     file: int
@@ -53,6 +54,10 @@ class FileTask:
     check_crc: int = 0
     reread_indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     begin: int = 0
+    selected: npt.NDArray[np.int64] | None = None  # the samples below ``select_until`` that are run, if not all are
+    select_until: int = 0
+    select_crcs: list[int] = field(default_factory=list)
+    selected_count: int = 0  # of them were drawn
     next_index: int = 0
     crcs: list[int] = field(default_factory=list)
     unsent: UnsentSample | None = None
@@ -77,12 +82,20 @@ class FileTask:
         reread_indices: npt.NDArray[np.int64] | None = None,
         *,
         can_start: bool = False,
+        can_select: bool = False,
     ) -> FileTask:
         """Return the task that ``assignment`` describes; ``checksum_count``: how many running checksums a file has;
-        ``can_start``: its samples can be drawn from any on."""
+        ``can_start``: its samples can be drawn from any on; ``can_select``: chosen ones can be drawn alone."""
         # whoever cannot continue there runs the file from its first sample, and compares it at ``start`` all the same
         continues = can_start and len(assignment.begin_crcs) == checksum_count
         begin = assignment.begin if continues else 0
+        reread_indices = np.empty(0, np.int64) if reread_indices is None else reread_indices
+        until = assignment.select_until
+        goes_on = len(assignment.select_crcs) == checksum_count or until == assignment.until
+        selected = None
+        if can_select and goes_on and assignment.start < until:
+            first, end = np.searchsorted(reread_indices, [assignment.start, until])
+            selected, begin = reread_indices[first:end], assignment.start
         return cls(
             file=assignment.file,
             attempt=assignment.attempt,
@@ -100,10 +113,13 @@ class FileTask:
             check_crc=assignment.check_crc,
             expected_crcs=assignment.crcs,
             sent_bytes=assignment.spent_bytes,
-            reread_indices=np.empty(0, np.int64) if reread_indices is None else reread_indices,
+            reread_indices=reread_indices,
             begin=begin,
+            selected=selected,
+            select_until=until if selected is not None else 0,
+            select_crcs=assignment.select_crcs,
             next_index=begin,
-            crcs=assignment.begin_crcs if begin else [0] * checksum_count,
+            crcs=assignment.begin_crcs if begin and selected is None else [0] * checksum_count,
         )
 
     @property
@@ -121,7 +137,12 @@ class FileTask:
         """Next sample index before which all must have been sent: what comes after it is treated otherwise."""
         y = self.next_index
         return min(
-            (e for e in (self.start, self.send_from, self.check_at, self.until, self.pause) if e > y), default=NO_SAMPLE
+            (
+                stop
+                for stop in (self.start, self.select_until, self.send_from, self.check_at, self.until, self.pause)
+                if stop > y
+            ),
+            default=NO_SAMPLE,
         )
 
     @property
@@ -142,6 +163,38 @@ class FileTask:
         return (
             self.next_index - self.next_index % self.block_length + self.block_length if self.is_ramping else NO_SAMPLE
         )
+
+    @property
+    def next_sample(self) -> int:
+        """Index of the sample that the generator yields next."""
+        if self.selected is not None and self.selected_count < len(self.selected):
+            return int(self.selected[self.selected_count])
+        return self.next_index
+
+    @property
+    def last_sample(self) -> int:
+        """Index of the sample that the generator yielded last."""
+        return self.next_index - 1 if self.selected is None else int(self.selected[self.selected_count - 1])
+
+    def advance(self, count: int) -> None:
+        """Pass over the next ``count`` samples of the generator."""
+        if self.selected is None:
+            self.next_index += count
+            return
+        self.selected_count += count
+        is_last = self.selected_count >= len(self.selected)
+        self.next_index = self.select_until if is_last else int(self.selected[self.selected_count - 1]) + 1
+
+    def end_selection(self) -> None:
+        """Note that the chosen samples were drawn: the file is run from ``select_until`` on."""
+        self.selected, self.begin, self.crcs = None, self.select_until, self.select_crcs
+        self.iterator = self.close = None
+
+    def rows_until(self, stop: int) -> int:
+        """Return how many samples the generator yields before sample ``stop``."""
+        if self.selected is None:
+            return stop - self.next_index
+        return int(np.searchsorted(self.selected, stop)) - self.selected_count
 
     def is_requested(self, sample_index: int) -> bool:
         """Return True if sample ``sample_index`` is to be sent."""

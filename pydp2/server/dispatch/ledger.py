@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from pydp2.data.columns.checksum import EndChecksum
+from pydp2.data.columns.checksum import EndChecksum, fold_crcs
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
@@ -214,13 +214,21 @@ class FileLedger:
         self.unfit_workers = 0
         self.needs_own_worker = False
         if part.count:  # else it may say only that the file is not what it was
-            self.crcs = part.crcs
+            self.crcs = part.crcs or self._crcs_after_selection()
         self.spent_bytes += cost
         self.wanted = False
         self.need = 0
         if part.state == FILE_ENDED:
             self.move(FileEvent.COMPLETE)
             self.limit = self.spent_bytes
+
+    def _crcs_after_selection(self) -> list[int]:
+        """Return the checksums at ``committed``, behind samples that were chosen from what lies before; [] where they
+        are not known."""
+        reread = self.reread
+        if reread is None or not reread.select_crcs or self.committed != reread.select_until:
+            return []
+        return [fold_crcs(reread.select_crcs), *reread.select_crcs]
 
     def count(self, run: SampleRun) -> None:
         """Count the samples of ``run``."""
@@ -329,6 +337,8 @@ class FileLedger:
         """Sample index at which the file has ended, and the checksum there."""
         if self.in_cache:
             return self.cached_end
+        if not self.crcs and self.reread is not None and self.reread.checksum_index == self.committed > 0:
+            return self.committed, self.reread.crcs[0]  # its samples were chosen, so it was not compared
         return (self.committed, self.crcs[0]) if self.crcs else (0, 0)
 
     def compare(self) -> FileFailure | SourceState:

@@ -9,7 +9,7 @@ files again, and no batch is sent before each of them was compared (:meth:`PassC
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileCheck
 from pydp2.data.columns.sample_set import decode_set, files_of_set
 from pydp2.errors import NotRepeatable
 from pydp2.order.sample_source import WAIT, FileFailure
-from pydp2.order.snapshot import PoolChecks, Reread
+from pydp2.order.snapshot import Begin, PoolChecks, Reread
 from pydp2.server.dispatch.ledger import FileEdge, FileLedger
 from pydp2.server.dispatch.reread import with_checksum
 
@@ -110,10 +110,10 @@ class PassChecksums:
         for at in np.flatnonzero(checks).tolist():
             if (edge := self.edges.behind(int(files[at]), int(sample_indices[last[at]]))) is not None:
                 checks[at], checksums[at] = edge.sample_index, edge.crcs[0]
-        for file, ledger in ledgers.items():
-            if ledger.bound and ledger.is_merged:
-                needed[file] = min(ledger.next_index, needed.get(file, ledger.next_index))
-        return PoolChecks(checks, checksums, self.edges.begins(needed))
+        cycle = {file: ledger.next_index for file, ledger in ledgers.items() if ledger.bound and ledger.is_merged}
+        for file, y in cycle.items():
+            needed[file] = min(y, needed.get(file, y))
+        return PoolChecks(checks, checksums, self.edges.begins(needed, cycle))
 
     # -- what is compared ------------------------------------------------------------------------------------------
     def reread_of(self, file: int, reread: Reread | None) -> Reread | None:
@@ -170,19 +170,25 @@ class FileEdges:
         edges = self._of.get(file, ())
         return next((edge for edge in edges if edge.sample_index > sample_index), None)
 
-    def begins(self, needed: Mapping[int, int]) -> dict[int, tuple[int, list[int]]]:
-        """Return where the files of ``needed``, each with the first sample that is needed of it, may begin. Forget what
-        lies before that, and other files: nothing of them is needed any more."""
-        found = {}
+    def begins(self, needed: Mapping[int, int], cycle: Mapping[int, int]) -> dict[int, list[Begin]]:
+        """Return where the files of ``needed``, each with the first sample that is needed of it, may begin; of files of
+        the ``cycle`` also the last edge before the next sample. Forget what lies before that, and other files: nothing
+        of them is needed any more."""
+        found: dict[int, list[Begin]] = {}
         for file in [*self._of]:
             edges = self._of.pop(file)
             if file not in needed:
                 continue
-            at = bisect_right(edges, needed[file], key=lambda edge: edge.sample_index) - 1
-            self._of[file] = edges[max(at, 0) :]
-            if at >= 0:
-                found[file] = (edges[at].sample_index, edges[at].crcs[1:])
+            places = {_last_until(edges, y) for y in (needed[file], cycle.get(file, needed[file]))}
+            self._of[file] = edges[max(min(places), 0) :]
+            if min(places) >= 0:
+                found[file] = [(edges[at].sample_index, edges[at].crcs[1:]) for at in sorted(places)]
         return found
+
+
+def _last_until(edges: Sequence[FileEdge], sample_index: int) -> int:
+    """Return the position of the last of ``edges`` that is not behind ``sample_index``; -1 if there is none."""
+    return bisect_right(edges, sample_index, key=lambda edge: edge.sample_index) - 1
 
 
 class FileEnds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from pydp2.server.dispatch.file_state import FileEvent
 from pydp2.server.dispatch.ledger import FileEdge, FileLedger
 
 
-def reread_terms(reread: Reread | None) -> dict[str, int]:
+def reread_terms(reread: Reread | None) -> dict[str, Any]:
     if reread is None:
         return {}
     send_from = reread.start if reread.start < UNREACHED else reread.until
@@ -30,6 +31,8 @@ def reread_terms(reread: Reread | None) -> dict[str, int]:
         "send_from": send_from,
         "check_at": reread.checksum_index,
         "check_crc": reread.crcs[0] if reread.crcs else 0,
+        "select_until": reread.select_until if reread.start < UNREACHED else reread.until,
+        "select_crcs": reread.select_crcs,
     }
 
 
