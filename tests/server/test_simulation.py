@@ -65,13 +65,33 @@ def test_a_pass_that_goes_back_to_saved_states_is_one_that_never_did(
         compare(this, outcome)
 
 
+@each_seed(300, few=60)
+def test_a_pass_that_goes_back_begins_its_files_where_it_needs_them(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With providers that can start at any sample, or yield chosen ones alone: the stream is the same."""
+    points_often(monkeypatch, seed)
+    random = Random(f"begins {seed}")
+    kills = random.choice([0, 3, 20])
+    this = case(seed, leaves=0, rewinds=6, begins=random.choice(["start", "indices"]), kills=kills)
+    if random.random() < 0.3:
+        this = replace(this, plan=replace(this.plan, buckets=buckets(seed)))
+    if this.plan.order == "relaxed":
+        this = replace(this, plan=replace(this.plan, order="strict"))
+    if this.cache_limit is not None:
+        this = replace(this, cache_limit=None)
+    for outcome in World(this).run():
+        compare(this, outcome)
+
+
 @each_seed(500, few=100)
 def test_a_pass_that_goes_back_to_a_state_names_the_file_that_changed_since_or_is_what_it_was(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points_often(monkeypatch, seed)
     random = Random(seed)
-    this = case(seed, leaves=0, rewinds=1, cache_limit=None, budget=1 << 20, passes=1, change=random.choice(CHANGES))
+    this = case(
+        seed, leaves=0, rewinds=1, cache_limit=None, budget=1 << 20, passes=1, change=random.choice(CHANGES),
+        begins="start" if seed % 3 == 2 else "",
+    )  # fmt: skip
     if this.plan.order == "relaxed" or not any(script.items for script in this.files):
         return
     world = World(this)

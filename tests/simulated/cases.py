@@ -74,6 +74,7 @@ class Case:
     kills: int = 0
     leaves: int = 0
     rewinds: int = 0  # so often the pass goes back to a saved state, on a service that has only just started
+    begins: str = ""  # what else the provider takes: "start", or "indices" as well
     change: str = ""  # what of a file is another when the pass goes back: "value", "shorter", "longer"
     slow_starts: bool = False
     hung_starts: int = 0  # of the first workers so many never get ready
@@ -197,14 +198,15 @@ class ScriptedWorld:
         """Return the started provider of ``worker``; None: only its schema is needed."""
         case = self.case
 
-        def process(settings: Any, filename: str) -> Iterator[Any]:
+        def process(settings: Any, filename: str, start: int = 0, indices: Any = None) -> Iterator[Any]:
             number = int(filename)
             script, change = case.files[number], self.change
             items, at = script.items, change.y if change is not None and change.file == number else -1
             if at >= 0 and case.change != "value":
                 items = (*items, Sample()) if case.change == "longer" else items[:at]
             self.note_opened(number)
-            for y, item in enumerate((*items, None)):
+            ys = range(start, len(items) + 1) if indices is None else [y for y in indices.tolist() if y < len(items)]
+            for y, item in ((y, (*items, None)[y]) for y in ys):
                 self._run_next(worker, script, number, y)
                 if isinstance(item, Sample):
                     shown = y + CHANGED * (y == at and case.change == "value")
@@ -214,11 +216,17 @@ class ScriptedWorld:
             if script.raises:
                 raise LookupError("as the script says")
 
+        def process_from(settings: Any, filename: str, start: int) -> Iterator[Any]:
+            return process(settings, filename, start)
+
+        def process_whole(settings: Any, filename: str) -> Iterator[Any]:
+            return process(settings, filename)
+
         return provider(
             input_types=TYPES, pool_size=case.pool_size, min_pool_size=case.min_pool_size, should_shuffle=True,
             can_over_batch_size=case.can_over, calc_batch_size=weight, check=True, check_fail_continue=True,
             cache=CacheType.NO_CACHE if case.cache_limit is None else CacheType.CACHE_PASS_IN_MEM,
-        )(process).start()  # fmt: skip
+        )({"": process_whole, "start": process_from, "indices": process}[case.begins]).start()  # fmt: skip
 
     def _run_next(self, worker: Worker | None, script: Script, file: int, y: int) -> None:
         """``next()`` runs: the one moment in which a death has somebody to blame."""

@@ -250,8 +250,9 @@ class WorkerLoop:
             if task.next_index < task.select_until:
                 self._builder.skip_to(task, task.select_until)
                 self._flush()
-            self._close_generator(task)
-            task.end_selection()
+            if task.select_until < task.until:
+                self._close_generator(task)
+                task.end_selection()
         if task.is_open:
             return
         filename = self._files[task.file]
