@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, latency, many, prepared, replay, rounds, show, tensors
+from benchmarks import figures, latency, many, prepared, replay, resume, rounds, show, tensors
 from benchmarks.job import PREPARED, WORKLOADS
 from benchmarks.results import tables
 
@@ -199,6 +199,11 @@ def _replay(given: argparse.Namespace) -> int:
     return 0
 
 
+def _resume(given: argparse.Namespace) -> int:
+    resume.show(given.provider, given.pool, given.at, given.rounds, given.scale)
+    return 0
+
+
 def _tensors(given: argparse.Namespace) -> int:
     tensors.show(
         given.step, given.rounds, framework=given.framework, cached=not given.no_cache, milliseconds=given.compute
@@ -296,6 +301,16 @@ def parser() -> argparse.ArgumentParser:
     again = commands.add_parser("replay", help="what a sample costs the server: many workers, ranks, jobs and files")
     again.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     again.set_defaults(do=_replay)
+
+    taken = commands.add_parser("resume", help="how long a resume takes, and how much is read again")
+    taken.add_argument("--provider", nargs="+", choices=resume.WAYS, default=resume.WAYS, help="default: all")
+    taken.add_argument(
+        "--pool", nargs="+", choices=tuple(resume.POOLS), default=tuple(resume.POOLS), help="default: all"
+    )
+    taken.add_argument("--at", nargs="+", type=int, default=resume.SHARES, help="percent of a pass; default: 1 50 99")
+    taken.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    taken.add_argument("--scale", type=float, default=1.0, help="share of the 1,000 files; default: %(default)s")
+    taken.set_defaults(do=_resume)
 
     steps = commands.add_parser("tensors", help="what tensors of a framework cost over arrays, from step to step")
     steps.add_argument("--framework", choices=tensors.FRAMEWORKS, default="torch", help="default: %(default)s")

@@ -180,8 +180,7 @@ class ChunkBuilder:
         """Return how many samples of ``task`` the sample loop may pack by itself: up to there their treatment is known,
         and the sample after them comes back here. ``next_stop``: the next one of the task."""
         y, packer = task.next_index, self._packer
-        is_partly_sent = task.start <= y < task.send_from and task.selected is None
-        if self._is_weighted or is_partly_sent:
+        if self._is_weighted:
             return _NO_BUDGET
         credit = NO_SAMPLE if y < task.start else task.limit - task.spent_bytes
         rows = min(task.rows_until(next_stop), MAX_ROWS - packer.rows) - 1
@@ -195,7 +194,7 @@ class ChunkBuilder:
     def _count_rows(self, task: FileTask, rows: int, nbytes: int) -> None:
         segment = self._segment_of(task)
         segment.rows += rows
-        if task.next_index >= task.start:
+        if task.next_index >= task.start:  # below send_from that is too much: finish() knows which of them are sent
             task.spent_bytes += nbytes + rows * SAMPLE_COST
         task.advance(rows)
         segment.count = task.next_index - segment.first_index
