@@ -158,8 +158,11 @@ class FileEdges:
         """Note the edges of the run of ``ledger`` that the merge takes from, the first time."""
         if not ledger.run_edges or not ledger.run_edges[0][1].can_begin:
             return
+        before, behind = ledger.run_edges[0]
+        if not before.sample_index:
+            before = FileEdge(0, [0] * len(behind.crcs))  # the checksums of nothing
         edges = self._of.setdefault(ledger.file, [])
-        for edge in ledger.run_edges[0]:
+        for edge in (before, behind):
             if edge.can_begin and (not edges or edge.sample_index > edges[-1].sample_index):
                 edges.append(edge)
         if len(edges) > _MAX_EDGES:
@@ -181,8 +184,9 @@ class FileEdges:
                 continue
             places = {_last_until(edges, y) for y in (needed[file], cycle.get(file, needed[file]))}
             self._of[file] = edges[max(min(places), 0) :]
-            if min(places) >= 0:
-                found[file] = [(edges[at].sample_index, edges[at].crcs[1:]) for at in sorted(places)]
+            begins = [edges[at] for at in sorted(places) if at >= 0]
+            if begins and begins[-1].sample_index:
+                found[file] = [(edge.sample_index, edge.crcs[1:]) for edge in begins]
         return found
 
 
