@@ -129,5 +129,10 @@ class WorkerGone:
     host_lost: bool = False
     broke_protocol: bool = False
 
+    @property
+    def is_unfit(self) -> bool:
+        """True if it was ended for what it did itself: it had too much memory, or broke the protocol."""
+        return self.broke_protocol or (self.over_memory and not self.host_lost)
+
 
 Event = WorkerReady | WorkerBroken | WorkerGone

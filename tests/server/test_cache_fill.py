@@ -9,11 +9,12 @@ from pydp2.errors import Error, to_wire
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FILE_RAISED, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, Want
-from pydp2.server.actions import Action, Send
+from pydp2.server.actions import Action, Send, WorkerGone
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import Attempts
+from tests.server.sources import source_of
 
 WORKER = 1
 
@@ -44,10 +45,11 @@ def send(made: FileDispatcher, file: int, first: int, rows: int, state: int = FI
 
 
 def take(made: FileDispatcher, file: int) -> list[int]:
-    found: list[int] = []
-    while isinstance(front := made.next_run(file), SampleRun):
+    """Take all that is there of ``file``."""
+    found, source = list[int](), source_of(made)
+    while isinstance(front := source.next_run(file), SampleRun):
         found += front.sample_indices[front.lo : front.hi].tolist()
-        made.consume(file, front.hi - front.lo)
+        source.consume(file, front.hi - front.lo)
     return found
 
 
@@ -67,7 +69,7 @@ def test_of_two_that_come_to_a_file_one_reads_it_and_the_other_has_it_from_the_c
         made.close_file(order[0])
         made.open_file(order[1])
         assert take(made, order[1]) == list(range((5, 3)[order[1]]))
-        assert made.next_run(order[1]) is END
+        assert source_of(made).next_run(order[1]) is END
         assert assigned(made.dispatch()) == []
 
 
@@ -76,11 +78,11 @@ def test_who_comes_while_it_is_read_waits_without_a_worker_and_urges_its_reader(
     one.dispatch()
     other = reading(cache_fill, [0])
     assert assigned(other.dispatch()) == []
-    assert other.next_run(0) is WAIT
+    assert source_of(other).next_run(0) is WAIT
     other.want(0)
     assert one.dispatch() == [Send(WORKER, Want(one.ledgers[0].attempt, 1))]
     send(one, 0, 0, 4)
-    assert other.next_run(0) is WAIT, "only whole files are in the cache"
+    assert source_of(other).next_run(0) is WAIT, "only whole files are in the cache"
     send(one, 0, 4, 1, FILE_ENDED)
     assert take(other, 0) == [0, 1, 2, 3, 4]
     assert other.credit.used == 0
@@ -128,7 +130,7 @@ def test_a_claim_that_comes_to_nothing_passes_to_who_waits(how: str) -> None:
         assert take(third, 0) == [0, 1], "and it was offered once more, from its start"
     if how == "raises":
         take(one, 0)
-        assert isinstance(one.next_run(0), FileFailure)
+        assert isinstance(source_of(one).next_run(0), FileFailure)
 
 
 def test_a_file_whose_reader_lost_its_worker_is_given_out_at_once_where_another_one_waits(
@@ -137,10 +139,9 @@ def test_a_file_whose_reader_lost_its_worker_is_given_out_at_once_where_another_
     one = reading(cache_fill, [0, 1, 2, 3], cycle_length=4)
     assert assigned(one.dispatch()) == [0, 1, 2, 3]
     other = reading(cache_fill, [3])
-    one.worker_lost(WORKER, None, "was killed")
+    one.worker_lost(WorkerGone(WORKER, None, "was killed"))
     one.add_worker(2)
-    one._workers = 4  # of which three are starting, and get their share of the files
-    assert assigned(one.dispatch(expecting=3)) == [0]
+    assert assigned(one.dispatch(expecting=3)) == [0], "those that are starting get their share of the files"
     other.want(3)
     assert assigned(one.dispatch(expecting=3)) == [3]
 

@@ -16,6 +16,7 @@ from pydp2.server.cache.disk_messages import DiskAnswer, DiskHit, DiskMiss, Offe
 from pydp2.server.cache.file_format import StoredPiece
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import LOOK_AHEAD, CacheFill
+from tests.server.sources import source_of
 
 from .test_cache_fill import assigned, reading, send, take
 
@@ -81,7 +82,7 @@ def test_the_disk_is_asked_before_a_worker_and_what_it_has_needs_none(cache_fill
     answer(cache_fill, disk, found(4, 3), DiskMiss(5, STAMP))
     assert assigned(one.dispatch()) == [5]
     assert take(one, 4) == [0, 1, 2]
-    assert one.next_run(4) is END
+    assert source_of(one).next_run(4) is END
 
 
 def test_what_is_missing_is_read_ahead_too_and_goes_to_the_disk(cache_fill: CacheFill, disk: Scripted) -> None:

@@ -17,6 +17,7 @@ from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import Reread
 from pydp2.protocol.file_ranges import FILE_OPEN, FileRange
 from pydp2.protocol.messages import Chunk
+from pydp2.server.actions import WorkerGone
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.workers.chunk_decoder import DecodedRange, commit_chunk, decode_chunk
 
@@ -89,7 +90,7 @@ def test_late_output_of_an_attempt_that_was_given_up_gives_its_cells_back(store:
     pass_files.open_file(0)
     pass_files.add_worker(WORKER)
     pass_files.dispatch()
-    pass_files.worker_lost(WORKER, None, "was killed")
+    pass_files.worker_lost(WorkerGone(WORKER, None, "was killed"))
     ranges = decoded(store, [part(0, 0, 2)])
     assert len(store) == 2
     commit_chunk(ranges, partial(pass_files.commit, WORKER))

@@ -21,11 +21,13 @@ from pydp2.protocol.file_ranges import (
     FileRange,
 )
 from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
-from pydp2.server.actions import Action, Log, Loss, Send
+from pydp2.server.actions import Action, Log, Loss, Send, WorkerGone
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE
+from pydp2.server.dispatch.ledger_source import LedgerSource
+from tests.server.sources import losses_of, source_of
 
 COST = 84 + SAMPLE_COST  # of every sample here: 100
 
@@ -34,7 +36,7 @@ def reading(files: int, cycle_length: int = 2, workers: int = 2, budget: int = 4
     """Files are wanted in list order; with 2 files of the cycle each has a share of 1000 and 2000 are left for the
     others."""
     cycle = {name: options.pop(name) for name in ("ramp", "share") if name in options}
-    context = {name: options.pop(name) for name in ("skip_errors", "error_budget", "cache") if name in options}
+    context = {name: options.pop(name) for name in ("skip_errors", "cache") if name in options}
     made = FileDispatcher(
         ReadContext(budget=budget, workers=workers, label=str, **context),
         CycleReading(length=cycle_length, **cycle),
@@ -70,22 +72,33 @@ def grants(actions: list[Action]) -> list[list[int]]:
 def send(
     made: FileDispatcher, worker: int, file: int, first: int, rows: int, *, state: int = FILE_OPEN,
     dropped_samples: int = 0, error: Mapping[str, str] | None = None, attempt: int | None = None,
-    size: int = COST - SAMPLE_COST,
+    size: int = COST - SAMPLE_COST, did_not_repeat: bool = False,
 ) -> None:  # fmt: skip
     """``worker`` sends ``rows`` samples and then ``dropped_samples`` dropped ones."""
     if attempt is None:
         attempt = made.ledgers[file].attempt
     bad = [[first + rows + i, "bits", "bad"] for i in range(dropped_samples)]
-    part = FileRange(file, attempt, first, rows + dropped_samples, rows, state, [first + rows], bad, dict(error or {}))
+    part = FileRange(
+        file,
+        attempt,
+        first,
+        rows + dropped_samples,
+        rows,
+        state,
+        [first + rows],
+        bad,
+        dict(error or {}),
+        did_not_repeat,
+    )
     run = SampleRun(None, 0, rows, np.arange(first, first + rows), np.full(rows, size), None) if rows else None
     made.commit(worker, part, run)
 
 
-def merge(made: FileDispatcher, file: int) -> int:
+def merge(source: LedgerSource, file: int) -> int:
     """Take all that is there of ``file``."""
     taken = 0
-    while isinstance(front := made.next_run(file), SampleRun):
-        made.consume(file, front.hi - front.lo)
+    while isinstance(front := source.next_run(file), SampleRun):
+        source.consume(file, front.hi - front.lo)
         taken += front.hi - front.lo
     return taken
 
@@ -165,7 +178,7 @@ def test_the_credit_of_a_worker_follows_their_number_while_a_pass_runs() -> None
         made.dispatch(expecting=max(0, 2 - worker))
         assert made.credit.ahead == 2000 // max(2, worker)
     for worker in range(4, 1, -1):
-        made.worker_lost(worker, None, "was told to end")
+        made.worker_lost(WorkerGone(worker, None, "was told to end"))
         made.dispatch()
         assert made.credit.ahead == 2000 // (worker - 1)
 
@@ -202,18 +215,19 @@ def test_a_worker_is_told_when_one_of_its_files_is_bound() -> None:
 
 def test_the_merge_that_waits_is_said_once_until_something_came() -> None:
     made = reading(1, cycle_length=1, workers=1)
+    source = source_of(made)
     made.add_worker(1)
     made.dispatch()
-    assert made.next_run(0) is WAIT
+    assert source.next_run(0) is WAIT
     made.want(0, 7)
     made.want(0, 6)
     assert [a for a in made.dispatch() if isinstance(a, Send)] == [Send(1, Want(1, 7))]
     send(made, 1, 0, 0, 1)
-    merge(made, 0)
+    merge(source, 0)
     made.want(0, 6)
     assert Send(1, Want(1, 7)) in made.dispatch()
     send(made, 1, 0, 1, 1)
-    merge(made, 0)
+    merge(source, 0)
     made.want(0, 1 << 62)
     assert Send(1, Want(1, 2 + 4096)) in made.dispatch()
 
@@ -224,38 +238,41 @@ def test_without_turns_a_file_is_asked_for_more_at_a_time_the_longer_it_is_waite
 ) -> None:
     """It is the same one that is waited for again and again; with turns the merge goes on to another."""
     made = reading(1, cycle_length=1, workers=1, budget=10**7, share=lambda _: pull)
+    source = source_of(made)
     made.add_worker(1)
     made.dispatch()
     for rows, more in zip((2, 98, 4900), asked, strict=True):
         send(made, 1, 0, made.ledgers[0].committed, rows)
-        merge(made, 0)
+        merge(source, 0)
         made.want(0, 5)
         assert Send(1, Want(1, made.ledgers[0].committed + more)) in made.dispatch()
 
 
 def test_what_is_merged_is_granted_again_in_steps_worth_a_message() -> None:
     made = reading(1, cycle_length=1, workers=1)  # a share of 4000
+    source = source_of(made)
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 0, 0, 30)
-    made.next_run(0)
-    made.consume(0, 5)
+    source.next_run(0)
+    source.consume(0, 5)
     assert grants(made.dispatch()) == []
-    made.consume(0, 11)
+    source.consume(0, 11)
     assert grants(made.dispatch()) == [[1, 1, 5600, NO_PAUSE, 1]]
 
 
 def test_one_sample_exceeds_the_share_only_if_the_merge_waits_for_it_and_nothing_else_of_it_is_there() -> None:
     made = reading(3)
+    source = source_of(made)
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 0, 0, 9)
     made.worker_blocked(1, 0, made.ledgers[0].attempt, 9, need=5000)
     assert grants(made.dispatch()) == []  # the merge is elsewhere
-    made.next_run(0)
-    made.consume(0, 8)
+    source.next_run(0)
+    source.consume(0, 8)
     assert all(limit <= 1800 for _, attempt, limit, *_ in grants(made.dispatch()) if attempt == 1)
-    made.consume(0, 1)
+    source.consume(0, 1)
     made.worker_blocked(1, 0, made.ledgers[0].attempt, 9, need=5000)
     made.want(0)
     assert [1, 1, 5900, NO_PAUSE, 1] in grants(made.dispatch())
@@ -264,36 +281,39 @@ def test_one_sample_exceeds_the_share_only_if_the_merge_waits_for_it_and_nothing
 
 def test_dropped_samples_count_against_the_credit_of_their_file() -> None:
     made = reading(1, cycle_length=1, workers=1)
+    losses = losses_of(made)
+    source = source_of(made, losses)
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 0, 0, 0, dropped_samples=10)
     assert made.credit.used == 10 * DROPPED_COST > made.credit.share
     made.worker_blocked(1, 0, 1, 10, need=1)
     assert grants(made.dispatch()) == []
-    assert made.next_run(0) is WAIT  # the merge passes them
-    assert made.losses.dropped == 10
+    assert source.next_run(0) is WAIT  # the merge passes them
+    assert losses.dropped == 10
     assert grants(made.dispatch()) == [[1, 1, 10 * DROPPED_COST + 4000, NO_PAUSE, 1]]
 
 
 def test_where_the_merge_stands_and_how_many_were_dropped_before_it_agree() -> None:
     made = reading(1, cycle_length=1, workers=1)
+    source = source_of(made)
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 0, 0, 2, dropped_samples=3)
-    made.next_run(0)
-    made.consume(0, 1)
-    assert (made.position(0).sample_index, made.merged_counts) == (1, (1, 0))
-    made.consume(0, 1)
-    assert (made.position(0).sample_index, made.merged_counts) == (
+    source.next_run(0)
+    source.consume(0, 1)
+    assert (source.position(0).sample_index, source.merged_counts) == (1, (1, 0))
+    source.consume(0, 1)
+    assert (source.position(0).sample_index, source.merged_counts) == (
         2,
         (2, 0),
     )  # whether those behind it are there yet does not show
-    made.next_run(0)
-    assert (made.position(0).sample_index, made.merged_counts) == (5, (2, 3))
+    source.next_run(0)
+    assert (source.position(0).sample_index, source.merged_counts) == (5, (2, 3))
     send(made, 1, 0, 5, 0, dropped_samples=1)
-    assert (made.position(0).sample_index, made.merged_counts) == (5, (2, 3))
-    made.next_run(0)
-    assert (made.position(0).sample_index, made.merged_counts) == (6, (2, 4))
+    assert (source.position(0).sample_index, source.merged_counts) == (5, (2, 3))
+    source.next_run(0)
+    assert (source.position(0).sample_index, source.merged_counts) == (6, (2, 4))
 
 
 def test_a_report_that_a_grant_has_crossed_means_nothing() -> None:
@@ -332,23 +352,25 @@ def test_at_the_start_the_first_lanes_are_run_by_their_turns_as_far_as_the_first
 def test_there_a_worker_is_asked_for_its_part_of_what_the_pool_lacks(missing: int, each: int) -> None:
     """Of half of it, when it is much: so the merge does not have all of it to do at the end."""
     made = reading(2, workers=2, ramp={0: 6, 1: 6}, share=lambda _: 20)
+    source = source_of(made)
     made.add_worker(1)
     made.add_worker(2)
     made.dispatch()
     made.want(0, 3, missing)
     assert Send(1, Want(1, each)) in made.dispatch()
     send(made, 1, 0, 0, 7)
-    merge(made, 0)
+    merge(source, 0)
     made.want(0, 3, missing)
     assert Send(1, Want(1, 7 + 3)) in made.dispatch(), "later it is asked for the rest of the turn"
 
 
 def test_a_lost_worker_s_file_runs_again_from_what_is_committed_and_its_late_output_is_dropped() -> None:
     made = reading(1, cycle_length=1, workers=1)
+    source = source_of(made)
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 0, 0, 4)
-    made.worker_lost(1, (0, 1, 6), "was killed")
+    made.worker_lost(WorkerGone(1, (0, 1, 6), "was killed"))
     send(made, 1, 0, 4, 2, attempt=1)  # had been on its way
     made.worker_blocked(1, 0, 1, 6, need=9999)
     made.add_worker(2)
@@ -356,18 +378,19 @@ def test_a_lost_worker_s_file_runs_again_from_what_is_committed_and_its_late_out
     assert (again.attempt, again.start, again.spent_bytes, again.crcs, again.pause) == (2, 4, 4 * COST, [4], 6)
     send(made, 1, 0, 4, 2, attempt=1)
     send(made, 2, 0, 4, 1, attempt=2, state=FILE_ENDED)
-    assert merge(made, 0) == 5
-    assert made.next_run(0) is END
+    assert merge(source, 0) == 5
+    assert source.next_run(0) is END
 
 
 def test_files_that_a_worker_returns_go_to_others_and_those_that_it_has_begun_stay() -> None:
     made = reading(4, cycle_length=4)
+    source = source_of(made)
     made.add_worker(1)
     given = {each.file: each.attempt for each in assigned(made.dispatch())[1]}
     send(made, 1, 0, 0, 4)
     made.add_worker(2)
     made.dispatch()
-    made.retire_worker(1)
+    made.load.retire(1)
     assert 1 not in assigned(made.dispatch()), "it gets nothing new"
     made.return_files(1, {given[2], given[3], 999})
     again = {each.file: each for each in assigned(made.dispatch())[2]}
@@ -377,22 +400,23 @@ def test_files_that_a_worker_returns_go_to_others_and_those_that_it_has_begun_st
     assert not made.ledgers[2].committed
     send(made, 1, 0, 4, 1, state=FILE_ENDED)
     send(made, 1, 1, 0, 3, state=FILE_ENDED)
-    assert made.file_count(1) == 0
+    assert made.load.file_count(1) == 0
     made.return_files(1, {given[0]})  # of a file that has ended
-    assert merge(made, 0) == 5
+    assert merge(source, 0) == 5
 
 
 def test_only_the_file_that_was_running_is_condemned_and_after_three_deaths_at_the_same_sample() -> None:
     made = reading(2)
+    source = source_of(made)
     for worker in range(1, 4):
         made.add_worker(worker)
         if worker > 1:
             assert {a.pause for a in assigned(made.dispatch())[worker] if a.file == 1} == {7}
         else:
             made.dispatch()
-        made.worker_lost(worker, (1, made.ledgers[1].attempt, 7), "was killed by SIGSEGV")
-    assert made.next_run(0) is WAIT
-    found = made.next_run(1)
+        made.worker_lost(WorkerGone(worker, (1, made.ledgers[1].attempt, 7), "was killed by SIGSEGV"))
+    assert source.next_run(0) is WAIT
+    found = source.next_run(1)
     assert isinstance(found, FileFailure)
     assert isinstance(found.error, FileCondemned)
     assert str(found.error).startswith("file 1, sample 7: three workers died")
@@ -406,7 +430,7 @@ def reading_with_one_alone(files: int) -> FileDispatcher:
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 1, 0, 2)
-    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True)
+    made.worker_lost(WorkerGone(1, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True))
     made.add_worker(2)
     assert [each.file for each in assigned(made.dispatch())[2]] == [1]
     return made
@@ -438,16 +462,16 @@ def test_it_goes_to_a_worker_that_has_others_when_there_is_no_other() -> None:
     made.add_worker(1)
     made.dispatch()
     made.add_worker(2)
-    made.worker_lost(1, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True)
+    made.worker_lost(WorkerGone(1, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True))
     assert [each.file for each in assigned(made.dispatch())[2]] == [1]
     made.add_worker(3)
-    made.worker_lost(2, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True)
+    made.worker_lost(WorkerGone(2, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True))
     assert [each.file for each in assigned(made.dispatch())[3]] == [1]
     made.add_worker(4)
-    made.worker_lost(3, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True)
+    made.worker_lost(WorkerGone(3, (1, made.ledgers[1].attempt, 2), "was replaced", over_memory=True))
     assert [each.file for each in assigned(made.dispatch())[4]] == [1]
     send(made, 4, 1, 0, 1)
-    made.worker_lost(4, (0, 99, 0), "was replaced", over_memory=True)
+    made.worker_lost(WorkerGone(4, (0, 99, 0), "was replaced", over_memory=True))
     made.add_worker(5)
     assert sorted(each.file for each in assigned(made.dispatch())[5]) == [0, 1, 2], "something new had come of it"
 
@@ -455,13 +479,14 @@ def test_it_goes_to_a_worker_that_has_others_when_there_is_no_other() -> None:
 def test_a_file_whose_worker_broke_the_protocol_is_alone_at_the_next_one_and_then_condemned() -> None:
     """So the file is condemned, and none of those whose samples came in the same messages."""
     made = reading(3, cycle_length=3)
+    source = source_of(made)
     for worker in (1, 2, 3):
         made.add_worker(worker)
         given = [each.file for each in assigned(made.dispatch())[worker]]
         assert given == ([0, 1, 2] if worker == 1 else [1])
         running = (1, made.ledgers[1].attempt, 10 * worker)
-        made.worker_lost(worker, running, "broke the protocol: why", broke_protocol=True)
-    found = made.next_run(1)
+        made.worker_lost(WorkerGone(worker, running, "broke the protocol: why", broke_protocol=True))
+    found = source.next_run(1)
     assert isinstance(found, FileFailure)
     assert isinstance(found.error, FileCondemned)
     assert "file 1, sample 30: 3 workers in a row sent what the service does not accept" in str(found.error)
@@ -478,12 +503,15 @@ def test_a_merge_that_waits_for_another_file_asks_for_the_one_that_is_alone() ->
 def test_a_lost_host_leaves_turns_as_they_are_and_no_file_alone() -> None:
     """It counts against the file that was running, as one that may have taken the host's memory."""
     made = reading(2, workers=1, ramp={0: 6, 1: 10})
+    source = source_of(made)
     for worker in range(1, 6):
         made.add_worker(worker)
         given = assigned(made.dispatch())[worker]
         assert {each.file: each.ramp_until for each in given} == {0: 6, 1: 10}
-        made.worker_lost(worker, (1, made.ledgers[1].attempt, 0), "was lost", over_memory=True, host_lost=True)
-    assert isinstance(made.next_run(1), FileFailure)
+        made.worker_lost(
+            WorkerGone(worker, (1, made.ledgers[1].attempt, 0), "was lost", over_memory=True, host_lost=True)
+        )
+    assert isinstance(source.next_run(1), FileFailure)
 
 
 def test_after_a_worker_without_memory_files_do_not_take_turns() -> None:
@@ -491,7 +519,7 @@ def test_after_a_worker_without_memory_files_do_not_take_turns() -> None:
     made = reading(2, workers=1, ramp={0: 6, 1: 10})
     made.add_worker(1)
     assert {each.ramp_until for each in assigned(made.dispatch())[1]} == {6, 10}
-    made.worker_lost(1, None, "was replaced", over_memory=True)
+    made.worker_lost(WorkerGone(1, None, "was replaced", over_memory=True))
     made.add_worker(2)
     assert {each.ramp_until for each in assigned(made.dispatch())[2]} == {0}
 
@@ -501,48 +529,66 @@ def test_a_death_between_samples_or_in_another_file_or_attempt_blames_nobody(run
     made = reading(1, cycle_length=1)
     made.add_worker(1)
     made.dispatch()
-    made.worker_lost(1, running, "was killed")
+    made.worker_lost(WorkerGone(1, running, "was killed"))
     assert made.ledgers[0].deaths == {}
+
+
+def test_a_file_that_changed_is_named_once() -> None:
+    made, actions = reading(1, cycle_length=1), list[Action]()
+    for worker in (1, 2):
+        made.add_worker(worker)
+        made.dispatch()
+        send(made, worker, 0, made.ledgers[0].committed, 1, did_not_repeat=True)
+        made.worker_lost(WorkerGone(worker, None, "was killed"))
+        actions += made.dispatch()
+    (log,) = [action for action in actions if isinstance(action, Log)]
+    assert log.kind == "changed"
+    assert "file 0: process() did not repeat itself" in log.text
 
 
 def test_an_error_of_the_user_s_code_waits_at_its_place() -> None:
     made = reading(1, cycle_length=1)
+    source = source_of(made)
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 0, 0, 2, state=FILE_RAISED, error=to_wire(Error("no such word")))
-    assert merge(made, 0) == 2
-    found = made.next_run(0)
+    assert merge(source, 0) == 2
+    found = source.next_run(0)
     assert isinstance(found, FileFailure)
     assert str(found.error) == "no such word"
 
 
 def test_with_errors_skipped_the_file_ends_there_and_a_fact_says_so() -> None:
     made = reading(1, cycle_length=1, skip_errors=True)
+    losses = losses_of(made)
+    source = source_of(made, losses)
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 0, 0, 2, state=FILE_RAISED, error=to_wire(Error("no such word")))
-    assert merge(made, 0) == 2
-    assert made.next_run(0) is END
-    assert made.losses.early_ends == {0: (2, "no such word")}
+    assert merge(source, 0) == 2
+    assert source.next_run(0) is END
+    assert losses.early_ends == {0: (2, "no such word")}
     assert [a.kind for a in made.dispatch() if isinstance(a, Log)] == ["skipped"]
 
 
 def test_a_file_that_is_known_to_end_before_its_first_sample_is_given_to_nobody() -> None:
     made = reading(4, cycle_length=1, workers=1, early_ends={2: (0, "no such word")})
+    source = source_of(made)
     made.add_worker(1)
     given = [a.file for a in assigned(made.dispatch())[1]]
     assert given == [0, 1, 3]
     made.open_file(2)
-    assert made.next_run(2) is END
+    assert source.next_run(2) is END
 
 
 def test_what_the_merge_met_last_is_told_before_the_workers_are_told_to_end() -> None:
     made = reading(1, cycle_length=1)
+    source = source_of(made)
     made.add_worker(1)
     made.dispatch()
     send(made, 1, 0, 0, 0, dropped_samples=1, state=FILE_ENDED)
-    assert made.next_run(0) is END
-    made.close_file(0)
+    assert source.next_run(0) is END
+    source.close_file(0)
     text = "file 0, sample 0, slot bits: bad"
     assert made.end() == [
         Log(text, kind="dropped"), Loss(4, "0", 0, "bits", "bad", "dropped"), Send(1, EndDispatch(0))
@@ -568,16 +614,17 @@ def test_pd_44_a_file_in_the_cache_needs_no_worker_and_no_credit() -> None:
     first.add_worker(1)
     first.dispatch()
     send(first, 1, 0, 0, 3)
-    merge(first, 0)
+    merge(source_of(first), 0)
     send(first, 1, 0, 3, 2, state=FILE_ENDED)
-    merge(first, 0)
+    merge(source_of(first), 0)
     for _ in range(3):
         later = reading(1, cycle_length=1, cache=cache)
         later.add_worker(1)
         assert later.dispatch() == [Send(1, BeginDispatch(0, 4, 9))]
         assert later.credit.used == 0
-        assert merge(later, 0) == 5
-        assert later.next_run(0) is END
+        source = source_of(later)
+        assert merge(source, 0) == 5
+        assert source.next_run(0) is END
 
 
 def test_a_file_that_was_skipped_is_read_again_in_the_next_pass() -> None:

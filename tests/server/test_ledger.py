@@ -8,8 +8,9 @@ import pytest
 from pydp2.errors import Error, RemoteProtocolError
 from pydp2.order.sample_source import END, FileFailure, SampleRun
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileRange
+from pydp2.server.actions import WorkerGone
 from pydp2.server.dispatch.file_state import FileState
-from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS, NO_PAUSE, FileLedger
+from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, NO_PAUSE, FileLedger
 
 
 def part(
@@ -37,6 +38,12 @@ def entry() -> FileLedger:
     made = FileLedger(file=7, position=3, limit=1000)
     made.assign(1, 1)
     return made
+
+
+def gone(entry: FileLedger, sample_index: int | None, **how: bool) -> WorkerGone:
+    """The worker ended while it was asking for ``sample_index``; None: not for a sample of this file."""
+    running = None if sample_index is None else (entry.file, entry.attempt, sample_index)
+    return WorkerGone(1, running, "was killed", **how)
 
 
 def sample_indices(entry: FileLedger) -> list[int]:
@@ -70,15 +77,15 @@ def test_a_range_that_comes_twice_is_refused(entry: FileLedger) -> None:
 
 
 def test_only_the_attempt_that_is_valid_now_is_accepted(entry: FileLedger) -> None:
-    assert entry.accepts(1, part(0, 1, attempt=1))
-    assert not entry.accepts(1, part(0, 1, attempt=0))
-    assert not entry.accepts(2, part(0, 1, attempt=1))
-    entry.worker_died(None)
-    assert not entry.accepts(1, part(0, 1, attempt=1))
+    assert entry.accepts(1, 1)
+    assert not entry.accepts(1, 0)
+    assert not entry.accepts(2, 1)
+    entry.return_to_queue()
+    assert not entry.accepts(1, 1)
     entry.assign(2, 2)
-    assert not entry.accepts(1, part(0, 1, attempt=1))
+    assert not entry.accepts(1, 1)
     commit(entry, part(0, 1, attempt=2, state=FILE_ENDED))
-    assert not entry.accepts(2, part(1, 1, attempt=2))
+    assert not entry.accepts(2, 2)
 
 
 def test_holes_cost_credit_until_the_merge_has_passed_them(entry: FileLedger) -> None:
@@ -106,7 +113,7 @@ def test_holes_behind_the_last_sample_are_passed_before_the_end(entry: FileLedge
 def test_a_grant_that_was_not_spent_returns_at_the_end_and_at_a_death(entry: FileLedger) -> None:
     commit(entry, part(0, 2))
     assert entry.use == 1000
-    entry.worker_died(None)
+    entry.return_to_queue()
     assert entry.use == entry.spent_bytes == 2 * (10 + SAMPLE_COST)
     entry.assign(2, 2)
     entry.limit = 900
@@ -116,33 +123,33 @@ def test_a_grant_that_was_not_spent_returns_at_the_end_and_at_a_death(entry: Fil
 
 def test_a_file_is_condemned_at_the_third_death_at_the_same_sample(entry: FileLedger) -> None:
     for attempt, sample_index in enumerate([5, 6, 5, None], 2):
-        assert not entry.worker_died(sample_index)
+        assert entry.lose_worker(gone(entry, sample_index)) is None
         assert entry.state is FileState.QUEUED
         entry.assign(1, attempt)
-    assert entry.worker_died(5)
+    assert entry.lose_worker(gone(entry, 5)) == 5
     assert entry.state is FileState.CONDEMNED
 
 
 def test_before_a_deadly_sample_all_before_it_must_be_committed(entry: FileLedger) -> None:
-    entry.worker_died(5)
+    entry.lose_worker(gone(entry, 5))
     entry.assign(1, 2)
-    entry.worker_died(2)
+    entry.lose_worker(gone(entry, 2))
     assert (entry.pauses, entry.pause) == ({2, 5}, 2)
     entry.assign(2, 2)
     commit(entry, part(0, 2, attempt=2))
-    entry.worker_died(None)
+    entry.return_to_queue()
     assert entry.pauses == {5}
     entry.assign(3, 3)
     commit(entry, part(2, 3, attempt=3))
-    entry.worker_died(None)
+    entry.return_to_queue()
     assert (entry.pauses, entry.pause) == (set(), NO_PAUSE)
 
 
 def test_a_file_that_starves_workers_again_and_again_is_condemned(entry: FileLedger) -> None:
     for attempt in range(2, MAX_MEMORY_DEATHS + 1):
-        assert not entry.unfit_worker_ended(attempt)
+        assert entry.lose_worker(gone(entry, attempt, over_memory=True)) is None
         entry.assign(1, attempt)
-    assert entry.unfit_worker_ended(0)
+    assert entry.lose_worker(gone(entry, 0, over_memory=True)) == 0
     assert entry.state is FileState.CONDEMNED
 
 
@@ -151,13 +158,13 @@ def test_a_file_of_which_workers_send_what_is_not_accepted_is_condemned_unless_s
 ) -> None:
     """At whichever samples they are when they end."""
     for attempt, sample_index in enumerate((9, 2), 2):
-        assert not entry.unfit_worker_ended(sample_index, MAX_PROTOCOL_DEATHS)
+        assert entry.lose_worker(gone(entry, sample_index, broke_protocol=True)) is None
         entry.assign(1, attempt)
     commit(entry, part(0, 2, attempt=3))
     for attempt, sample_index in enumerate((4, 30), 4):
-        assert not entry.unfit_worker_ended(sample_index, MAX_PROTOCOL_DEATHS)
+        assert entry.lose_worker(gone(entry, sample_index, broke_protocol=True)) is None
         entry.assign(1, attempt)
-    assert entry.unfit_worker_ended(17, MAX_PROTOCOL_DEATHS)
+    assert entry.lose_worker(gone(entry, 17, broke_protocol=True)) == 17
     assert entry.state is FileState.CONDEMNED
 
 

@@ -34,6 +34,7 @@ from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, W
 from pydp2.server.actions import Fatal, Send, Spawn, WorkerGone, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.workers.worker_pool import WorkerPool
+from tests.server.sources import losses_of, source_of
 
 from ..order import oracle
 from ..simulated.states import check_file_states, check_worker_states
@@ -149,7 +150,8 @@ class Service(RuleBasedStateMachine):
             ),
             pass_id=self.pass_id, seed=self.seed, order=order,
         )  # fmt: skip
-        self.merge = Merge(plan, self.reading, order)
+        self.merge_losses = losses_of(self.reading)
+        self.merge = Merge(plan, source_of(self.reading, self.merge_losses), order)
         self.taken: list[tuple[int, int]] = []
         self.over = self.failed = False
         self.coordinator.begin_pass(self.reading)
@@ -356,7 +358,7 @@ class Service(RuleBasedStateMachine):
 
     # -- what must hold ------------------------------------------------------------------------------------------------
     def _expected(self) -> tuple[list[tuple[int, int]], bool]:
-        ends = {file: y for file, (y, _) in self.reading.losses.early_ends.items()}
+        ends = {file: y for file, (y, _) in self.merge_losses.early_ends.items()}
         files = [file.as_oracle(ends.get(number)) for number, file in enumerate(self.files)]
         options = oracle.Options(
             seed=self.seed, shuffle=self.shuffle, interleave=self.lanes, skip=self.skip, batch_size=1
@@ -374,11 +376,11 @@ class Service(RuleBasedStateMachine):
         assert self.taken == expected
         assert self.failed == failed
         dropped = sum(y < self.files[file].count and self.files[file].item(y) is None for file, y in self.losses)
-        assert self.reading.losses.dropped == dropped - self._lost_in_holes()
+        assert self.merge_losses.dropped == dropped - self._lost_in_holes()
 
     def _lost_in_holes(self) -> int:
         """Files that ended early where a dropped sample would have been: losses, but not of a sample."""
-        ended = {(file, y) for file, (y, _) in self.reading.losses.early_ends.items()}
+        ended = {(file, y) for file, (y, _) in self.merge_losses.early_ends.items()}
         return sum(
             y < self.files[file].count and self.files[file].item(y) is None and (file, y) in ended
             for file, y in self.losses

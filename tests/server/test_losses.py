@@ -172,13 +172,3 @@ def test_a_run_goes_exactly_to_where_its_samples_one_by_one_would(
             if slow.error:
                 break
         assert made.allowed_samples(dropped_samples, sample_indices) == expected
-
-
-def test_a_file_that_changed_is_named_once() -> None:
-    made = losses(budget=0)
-    (log,) = made.note_changed(2)
-    assert isinstance(log, Log)
-    assert log.kind == "changed"
-    assert "file f2: process() did not repeat itself" in log.text
-    assert made.note_changed(2) == []
-    assert made.error is None

@@ -5,22 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum, LoggedChecksums
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, FileChecksum, LoggedChecksums
 from pydp2.errors import NotRepeatable
 from pydp2.order.sample_source import FileFailure, SampleRun
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FileRange
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.dispatch.pass_checksums import PassChecksums
-from pydp2.server.dispatch.reread import open_ledger
+from pydp2.server.dispatch.reread import open_ledger, with_checksum
 
 UNTIL = 1 << 62
-
-
-def saved(**known: FileChecksum) -> LoggedChecksums:
-    log = ChecksumLog()
-    for name, checksum in known.items():
-        log.note(int(name.removeprefix("file")), checksum)
-    return log.view()
 
 
 def committed(ledger: FileLedger, *counts: int, ends: bool = True) -> FileLedger:
@@ -84,24 +77,22 @@ def test_ends_are_those_that_the_merge_met_or_that_the_cache_has() -> None:
 
 @pytest.mark.parametrize("is_end", [False, True])
 def test_a_file_of_the_state_is_compared_once_the_merge_has_come_to_it(is_end: bool) -> None:
-    checksums = PassChecksums(saved(file3=FileChecksum(6, 106, is_end)))
-    assert checksums.reread_of(4, None) is None
-    reread = checksums.reread_of(3, None)
+    assert with_checksum(None, None) is None
+    reread = with_checksum(None, FileChecksum(6, 106, is_end))
     assert reread is not None
     assert (reread.checksum_index, reread.crcs, reread.end) == (6, [106], 6 if is_end else UNTIL)
     ledger = committed(open_ledger(3, 0, reread, UNTIL), 4, ends=False)
-    checksums.compare_later(ledger)
+    checksums = PassChecksums(NO_CHECKSUMS)
     assert checksums.next_to_compare() is None, "the merge is not there yet"
-    ledger.bound = True
+    checksums.compare_later(ledger)
     assert checksums.next_to_compare() == (3, 2), "two samples are missing"
     ledger.commit(FileRange(3, 1, 4, 2, 2, FILE_OPEN, [106], [], {}), None)
     assert checksums.next_to_compare() is None
 
 
 def test_a_file_that_is_not_what_it_was_fails_the_pass_even_once_the_merge_has_left_it() -> None:
-    checksums = PassChecksums(saved(file3=FileChecksum(6, 106, False)))
-    ledger = open_ledger(3, 0, checksums.reread_of(3, None), UNTIL)
-    ledger.bound = True
+    checksums = PassChecksums(NO_CHECKSUMS)
+    ledger = open_ledger(3, 0, with_checksum(None, FileChecksum(6, 106, False)), UNTIL)
     checksums.compare_later(ledger)
     ledger.assign(1, 1)
     changed = NotRepeatable("another one")

@@ -27,6 +27,7 @@ from pydp2.server.actions import (
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE
 from pydp2.server.workers.worker_pool import WorkerPool
+from tests.server.sources import losses_of
 
 SAME: dict[str, Any] = {"slots": ["as declared"], "pool_size": -1}
 
@@ -161,7 +162,7 @@ def test_what_is_told_of_a_reading_names_the_job_unless_it_is_the_default_one_al
     two.dispatch()
 
     def drop(reading: FileDispatcher) -> list[str]:
-        reading._actions += reading.losses.drop(0, (3, "bits", "bad"))
+        reading.actions += losses_of(reading).drop(0, (3, "bits", "bad"))
         return [act.text for act in two.dispatch() if isinstance(act, Log)]
 
     assert drop(one) == ["file 0, sample 3, slot bits: bad"]

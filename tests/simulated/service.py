@@ -200,7 +200,7 @@ class Trainer:
                     outcome.is_complete = True
         if outcome.is_complete and not self.over:
             self.leave()
-            outcome.early_ends = [(file, *early_end) for file, early_end in self.reading.losses.early_ends.items()]
+            outcome.early_ends = [(file, *early_end) for file, early_end in self.stream.losses.early_ends.items()]
             self.over = sum(outcome.is_complete for outcome in self.outcomes) >= self.passes
             if not self.over:
                 self.begin(outcome.pass_id + 1)

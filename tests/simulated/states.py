@@ -11,7 +11,7 @@ def check_file_states(dispatcher: FileDispatcher) -> None:
     """Between two calls no file is condemned, and workers, attempts and cache agree with the states."""
     given = {
         ledger.file: (worker, ledger)
-        for worker, ledgers in dispatcher._load._load.items()
+        for worker, ledgers in dispatcher.load._load.items()
         for ledger in ledgers.values()
     }
     assert {file for file, ledger in dispatcher.ledgers.items() if ledger.state is FileState.READING} == set(given)
@@ -21,7 +21,7 @@ def check_file_states(dispatcher: FileDispatcher) -> None:
         assert (ledger.worker is not None) == (ledger.state is FileState.READING)
         attempt_of = dispatcher.attempts.dispatcher_of(ledger.attempt)
         assert (attempt_of is dispatcher) == (ledger.state is FileState.READING)
-        waits = dispatcher in dispatcher._cache._waiting.get(file, ())
+        waits = dispatcher in dispatcher.cache._waiting.get(file, ())
         assert waits == (ledger.state is FileState.AWAITING_CACHE)
     for file, (worker, ledger) in given.items():
         assert dispatcher.ledgers[file] is ledger
@@ -35,4 +35,4 @@ def check_worker_states(worker_pool: WorkerPool) -> None:
     assert WorkState.GONE not in states.values()
     assert len(active) <= worker_pool.target
     assert len(active) == worker_pool.target or WorkState.STANDBY not in states.values()
-    assert all(set(dispatcher._load) == active for dispatcher in worker_pool.dispatchers.values())
+    assert all(set(dispatcher.load) == active for dispatcher in worker_pool.dispatchers.values())

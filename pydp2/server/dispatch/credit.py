@@ -11,6 +11,12 @@ for the next one. So it starts with little, and few files wait at a worker.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from heapq import heappop, heappush
+
+from pydp2.protocol.messages import Grant
+from pydp2.server.actions import Action, Send
+from pydp2.server.dispatch.file_state import READING
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.dispatch.worker_load import MAX_FILES
 
@@ -135,3 +141,89 @@ class Credit:
         least = max(step, missing)
         wants = missing > 0 or ledger.unspent < 2 * step
         return wants and self.rest_left < least <= self.ahead - self._use.get(ledger.file, 0)
+
+
+class Grants:
+    """Grants to the files of one pass that workers read: which may be granted more, and what workers are told of it.
+
+    ``credit``: what they are granted from; ``ledgers``: those of the pass, by file.
+    """
+
+    def __init__(self, credit: Credit, ledgers: Mapping[int, FileLedger]) -> None:
+        self._credit, self._ledgers = credit, ledgers
+        self._blocked: dict[int, FileLedger] = {}  # those that may be granted more now
+        self._lack_rest: list[tuple[int, int, int]] = []  # heap of (position, file, attempt) of those that may be
+        self._lacking: set[int] = set()  # granted more once others use less, and these attempts
+        self._resizes = credit.resizes
+        self.messages: dict[int, dict[int, list[int]]] = {}
+        """What workers are told next, by worker and attempt."""
+
+    def update(self, ledger: FileLedger) -> None:
+        """Note what the file of ``ledger`` uses now, and that it may be granted more if a worker reads it."""
+        self._credit.set_use(ledger.file, ledger.use)
+        if ledger.state is READING:
+            self._blocked[ledger.file] = ledger
+        else:
+            self._blocked.pop(ledger.file, None)
+
+    def release(self, file: int) -> None:
+        """Free what ``file`` uses: the merge is done with it."""
+        self._blocked.pop(file, None)
+        self._credit.release(file)
+
+    def begin(self, ledger: FileLedger) -> None:
+        """Grant the credit with which a worker begins the file of ``ledger``."""
+        room = self._credit.room(ledger.file)
+        ledger.limit += room if ledger.bound else min(room, self._credit.start)
+        self._credit.set_use(ledger.file, ledger.use)
+
+    def note_waiting(self, ledger: FileLedger, sample_index: int, need: int) -> None:
+        """Note that the worker of ``ledger`` waits at ``sample_index``: for credit of ``need`` bytes, or (0) at a stop,
+        which ends here because all before it is committed."""
+        if need:
+            ledger.need = need
+            self.update(ledger)
+        elif ledger.pause <= sample_index:  # else the stop is lifted, and the worker does not know it yet
+            ledger.pauses.discard(ledger.pause)
+            self.grant(ledger, tell=True)
+
+    def grant(self, ledger: FileLedger, *, pressing: bool = False, tell: bool = False) -> None:
+        """Raise the limit of ``ledger`` if there is room worth a message, or if the merge is waiting (``pressing``).
+        ``tell``: its worker is told its limits in any case."""
+        assert ledger.worker is not None
+        more = self._credit.grant_for(ledger, pressing=pressing)
+        if not more and not tell:
+            if ledger.attempt not in self._lacking and self._credit.lacks_rest(ledger):
+                self._lacking.add(ledger.attempt)
+                heappush(self._lack_rest, (ledger.position, ledger.file, ledger.attempt))
+            return
+        if more:
+            ledger.limit = max(ledger.limit, ledger.spent_bytes) + more
+            ledger.need = 0
+        self._credit.set_use(ledger.file, ledger.use)
+        self._blocked.pop(ledger.file, None)
+        item = [ledger.attempt, ledger.limit, ledger.pause, int(ledger.bound)]
+        self.messages.setdefault(ledger.worker, {})[ledger.attempt] = item
+
+    def grant_waiting(self) -> None:
+        """Grant more to the files that can have more now, in the order in which the merge wants them."""
+        if self._resizes != self._credit.resizes:
+            self._resizes = self._credit.resizes
+            self._blocked = {file: ledger for file, ledger in self._ledgers.items() if ledger.state is READING}
+        for ledger in sorted(self._blocked.values(), key=lambda ledger: ledger.position):
+            self.grant(ledger)
+        self._blocked.clear()
+        while self._lack_rest:
+            _, file, attempt = self._lack_rest[0]
+            known = self._ledgers.get(file)
+            if known is not None and known.state is READING and known.attempt == attempt:
+                if self._credit.lacks_rest(known):
+                    break
+                self.grant(known)
+            heappop(self._lack_rest)
+            self._lacking.discard(attempt)
+
+    def take_messages(self) -> list[Action]:
+        """Return what workers are told of their grants since the last call, in one message for each worker."""
+        messages, self.messages = self.messages, {}
+        return [Send(worker, Grant([*items.values()])) for worker, items in messages.items()]

@@ -1,35 +1,59 @@
-"""Dispatch the files of one pass to workers and hand their samples to the merge. Pure: no IO, no clock.
+"""Dispatch the files of one pass to workers (docs/order.md, "Ledger" and "Credit"). Pure: no IO, no clock.
 
-It is the source of the merge on one side and the dispatcher of the workers on the other; between them lies the ledger.
-``order`` is the order in which the merge wants files; files are handed out in that order, so that what is needed first
-is read first, whichever worker happens to be free.
+Theory of operation
+-------------------
+
+Files are assigned in the order in which the merge will want them, so what is needed first is read first, whichever
+worker is free. A file is *bound* from when the merge takes turns with it until the merge has met its end. Bound files
+are assigned at once. Files that come later are read ahead, as far as workers and credit allow.
+
+Anything may happen at any time: a worker dies, a host leaves, late output of an attempt comes that was given up, the
+merge closes a file that is still read, another job takes over the cache. None of it may lose a sample, give one twice
+or change the order. This holds because all that is known of a file is in its ledger
+(:mod:`pydp2.server.dispatch.ledger`):
+
+* A range is committed only if it comes from the attempt that is valid now and begins where the ledger ends. So a lost
+  worker needs no clean-up: its files get new attempts, which go on from what is committed.
+* A worker has a file exactly while the ledger is READING. :class:`WorkerLoad` has the same files by worker, and
+  :class:`Attempts` by attempt. They change together, in ``_assign``, ``_unassign`` and ``worker_lost``.
+* What is not READING and not ended waits in the queue or for the cache. So no file is forgotten: whatever ends an
+  attempt pushes the file to the queue or ends the file.
+
+The merge must always come further. It tells :meth:`FileDispatcher.want` which file it waits for. That file goes to the
+front of the queue, or its worker is granted credit and is asked to send what it has. Credit that cannot deadlock is the
+work of :mod:`pydp2.server.dispatch.credit`.
+
+What the merge takes is given by :class:`pydp2.server.dispatch.ledger_source.LedgerSource`, from the same ledgers. It
+calls the dispatcher, and the dispatcher knows nothing of it. One class for both sides invites to note a loss
+or an end when a worker says so; then what a batch counts depends on timing.
+
+Nothing is sent from here. Each call appends to ``actions``, and :meth:`FileDispatcher.dispatch`, which the server calls
+once for all messages that it has read, assigns files and returns them. To assign at each message instead would give
+files to workers one by one, before it is known which other workers are free, and take a message for each grant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.data.columns.checksum import EndChecksum
-from pydp2.data.columns.checksum_log import LoggedChecksums
-from pydp2.errors import Error, RemoteProtocolError, from_wire
-from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
-from pydp2.order.snapshot import UNREACHED, FilePosition, PoolChecks, Reread, SnapshotPoint
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums
+from pydp2.errors import Error, from_wire
+from pydp2.order.sample_source import SampleRun
+from pydp2.order.snapshot import UNREACHED, Reread, SnapshotPoint
 from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
-from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
-from pydp2.server.actions import Action, Send
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Want
+from pydp2.server.actions import Action, Send, WorkerGone
 from pydp2.server.dispatch.cache_fill import CacheFill
-from pydp2.server.dispatch.credit import Credit
+from pydp2.server.dispatch.credit import Credit, Grants
 from pydp2.server.dispatch.file_counts import FileCounts
 from pydp2.server.dispatch.file_state import COMPLETE, QUEUED, READING, FileEvent, FileState
-from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS, Attempts, FileLedger
-from pydp2.server.dispatch.losses import Losses, condemnation
-from pydp2.server.dispatch.pass_checksums import PassChecksums
-from pydp2.server.dispatch.reread import attach_frames, open_ledger, reread_terms
+from pydp2.server.dispatch.ledger import Attempts, FileLedger
+from pydp2.server.dispatch.losses import changed_log, condemnation
+from pydp2.server.dispatch.reread import attach_frames, open_ledger, with_checksum
 from pydp2.server.dispatch.worker_load import MAX_FILES, FileQueue, WorkerLoad
 
 _MANY_SAMPLES = 4096  # samples that a merge waits for, at most: a worker sends as many at a time
@@ -75,11 +99,10 @@ class CycleReading:
 
 
 class FileDispatcher:
-    """Files of one pass on their way from workers to the merge.
+    """Workers that read the files of one pass, and what comes back from them.
 
-    ``order``: the files in the order in which the merge wants them; ``saved`` and ``early_ends``: the point at which a
-    pass is taken up in its middle, and what is known of files that ended early before it; ``checksums``: of files that
-    the merge had taken samples of since, all of which are compared (None: no state is made in the middle of the pass).
+    ``order``: the files in the order in which the merge wants them; ``saved``: the point at which a pass is taken up in
+    its middle; ``early_ends`` and ``checksums``: what is known of files that were read before it.
     """
 
     def __init__(
@@ -97,32 +120,29 @@ class FileDispatcher:
         self.pass_id, self.seed = pass_id, seed
         self._order = order
         self._cycle_length = max(1, cycle.length)
-        self._workers, self.label, self._pull = context.workers, context.label, cycle.share
-        self._ramp = cycle.ramp
-        self._skip = context.skip_errors
-        self._cache = CacheFill(None) if context.cache is None else context.cache
-        self._cache.forget_answers()  # those for another job may be of before a file changed
-        self._counts = context.counts
+        self._pull, self._ramp = cycle.share, cycle.ramp
+        self.label, self._skip, self._counts = context.label, context.skip_errors, context.counts
+        self.cache = CacheFill(None) if context.cache is None else context.cache
+        """What puts files into the cache for all passes."""
+        self.cache.forget_answers()  # those for another job may be of before a file changed
         # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
         self.ledgers: dict[int, FileLedger] = {}
-        self.checksums = PassChecksums(checksums)
-        """Checksums of the files of the pass."""
+        """Files of which the merge needs more, or that are read ahead for it."""
+        self.grants = Grants(self.credit, self.ledgers)
         self._next = 0  # files of the order below this position have an entry or are done
         self._bound = 0
-        self._positions: npt.NDArray[np.int64] | None = None
+        self._positions = np.empty(0 if saved is None else len(order), np.int64)  # by file, if some are read again
         if saved is not None:
             self._next = self._bound = saved.next_file
-            self._positions = np.empty(len(order), np.int64)
             self._positions[order] = np.arange(len(order))
-        self._waiting, self._load = FileQueue(), WorkerLoad()
-        self._blocked_on_credit: dict[int, FileLedger] = {}  # those that may be granted more now
-        self._lack_rest: list[tuple[int, int, int]] = []  # heap of (position, file, attempt) of those that may be
-        self._lacking: set[int] = set()  # granted more once others use less, and these attempts
-        self._resizes = self.credit.resizes
-        self._actions: list[Action] = []
-        self._grants: dict[int, dict[int, list[int]]] = {}  # by worker and attempt, told with the next dispatch
-        self.losses = Losses(pass_id, self.label, context.error_budget, early_ends or {}, saved, order)
+        self._early_ends, self._checksums = early_ends or {}, (checksums or NO_CHECKSUMS).by_file()
+        self._changed: set[int] = set()  # files that did not repeat themselves
+        self._waiting = FileQueue()
+        self.load = WorkerLoad()
+        """Files that workers have."""
+        self.actions: list[Action] = []
+        """What is to be carried out when :meth:`dispatch` is called next."""
         self.samples_committed = 0
         self._ended = False
         self.budget, self.number = context.budget, 0
@@ -132,133 +152,41 @@ class FileDispatcher:
         self.attempts: Attempts[FileDispatcher] = Attempts()
         """The worker pool gives it these when it begins."""
 
-    # -- the merge's side ------------------------------------------------------------------------------------------
-    def note_snapshot(self) -> None:
-        """Note that the pool was saved: a state from now on has checksums of what is merged after it."""
-        self.checksums.note_snapshot()
-
-    def wanted_samples(self, part: FileRange) -> Reread | None:
-        """Return what was asked for of the file of ``part``, if the attempt that sends it reads the file again in
-        part."""
-        ledger = self.ledgers.get(part.file)
-        return None if ledger is None or ledger.attempt != part.attempt else ledger.reread
-
-    @property
-    def merged_counts(self) -> tuple[int, int]:
-        """Samples and dropped samples that the merge has passed."""
-        return self.losses.taken, self.losses.dropped
-
-    def position(self, file: int) -> FilePosition:
-        """Return where the merge stands in ``file``."""
-        return self.ledgers[file].merge_position()
-
-    def open_file(self, file: int, reread: Reread | None = None) -> None:
-        """Let ``file`` take turns from now on, or read it again for what ``reread`` names."""
-        if reread is not None:
-            self._reread(file, reread)
-            return
+    # -- what the merge needs ----------------------------------------------------------------------------------------
+    def open_file(self, file: int, reread: Reread | None = None) -> FileLedger:
+        """Let ``file`` have a share of the credit from now on, because the merge takes turns with it, or needs of it
+        what ``reread`` names."""
         ledger = self.ledgers.get(file)
         if ledger is None:
-            ledger = self._enter_file(file, self._bound)
+            ledger = self._enter_file(file, self._bound if reread is None else int(self._positions[file]), reread)
             self._waiting.push(ledger)
-        self._bound += 1
-        self._next = max(self._next, self._bound)
+        if reread is None:
+            self._bound += 1
+            self._next = max(self._next, self._bound)
         ledger.bound = True
         self.credit.bind(file, last=self._bound == len(self._order))
         if ledger.state is READING and ledger.worker is not None:
-            self._load.bind(ledger.worker, file)
-            self._grant(ledger, tell=True)
-
-    def _reread(self, file: int, reread: Reread) -> None:
-        assert self._positions is not None
-        ledger = self._enter_file(file, int(self._positions[file]), reread)
-        ledger.bound = True
-        self.credit.bind(file, last=self._bound == len(self._order))
-        self._waiting.push(ledger)
-
-    def next_run(self, file: int) -> SampleRun | FileFailure | SourceState:
-        """Return what comes next in ``file``."""
-        ledger, losses = self.ledgers[file], self.losses
-        if ledger.dropped:
-            self._merge_moved(ledger)
-        run = ledger.next_run()
-        if run is END and not losses.error and ledger.meet_end():
-            self._actions += losses.end(file, ledger.committed, ledger.early_end)
-        if losses.error:
-            return FileFailure(losses.error)
-        if ledger.dropped and isinstance(run, SampleRun):
-            run.hi = run.lo + losses.allowed_samples(ledger.dropped, run.sample_indices[run.lo : run.hi])
-        return WAIT if run is None else run
-
-    def plain_run(self, file: int) -> SampleRun | None:
-        """Return what comes next in ``file`` if it is samples of weight 1, and nothing was dropped there."""
-        ledger = self.ledgers[file]
-        if ledger.dropped or self.losses.error or not ledger.runs or ledger.runs[0].weights is not None:
-            return None
-        return ledger.runs[0].view()
-
-    def consume(self, file: int, count: int) -> None:
-        """Note that ``count`` samples of ``file`` went into the pool."""
-        ledger = self.ledgers[file]
-        checksum = self.checksums.next_of(ledger)
-        self.checksums.edges.note(ledger)
-        y = ledger.consume(count)
-        if ledger.reread is None or y >= ledger.reread.start:  # else they had been taken before
-            self.losses.taken += count
-            if checksum is not None:
-                self.checksums.note_taken(file, checksum)
-        if ledger.dropped:
-            self._merge_moved(ledger, y)
-        else:
-            self._update_credit(ledger)
-
-    def _merge_moved(self, ledger: FileLedger, edge: int | None = None) -> None:
-        for dropped_sample in ledger.pass_dropped(edge):
-            self._actions += self.losses.drop(ledger.file, dropped_sample)
-            if self.losses.error:
-                break
-        self._update_credit(ledger)
-
-    def compare(self, file: int) -> FileFailure | SourceState:
-        """Return whether ``file``, which is read again, is known to be what it was."""
-        return self.ledgers[file].compare()
-
-    def pool_checks(self, samples: bytes) -> PoolChecks:
-        """Return what is known of the files of a pool, a set of ``samples``: the end of each that has ended, or an
-        earlier checksum behind its samples."""
-        return self.checksums.pool_checks(samples, self._end_in_cache, self.ledgers)
-
-    def _end_in_cache(self, file: int) -> EndChecksum:
-        return (0, 0) if file in self.ledgers else self._cache.end_checksum(file)
-
-    def close_file(self, file: int) -> None:
-        """Note that the merge met the end of ``file``, or needs nothing more of it."""
-        ledger = self.ledgers.pop(file)
-        self.checksums.note_end(ledger)
-        self._cache.detach(ledger, self)
-        if ledger.state is READING and ledger.worker is not None:
-            self._unassign(ledger.worker, ledger)
-        ledger.close()
-        self._blocked_on_credit.pop(file, None)
-        self.credit.release(file)
+            self.load.bind(ledger.worker, file)
+            self.grants.grant(ledger, tell=True)
+        return ledger
 
     def want(self, file: int, need: int = 1, missing: int = 1) -> None:
         """Note that the merge waits for ``need`` samples of ``file``, and lacks ``missing`` of all files."""
         ledger = self.ledgers[file]
         if ledger.state is FileState.AWAITING_CACHE:
-            self._cache.prioritise(ledger, self)
+            self.cache.prioritise(ledger, self)
             if ledger.state is not QUEUED:
                 return
             self._waiting.push(ledger)
         if ledger.state is not READING:
             self._waiting.prioritise(file)
-            if not self._load.takes_files:  # it gets a worker once one of these came further
-                for reserved in self._load.reserved_files:
+            if not self.load.takes_files:  # it gets a worker once one of these came further
+                for reserved in self.load.reserved_files:
                     self._request_samples(self.ledgers[reserved])
             return
-        self._grant(ledger, pressing=True)
+        self.grants.grant(ledger, pressing=True)
         if ledger.committed < self._ramp.get(file, 0):
-            need = -(-max(missing // 2, min(missing, _FEW_FILES)) // max(1, len(self._load)))
+            need = -(-max(missing // 2, min(missing, _FEW_FILES)) // max(1, len(self.load)))
         elif not ledger.in_cycle:  # the next batch lacks as many of the same: more at a time, the longer it goes on
             need = max(need, min(ledger.committed, _MANY_SAMPLES // 4))
         self._request_samples(ledger, need)
@@ -266,139 +194,19 @@ class FileDispatcher:
     def _request_samples(self, ledger: FileLedger, need: int = 1) -> None:
         if not ledger.wanted and ledger.worker is not None:
             ledger.wanted = True
-            self._actions.append(Send(ledger.worker, Want(ledger.attempt, ledger.committed + min(need, _MANY_SAMPLES))))
+            self.actions.append(Send(ledger.worker, Want(ledger.attempt, ledger.committed + min(need, _MANY_SAMPLES))))
 
-    def _update_credit(self, ledger: FileLedger) -> None:
-        self.credit.set_use(ledger.file, ledger.use)
-        if ledger.state is READING:
-            self._blocked_on_credit[ledger.file] = ledger
+    def close_file(self, file: int) -> None:
+        """Drop ``file``: the merge needs nothing more of it."""
+        ledger = self.ledgers.pop(file)
+        if not ledger.ended:
+            self.cache.detach(ledger, self)
+            if ledger.state is READING:
+                self._unassign(ledger)
+        ledger.close()
+        self.grants.release(file)
 
-    # -- the workers' side -----------------------------------------------------------------------------------------
-    def add_worker(self, worker: int) -> None:
-        """Note that ``worker`` can be given files."""
-        self._load.add_worker(worker)
-        self._actions.append(Send(worker, BeginDispatch(self.number, self.pass_id, self.seed, self.names_suffice)))
-
-    def worker_lost(
-        self,
-        worker: int,
-        running: tuple[int, int, int] | None,
-        how: str,
-        *,
-        over_memory: bool = False,
-        host_lost: bool = False,
-        sample_timeout: float | None = None,
-        broke_protocol: bool = False,
-    ) -> None:
-        """Turn the files of ``worker``, which is gone, into new attempts, and blame the one that it was running. The
-        other arguments are those of :class:`pydp2.server.actions.WorkerGone`."""
-        most = MAX_MEMORY_DEATHS if over_memory else MAX_PROTOCOL_DEATHS if broke_protocol else None
-        unfit = broke_protocol or (over_memory and not host_lost)
-        if unfit:  # turn by turn the next worker would have all files open, too, before any of them came further
-            self._ramp = {}
-        for ledger in self._load.remove_worker(worker):
-            file, sample_index = ledger.file, None
-            if running is not None and running[:2] == (file, ledger.attempt):
-                sample_index = running[2]
-            self.attempts.end(ledger.attempt)
-            condemned = (
-                ledger.worker_died(sample_index) if most is None else ledger.unfit_worker_ended(sample_index, most)
-            )
-            ledger.needs_own_worker = unfit and sample_index is not None
-            self.credit.set_use(file, ledger.use)
-            self._blocked_on_credit.pop(file, None)
-            if condemned and sample_index is not None:
-                error = condemnation(
-                    self.label(file),
-                    sample_index,
-                    how,
-                    self._skip,
-                    over_memory=over_memory,
-                    sample_timeout=sample_timeout,
-                    broke_protocol=broke_protocol,
-                )
-                self._end_early(ledger, error)
-            else:
-                self._waiting.push(ledger)
-
-    def retire_worker(self, worker: int) -> None:
-        """Give ``worker`` no more files."""
-        self._load.retire(worker)
-
-    def return_files(self, worker: int, attempts: Container[int]) -> None:
-        """Give ``worker`` no more files, and those of ``attempts``, which it has not begun, to others."""
-        self._load.retire(worker)
-        for ledger in self._load.files_of(worker):
-            if ledger.attempt in attempts:
-                self._unassign(worker, ledger)
-                ledger.worker_died(None)
-                self.credit.set_use(ledger.file, ledger.use)
-                self._waiting.push(ledger)
-
-    def commit(self, worker: int, part: FileRange, run: SampleRun | None) -> None:
-        """Commit a range that came from ``worker``. Late output of attempts that were given up is dropped without a
-        word."""
-        ledger = self.ledgers.get(part.file)
-        if ledger is None or not ledger.accepts(worker, part):
-            if run is not None:
-                run.release()
-            return
-        ledger.commit(part, run)
-        self._load.release(worker, part.file)
-        self.samples_committed += part.rows
-        if part.did_not_repeat:
-            self._actions += self.losses.note_changed(part.file)
-            self._cache.abandon(ledger)  # its parts are of different dispatches
-        if part.state == FILE_RAISED:
-            self._end_early(ledger, from_wire(part.error))
-        else:
-            self._cache.commit(ledger, part, run)
-            if ledger.state is COMPLETE:
-                self._count(ledger)
-                self.credit.file_ended(ledger.spent_bytes)
-                self._unassign(worker, ledger)
-        self._update_credit(ledger)
-
-    def worker_blocked(self, worker: int, file: int, attempt: int, sample_index: int, need: int) -> None:
-        """Note that ``worker`` waits in ``file``: for credit of ``need`` bytes, or (0) at a stop."""
-        ledger = self.ledgers.get(file)
-        if ledger is None or ledger.state is not READING or ledger.worker != worker or ledger.attempt != attempt:
-            return
-        if sample_index > ledger.committed:
-            raise RemoteProtocolError(
-                f"file {file} waits at sample {sample_index}, but {ledger.committed} are committed"
-            )
-        if sample_index < ledger.committed:
-            return  # it did wait there, until a grant crossed the report
-        self._load.release(worker, file)
-        if need:
-            ledger.need = need
-            self._blocked_on_credit[file] = ledger
-        elif ledger.pause <= sample_index:  # else the stop is lifted, and the worker does not know it yet
-            ledger.pauses.discard(ledger.pause)
-            self._grant(ledger, tell=True)
-
-    def _unassign(self, worker: int, ledger: FileLedger) -> None:
-        self._load.unassign(worker, ledger)
-        self._blocked_on_credit.pop(ledger.file, None)
-        self.attempts.end(ledger.attempt)
-        ledger.worker = None
-
-    def _count(self, ledger: FileLedger) -> None:
-        """Count the samples of a file that has ended, if its end is one."""
-        if self._counts is not None and ledger.state is not FileState.FAILED:
-            self._actions += self._counts.add(ledger)
-
-    def _end_early(self, ledger: FileLedger, error: Error) -> None:
-        worker = ledger.worker
-        ledger.end_early(error, skip=self._skip)
-        self._count(ledger)
-        self.credit.set_use(ledger.file, ledger.use)
-        self._cache.abandon(ledger)
-        if worker is not None:
-            self._unassign(worker, ledger)
-
-    # -- what dispatches of other jobs say, over one cache -----------------------------------------------------------
+    # -- what dispatches of other jobs need, over one cache ----------------------------------------------------------
     def prioritise(self, file: int) -> bool:
         """Hurry with ``file``, which this pass has claimed and the merge of another one waits for. Return True if it
         goes on with it."""
@@ -406,7 +214,7 @@ class FileDispatcher:
         if ledger.state is not READING:
             self._waiting.prioritise(file)
             return True
-        self._grant(ledger)
+        self.grants.grant(ledger)
         if ledger.need > ledger.unspent:
             return False  # it waits for its own merge to make room
         self._request_samples(ledger)
@@ -419,86 +227,147 @@ class FileDispatcher:
         self._open_in_cache(ledger)
         self._waiting.push(ledger)
 
-    def _open_in_cache(self, ledger: FileLedger) -> None:
-        self._cache.open_file(ledger, self)
-        if ledger.in_cache:
-            self._count(ledger)
+    # -- what workers say ----------------------------------------------------------------------------------------------
+    def add_worker(self, worker: int) -> None:
+        """Note that ``worker`` can be given files."""
+        self.load.add_worker(worker)
+        self.actions.append(Send(worker, BeginDispatch(self.number, self.pass_id, self.seed, self.names_suffice)))
 
-    # -- handing out -----------------------------------------------------------------------------------------------
+    def worker_lost(self, gone: WorkerGone) -> None:
+        """Turn the files of the worker of ``gone`` into new attempts, and blame the one that it was running."""
+        if (
+            gone.is_unfit
+        ):  # turn by turn the next worker would have all files open, too, before any of them came further
+            self._ramp = {}
+        for ledger in self.load.remove_worker(gone.worker):
+            self.attempts.end(ledger.attempt)
+            condemned_at = ledger.lose_worker(gone)
+            if condemned_at is None:
+                self._waiting.push(ledger)
+            else:
+                self._end_early(ledger, condemnation(self.label(ledger.file), condemned_at, gone, skip=self._skip))
+            self.grants.update(ledger)
+
+    def return_files(self, worker: int, attempts: Container[int]) -> None:
+        """Give ``worker`` no more files, and those of ``attempts``, which it has not begun, to others."""
+        self.load.retire(worker)
+        for ledger in self.load.files_of(worker):
+            if ledger.attempt in attempts:
+                self._unassign(ledger)
+                ledger.return_to_queue()
+                self.grants.update(ledger)
+                self._waiting.push(ledger)
+
+    def wanted_samples(self, part: FileRange) -> Reread | None:
+        """Return what was asked for of the file of ``part``, if the attempt that sends it reads the file again in
+        part."""
+        ledger = self.ledgers.get(part.file)
+        return None if ledger is None or ledger.attempt != part.attempt else ledger.reread
+
+    def commit(self, worker: int, part: FileRange, run: SampleRun | None) -> None:
+        """Commit a range that came from ``worker``. Late output of attempts that were given up is dropped without a
+        word."""
+        ledger = self.ledgers.get(part.file)
+        if ledger is None or not ledger.accepts(worker, part.attempt):
+            if run is not None:
+                run.release()
+            return
+        ledger.commit(part, run)
+        self.load.release(worker, part.file)
+        self.samples_committed += part.rows
+        if part.did_not_repeat and part.file not in self._changed:
+            self._changed.add(part.file)
+            self.cache.abandon(ledger)  # its parts are of different dispatches
+            self.actions.append(changed_log(self.label(part.file)))
+        if part.state == FILE_RAISED:
+            self._end_early(ledger, from_wire(part.error))
+        else:
+            if ledger.fills_cache:
+                self.cache.commit(ledger, part, run)
+            if ledger.state is COMPLETE:
+                self._count(ledger)
+                self.credit.file_ended(ledger.spent_bytes)
+                self._unassign(ledger)
+        self.grants.update(ledger)
+
+    def worker_blocked(self, worker: int, file: int, attempt: int, sample_index: int, need: int) -> None:
+        """Note that ``worker`` waits in ``file``: for credit of ``need`` bytes, or (0) at a stop."""
+        ledger = self.ledgers.get(file)
+        if ledger is not None and ledger.accepts(worker, attempt) and ledger.waits_at(sample_index):
+            self.load.release(worker, file)
+            self.grants.note_waiting(ledger, sample_index, need)
+
+    def _end_early(self, ledger: FileLedger, error: Error) -> None:
+        if ledger.worker is not None:
+            self._unassign(ledger)
+        ledger.end_early(error, skip=self._skip)
+        self._count(ledger)
+        self.cache.abandon(ledger)
+
+    def _unassign(self, ledger: FileLedger) -> None:
+        assert ledger.worker is not None
+        self.load.unassign(ledger.worker, ledger)
+        self.attempts.end(ledger.attempt)
+        ledger.worker = None
+
+    def _count(self, ledger: FileLedger) -> None:
+        """Count the samples of a file that has ended, if its end is one."""
+        if self._counts is not None and ledger.state is not FileState.FAILED:
+            self.actions += self._counts.add(ledger)
+
+    # -- what workers are given ----------------------------------------------------------------------------------------
     def dispatch(self, expecting: int = 0) -> list[Action]:
         """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting."""
-        workers = len(self._load)
-        if not self._ended and (workers or self._load.total):
+        workers = len(self.load)
+        if not self._ended and (workers or self.load.total):
             items: dict[int, list[FileAssignment]] = {}
-            self._workers = max(1, workers + expecting)
-            self.credit.share_among(self._workers)
-            if self._load.takes_files:
+            self.credit.share_among(max(1, workers + expecting))
+            if self.load.takes_files:
                 self._assign_waiting(items, expecting)
-            self._grant_waiting()
-            if self._load.takes_files:
+            self.grants.grant_waiting()
+            if self.load.takes_files:
                 self._assign_ahead(items)
             for worker, assignments in items.items():
                 for i in range(0, len(assignments), MAX_FILES):
                     these = assignments[i : i + MAX_FILES]
                     frames = attach_frames(these, self.ledgers)
-                    self._actions.append(Send(worker, Assign(self.number, [a.to_wire() for a in these]), frames))
-        for worker, grants in self._grants.items():
-            self._actions.append(Send(worker, Grant([*grants.values()])))
-        self._grants.clear()
-        out, self._actions = self._actions, []
+                    self.actions.append(Send(worker, Assign(self.number, [a.to_wire() for a in these]), frames))
+        if self.grants.messages:
+            self.actions += self.grants.take_messages()
+        out, self.actions = self.actions, []
         return out
 
     def end(self) -> list[Action]:
         """End the pass, which is over or was left: workers drop what they have of it."""
         self._ended = True
-        out, self._actions = self._actions, []  # what the merge met last is still to be told
-        out += [Send(worker, EndDispatch(self.number)) for worker in self._load]
+        out, self.actions = self.actions, []  # what the merge met last is still to be told
+        out += [Send(worker, EndDispatch(self.number)) for worker in self.load]
         for ledger in self.ledgers.values():
-            self._cache.detach(ledger, self)
+            self.cache.detach(ledger, self)
             if ledger.state is READING:
                 self.attempts.end(ledger.attempt)
             ledger.close()
-        self._cache.forget_answers()
-        self._load.clear()
+        self.cache.forget_answers()
+        self.load.clear()
         return out
 
     def _assign_waiting(self, items: dict[int, list[FileAssignment]], expecting: int) -> None:
         # those that are starting get their share of the files of the cycle, unless they keep a merge waiting
-        most = (
-            max(0, -(-self._cycle_length // self._workers) * len(self._load) - self._load.total) if expecting else None
-        )
+        part = -(-self._cycle_length // self.credit.workers)
+        most = max(0, part * len(self.load) - self.load.total) if expecting else None
         ledgers = [self.ledgers[file] for file in self._waiting.pop(most) if file in self.ledgers]
         # what the merge takes the most of first, so they come out alike; before it, what a worker had no memory for
         for ledger in sorted(ledgers, key=lambda ledger: (not ledger.needs_own_worker, -ledger.pull)):
             if ledger.state is not QUEUED:
                 continue
-            if not self._load.takes_files:
+            if not self.load.takes_files:
                 self._waiting.push(ledger)
                 continue
-            alone = ledger.needs_own_worker and self._load.has_idle
-            worker = self._load.least_loaded()
+            alone = ledger.needs_own_worker and self.load.has_idle
+            worker = self.load.least_loaded()
             items.setdefault(worker, []).append(self._assign(worker, ledger))
             if alone:  # until something new comes of it: so no file is condemned for what others need
-                self._load.reserve(worker, ledger.file)
-
-    def _grant_waiting(self) -> None:
-        """Grant more to the files that can have more now, in the order in which the merge wants them."""
-        credit = self.credit
-        if self._resizes != credit.resizes:
-            self._resizes = credit.resizes
-            self._blocked_on_credit = {file: ledger for file, ledger in self.ledgers.items() if ledger.state is READING}
-        for ledger in sorted(self._blocked_on_credit.values(), key=lambda e: e.position):
-            self._grant(ledger)
-        self._blocked_on_credit.clear()
-        while self._lack_rest:
-            _, file, attempt = self._lack_rest[0]
-            known = self.ledgers.get(file)
-            if known is not None and known.state is READING and known.attempt == attempt:
-                if credit.lacks_rest(known):
-                    break
-                self._grant(known)
-            heappop(self._lack_rest)
-            self._lacking.discard(attempt)
+                self.load.reserve(worker, ledger.file)
 
     def _assign_ahead(self, items: dict[int, list[FileAssignment]]) -> None:
         if self._waiting:
@@ -506,14 +375,14 @@ class FileDispatcher:
         start, most = self.credit.start, self.credit.max_waiting
         while self._next < len(self._order) and len(self.ledgers) < self._cycle_length + _MAX_UNBOUND:
             file = int(self._order[self._next])
-            comes = self._cache.prefetch(self._order, self._next, self._bound)
+            comes = self.cache.prefetch(self._order, self._next, self._bound)
             if comes is None:
                 return
             if comes:
                 self._next += 1  # the merge finds it there when it binds it
                 continue
-            worker = self._load.fewest_files()
-            if self._load.is_backed_up(worker, most) or self.credit.room(file) < start:
+            worker = self.load.fewest_files()
+            if self.load.is_backed_up(worker, most) or self.credit.room(file) < start:
                 return
             ledger = self._enter_file(file, self._next)
             self._next += 1
@@ -521,59 +390,23 @@ class FileDispatcher:
                 items.setdefault(worker, []).append(self._assign(worker, ledger))
 
     def _enter_file(self, file: int, position: int, reread: Reread | None = None) -> FileLedger:
-        until, _ = self.losses.early_ends.get(file, (UNREACHED, ""))
-        reread = self.checksums.reread_of(file, reread)
+        until, _ = self._early_ends.get(file, (UNREACHED, ""))
+        reread = with_checksum(reread, self._checksums.of(file))
         ledger = self.ledgers[file] = open_ledger(file, position, reread, until)
-        if reread is not None and ledger.is_merged:
-            self.checksums.compare_later(ledger)
         ledger.pull = self._pull(file)
-        if file not in self.losses.early_ends:  # the cache knows nothing of an end that only this job has
+        if file not in self._early_ends:  # the cache knows nothing of an end that only this job has
             self._open_in_cache(ledger)
         return ledger
+
+    def _open_in_cache(self, ledger: FileLedger) -> None:
+        self.cache.open_file(ledger, self)
+        if ledger.in_cache:
+            self._count(ledger)
 
     def _assign(self, worker: int, ledger: FileLedger) -> FileAssignment:
         ledger.assign(worker, self.attempts.begin(self))
         if self._counts is not None and ledger.stamp_before is None and ledger.reread is None:
             ledger.stamp_before = self._counts.begin(ledger.file)
-        room = self.credit.room(ledger.file)
-        ledger.limit += room if ledger.bound else min(room, self.credit.start)
-        self.credit.set_use(ledger.file, ledger.use)
-        self._load.assign(worker, ledger)
-        return FileAssignment(
-            ledger.file,
-            ledger.attempt,
-            ledger.position,
-            ledger.committed,
-            ledger.spent_bytes,
-            ledger.limit,
-            ledger.pause,
-            ledger.bound,
-            ledger.crcs[:1],
-            begin=ledger.begin.sample_index if ledger.begin.can_begin else 0,
-            begin_crcs=ledger.begin.crcs[1:],
-            until=ledger.until,
-            block_length=ledger.pull,
-            ramp_until=self._ramp.get(ledger.file, 0),
-            **reread_terms(ledger.reread),
-        )
-
-    def _grant(self, ledger: FileLedger, *, pressing: bool = False, tell: bool = False) -> None:
-        """Raise the limit of ``ledger`` if there is room worth a message, or if the merge is waiting (``pressing``)."""
-        assert ledger.worker is not None
-        more = self.credit.grant_for(ledger, pressing=pressing)
-        if not more and not tell:
-            if ledger.attempt not in self._lacking and self.credit.lacks_rest(ledger):
-                self._lacking.add(ledger.attempt)
-                heappush(self._lack_rest, (ledger.position, ledger.file, ledger.attempt))
-            return
-        if more:
-            ledger.limit = max(ledger.limit, ledger.spent_bytes) + more
-            ledger.need = 0
-        self.credit.set_use(ledger.file, ledger.use)
-        self._blocked_on_credit.pop(ledger.file, None)
-        item = [ledger.attempt, ledger.limit, ledger.pause, int(ledger.bound)]
-        self._grants.setdefault(ledger.worker, {})[ledger.attempt] = item
-
-    def file_count(self, worker: int) -> int:
-        """Return the number of files that ``worker`` was given and that have not ended."""
-        return self._load.file_count(worker)
+        self.grants.begin(ledger)
+        self.load.assign(worker, ledger)
+        return ledger.assignment(self._ramp.get(ledger.file, 0))

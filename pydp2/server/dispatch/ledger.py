@@ -15,8 +15,9 @@ from pydp2.data.columns.checksum import EndChecksum, fold_crcs
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
-from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, SAMPLE_COST, FileRange
+from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, SAMPLE_COST, FileAssignment, FileRange
 from pydp2.protocol.state_table import next_state
+from pydp2.server.actions import WorkerGone
 from pydp2.server.cache.counts import StampBefore
 from pydp2.server.cache.file_format import DroppedSample
 from pydp2.server.dispatch.file_state import (
@@ -182,14 +183,39 @@ class FileLedger:
         """Next sample index at which the worker has to wait."""
         return min(self.pauses, default=NO_PAUSE)
 
-    def accepts(self, worker: int, part: FileRange) -> bool:
-        """Return True if ``part`` comes from the attempt that is valid now."""
-        return self.state is READING and self.worker == worker and self.attempt == part.attempt
+    def accepts(self, worker: int, attempt: int) -> bool:
+        """Return True if ``attempt``, of which ``worker`` says something, is the one that is valid now."""
+        return self.state is READING and self.worker == worker and self.attempt == attempt
 
     def assign(self, worker: int, attempt: int) -> None:
         """Give the file to ``worker``, which runs it as ``attempt``."""
         self.move(FileEvent.ASSIGN)
         self.worker, self.attempt = worker, attempt
+
+    def assignment(self, ramp_until: int) -> FileAssignment:
+        """Return what the worker is told, which alternates between files up to sample ``ramp_until`` of this one."""
+        given = FileAssignment(
+            self.file,
+            self.attempt,
+            self.position,
+            self.committed,
+            self.spent_bytes,
+            self.limit,
+            self.pause,
+            self.bound,
+            self.crcs[:1],
+            begin=self.begin.sample_index if self.begin.can_begin else 0,
+            begin_crcs=self.begin.crcs[1:],
+            until=self.until,
+            block_length=self.pull,
+            ramp_until=ramp_until,
+        )
+        if (reread := self.reread) is not None:
+            given.send_from = reread.start if reread.start < UNREACHED else reread.until
+            given.check_at, given.check_crc = reread.checksum_index, reread.crcs[0] if reread.crcs else 0
+            given.select_until = reread.select_until if reread.start < UNREACHED else reread.until
+            given.select_crcs = reread.select_crcs
+        return given
 
     def commit(self, part: FileRange, run: SampleRun | None) -> None:
         """Commit the range of ``part``; ``run`` holds its samples. Raises RemoteProtocolError when it leaves a gap."""
@@ -238,29 +264,46 @@ class FileLedger:
         self.weight += rows if weights is None else int(weights.sum())
         self.is_plain = self.is_plain and (weights is None or bool((weights == 1).all()))
 
-    def worker_died(self, sample_index: int | None) -> bool:
-        """Note that the worker is gone while asking for ``sample_index`` of this file (None: not for any). Return
-        True if the file is condemned."""
-        if sample_index is not None:
-            self.deaths[sample_index] = self.deaths.get(sample_index, 0) + 1
-        return self._lose_worker(condemned=sample_index is not None and self.deaths[sample_index] >= MAX_DEATHS)
+    def waits_at(self, sample_index: int) -> bool:
+        """Return True if the worker, which says that it waits at ``sample_index``, still waits there: no grant crossed
+        its report. Raises RemoteProtocolError when it has not sent all that comes before."""
+        if sample_index > self.committed:
+            raise RemoteProtocolError(
+                f"file {self.file} waits at sample {sample_index}, but {self.committed} are committed"
+            )
+        return sample_index == self.committed
 
-    def unfit_worker_ended(self, sample_index: int | None, most: int = MAX_MEMORY_DEATHS) -> bool:
-        """Note, as :meth:`worker_died` does, that a worker is gone which had too much memory or broke the protocol.
-        Which sample it was asking for is chance, so a file is condemned when ``most`` such workers in a row add nothing
-        to it."""
-        self.unfit_workers += sample_index is not None
-        return self._lose_worker(condemned=self.unfit_workers >= most)
+    def lose_worker(self, gone: WorkerGone) -> int | None:
+        """Note that the worker is gone. Return the sample index at which the file is condemned; None: it is not.
 
-    def _lose_worker(self, *, condemned: bool) -> bool:
-        self.move(FileEvent.CONDEMN if condemned else FileEvent.WORKER_LOST)
+        Only a file is to blame of which the worker was asking for a sample. If it had too much memory or broke the
+        protocol, that sample is chance: the file is condemned when several such workers in a row add nothing to it.
+        """
+        sample_index, condemned = None, False
+        if gone.running_sample is not None and gone.running_sample[:2] == (self.file, self.attempt):
+            sample_index = gone.running_sample[2]
+            if gone.over_memory or gone.broke_protocol:
+                self.unfit_workers += 1
+                condemned = self.unfit_workers >= (MAX_MEMORY_DEATHS if gone.over_memory else MAX_PROTOCOL_DEATHS)
+            else:
+                self.deaths[sample_index] = self.deaths.get(sample_index, 0) + 1
+                condemned = self.deaths[sample_index] >= MAX_DEATHS
+        self.needs_own_worker = gone.is_unfit and sample_index is not None
+        self._leave_worker(FileEvent.CONDEMN if condemned else FileEvent.WORKER_LOST)
+        return sample_index if condemned else None
+
+    def return_to_queue(self) -> None:
+        """Take the file from its worker, which is not to blame for anything: another one gets it."""
+        self._leave_worker(FileEvent.WORKER_LOST)
+
+    def _leave_worker(self, event: FileEvent) -> None:
+        self.move(event)
         self.worker = None
         self.limit = self.spent_bytes
         self.need = 0
         self.wanted = False
         # Before a sample that was deadly once is asked for again, all before it must have arrived.
         self.pauses = {y for y in self.deaths if y > self.committed}
-        return condemned
 
     def end_early(self, error: Error, *, skip: bool) -> None:
         """End the file at what is committed: with ``error`` at that place, or (``skip``) as if it ended there."""

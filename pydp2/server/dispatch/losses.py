@@ -25,7 +25,7 @@ from pydp2.errors import (
 )
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol.early_ends import EarlyEnds, to_list
-from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Action, Log, Loss
+from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Action, Log, Loss, WorkerGone
 from pydp2.server.cache.file_format import DroppedSample
 from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS
 
@@ -62,7 +62,6 @@ class Losses:
         self.dropped = 0 if point is None else point.dropped
         self.taken = 0 if point is None else point.merged
         """Good samples that the merge has taken."""
-        self._changed: set[int] = set()
         self.error: Error | None = None
         """The budget is exceeded."""
 
@@ -96,18 +95,6 @@ class Losses:
         exception = builtin_name_of_mixed(early) if isinstance(early, ProviderError) else ""
         timeout = early.sample_timeout if isinstance(early, FileCondemned) else None
         return [*out, Loss(self._pass_id, self._label(file), y, slot, reason[:_TOLD], kind, exception, timeout)]
-
-    def note_changed(self, file: int) -> list[Action]:
-        """Note that ``file`` did not repeat itself, where that is allowed. Nothing is lost, but the pass is another
-        one."""
-        if file in self._changed:
-            return []
-        self._changed.add(file)
-        text = (
-            f"file {self._label(file)}: process() did not repeat itself when it was run again; the pass goes on with "
-            'the samples of the new run (on_changed="warn")'
-        )
-        return [Log(text, kind="changed")]
 
     def allowed_samples(self, dropped_samples: Collection[DroppedSample], sample_indices: npt.NDArray[np.int64]) -> int:
         """Return the number of samples of ``sample_indices``, next in a file, that may be taken until one of its
@@ -148,26 +135,24 @@ def _met_before(early_ends: EarlyEnds, point: SnapshotPoint, order: npt.NDArray[
     return to_list({file: early_end for file, early_end in early_ends.items() if file in over})
 
 
-def condemnation(
-    label: str,
-    y: int,
-    how: str,
-    skip: bool,
-    *,
-    over_memory: bool = False,
-    sample_timeout: float | None = None,
-    broke_protocol: bool = False,
-) -> FileCondemned:
-    """Return the error that the deaths at sample ``y`` come to; ``how``: the last one, in words. ``over_memory``: for
-    lack of memory; ``sample_timeout``: for taking longer than so many seconds; ``broke_protocol``: for messages that
-    could not be accepted."""
-    rest = "" if skip else ', or pass on_error="skip"'
-    if over_memory:
+def changed_log(label: str) -> Log:
+    """Return what is told of a file that did not repeat itself, where that is allowed. It is no loss."""
+    text = (
+        f"file {label}: process() did not repeat itself when it was run again; the pass goes on with the samples of "
+        'the new run (on_changed="warn")'
+    )
+    return Log(text, kind="changed")
+
+
+def condemnation(label: str, y: int, gone: WorkerGone, *, skip: bool) -> FileCondemned:
+    """Return the error that the deaths at sample ``y`` of the file with ``label`` come to; ``gone``: the last one."""
+    how, rest = gone.how, "" if skip else ', or pass on_error="skip"'
+    if gone.over_memory:
         return FileCondemned(
             f"file {label}, sample {y}: {MAX_MEMORY_DEATHS} workers in a row had more memory than they may before "
             f"process() came further (the last one {how}); raise worker_memory, or cut the file into smaller ones{rest}"
         )
-    if broke_protocol:
+    if gone.broke_protocol:
         return FileCondemned(
             f"file {label}, sample {y}: {MAX_PROTOCOL_DEATHS} workers in a row sent what the service does not accept "
             f"(the last one {how}); look for a library that replaces functions of numpy or Python, or take the file "
@@ -176,7 +161,7 @@ def condemnation(
     return FileCondemned(
         f"file {label}, sample {y}: three workers died while process() produced it (the last one {how}); mend the code "
         f"that reads this sample, or take the file out of the list{rest}",
-        sample_timeout=sample_timeout,
+        sample_timeout=gone.sample_timeout,
     )
 
 

@@ -19,9 +19,8 @@ from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileCheck
 from pydp2.data.columns.sample_set import decode_set, files_of_set
 from pydp2.errors import NotRepeatable
 from pydp2.order.sample_source import WAIT, FileFailure
-from pydp2.order.snapshot import Begin, PoolChecks, Reread
+from pydp2.order.snapshot import Begin, PoolChecks
 from pydp2.server.dispatch.ledger import FileEdge, FileLedger
-from pydp2.server.dispatch.reread import with_checksum
 
 _FIRST_FILES = 1024
 _MAX_EDGES = 64
@@ -31,11 +30,10 @@ Ints = npt.NDArray[np.int64]
 
 class PassChecksums:
     """Checksums of the files of a pass. ``saved``: of files that the merge had taken samples of since the point at
-    which the pass is taken up, all of which are compared (None: no state is made in the middle of the pass)."""
+    which the pass is taken up (None: no state is made in the middle of the pass)."""
 
     def __init__(self, saved: LoggedChecksums | None) -> None:
         self._is_logged, saved = saved is not None, saved or NO_CHECKSUMS
-        self._known = saved.by_file()
         self._log, self._log_before = ChecksumLog(saved), NO_CHECKSUMS
         self._open: dict[int, FileChecksum] = {}  # of files of the cycle, to be logged unless they end before
         self._uncompared: dict[int, FileLedger] = {}  # of the merge, with samples read before
@@ -116,11 +114,6 @@ class PassChecksums:
         return PoolChecks(checks, checksums, self.edges.begins(needed, cycle))
 
     # -- what is compared ------------------------------------------------------------------------------------------
-    def reread_of(self, file: int, reread: Reread | None) -> Reread | None:
-        """Return ``reread``, what is needed of ``file``, with the checksum at which it is compared."""
-        known = self._known.of(file)
-        return reread if known is None else with_checksum(reread, known)
-
     def compare_later(self, ledger: FileLedger) -> None:
         """Note that the merge takes turns with a file of which samples were read before."""
         self._uncompared[ledger.file] = ledger
@@ -129,8 +122,6 @@ class PassChecksums:
         """Return a file that the merge has come to, whose checksum is known and which is not compared yet, and how many
         samples are missing for that; a failure if a file is not what it was; None: there is neither."""
         for file, ledger in [*self._uncompared.items()]:
-            if not ledger.bound:
-                continue
             outcome = ledger.compare()
             if isinstance(outcome, FileFailure):
                 return outcome

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +22,6 @@ from pydp2.server.dispatch.file_state import FileEvent
 from pydp2.server.dispatch.ledger import FileEdge, FileLedger
 
 
-def reread_terms(reread: Reread | None) -> dict[str, Any]:
-    if reread is None:
-        return {}
-    send_from = reread.start if reread.start < UNREACHED else reread.until
-    return {
-        "send_from": send_from,
-        "check_at": reread.checksum_index,
-        "check_crc": reread.crcs[0] if reread.crcs else 0,
-        "select_until": reread.select_until if reread.start < UNREACHED else reread.until,
-        "select_crcs": reread.select_crcs,
-    }
-
-
 def open_ledger(file: int, position: int, reread: Reread | None, until: int) -> FileLedger:
     """Return the ledger of a file that is read for what ``reread`` names (None: from its start), and not beyond
     ``until``."""
@@ -52,9 +38,11 @@ def open_ledger(file: int, position: int, reread: Reread | None, until: int) -> 
     return ledger
 
 
-def with_checksum(reread: Reread | None, known: FileChecksum) -> Reread:
-    """Return ``reread`` (None: the whole file) for a file that is ``known`` to have had a checksum when a position was
-    saved."""
+def with_checksum(reread: Reread | None, known: FileChecksum | None) -> Reread | None:
+    """Return ``reread`` (None: the whole file) with the checksum that the file is ``known`` to have had when a position
+    was saved."""
+    if known is None:
+        return reread
     if reread is None:
         reread = Reread(np.empty(0, np.int64), 0)
     if reread.start < UNREACHED and known.sample_index >= reread.checksum_index:

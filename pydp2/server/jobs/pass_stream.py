@@ -33,6 +33,9 @@ from pydp2.protocol.early_ends import EarlyEnds, by_file
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_counts import CountingBatcher
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
+from pydp2.server.dispatch.ledger_source import LedgerSource
+from pydp2.server.dispatch.losses import Losses
+from pydp2.server.dispatch.pass_checksums import PassChecksums
 from pydp2.server.jobs.plan import JobPlan, begin_buckets
 
 _PULLS_PER_CALL = 32  # batches cut in one call
@@ -232,7 +235,7 @@ class JobStream:
             "batches": self.total_batches,
             "samples_in_pass": self.samples,
             "batches_in_pass": self.batches,
-            "dropped": self.dropped if current is None else current.dispatcher.losses.dropped,
+            "dropped": self.dropped if current is None else current.losses.dropped,
             "padding": {} if buckets is None else self.padding.figures(self._bucket_slot(buckets)),
             **(_NO_PASS if current is None else current.stats()),
         }
@@ -277,16 +280,20 @@ class PassStream:
             share=partial(block_length, plan) if plan.shuffle and not plan.relaxed else _equal_share,
             ramp=_ramp(plan, order[: plan.cycle_length].tolist()) if start.point is None else {},
         )
+        context, checksums = job.context, None if plan.relaxed or job.counting else start.checksums
         self.dispatcher = FileDispatcher(
-            job.context,
+            context,
             cycle,
             pass_id=plan.pass_id,
             seed=plan.seed,
             order=order,
             saved=start.point,
             early_ends=start.early_ends,
-            checksums=None if plan.relaxed or job.counting else start.checksums,
+            checksums=checksums,
         )
+        self.losses = Losses(plan.pass_id, context.label, context.error_budget, start.early_ends, start.point, order)
+        self._checksums = PassChecksums(checksums)
+        self._source = LedgerSource(self.dispatcher, self.losses, self._checksums)
         self._store, self._batcher = self._begin_batches(order, start)
         self.dispatcher.names_suffice = job.memory.names_suffice
 
@@ -295,15 +302,15 @@ class PassStream:
         job, plan = self.job, self._plan
         if job.counting:
             store = job.memory.open_pass()
-            return store, CountingBatcher(plan, self.dispatcher, store, order)
+            return store, CountingBatcher(plan, self._source, store, order)
         from_start = self._is_compared and not start.early_ends
         there = cached_rows(plan, job.context.cache) if from_start else None
         if there is not None and (listing := there[1]) is not None:
-            self.dispatcher.losses.taken = len(listing.row_ids)  # there is nothing that it would read
-            return there[0], CachedPassBatcher(plan, self.dispatcher, listing)
+            self.losses.taken = len(listing.row_ids)  # there is nothing that it would read
+            return there[0], CachedPassBatcher(plan, self._source, listing)
         store = job.open_store(plan) if there is None else there[0]
         try:
-            return store, make_batcher(plan, self.dispatcher, store, order, start.point)
+            return store, make_batcher(plan, self._source, store, order, start.point)
         except BaseException:
             job.memory.close_pass(store)
             raise
@@ -318,7 +325,7 @@ class PassStream:
     @property
     def early_ends(self) -> EarlyEnds:
         """Files of this pass that are known to end early, also those whose end no batch has met yet."""
-        return self.dispatcher.losses.early_ends
+        return self.losses.early_ends
 
     def has_early_ends(self, early_ends: EarlyEnds) -> bool:
         """Return True if this pass has all of ``early_ends``."""
@@ -397,7 +404,7 @@ class PassStream:
         """Return the group that is cut, and count it as delivered."""
         batches, self._group, self._group_bytes = self._group, [], 0
         self.job.count(batches)
-        met = self.dispatcher.losses.met
+        met = self.losses.met
         if len(self._early_ends) != len(met):
             self._early_ends = by_file(met)
         if self._plan.buckets is not None:
@@ -412,11 +419,11 @@ class PassStream:
             [],
             self._early_ends,
             None if self._plan.relaxed else self._batcher.snapshot,
-            self.dispatcher.checksums.logged_checksums(),
+            self._checksums.logged_checksums(),
             self.buckets,
             (behind, last.tail_consumed),
         )
-        return BatchGroup(batches, after, self.dispatcher.checksums.take_checksums_before())
+        return BatchGroup(batches, after, self._checksums.take_checksums_before())
 
     def _even_last_group(self, over: PassEnded) -> PassEnded:
         """End the pass where the last batches are not one for each rank."""
@@ -474,9 +481,7 @@ class PassStream:
         outcome = self._batcher.next() if self._batcher.batch_index < self._skip_to else None
         if isinstance(outcome, BatchCut | BlockedOnFile):
             return outcome
-        found = (
-            self.dispatcher.checksums.next_to_compare()
-        )  # its error says more than that of a pass which is another one
+        found = self._checksums.next_to_compare()  # its error says more than that of a pass which is another one
         if isinstance(found, FileFailure):
             return PassFailed(found.error)
         if outcome is not None:
@@ -498,7 +503,7 @@ class PassStream:
 
     def _end_after(self, batches: int) -> PassEnded:
         """Return the end of the pass after ``batches`` batches."""
-        counts, losses = self.job.context.counts, self.dispatcher.losses
+        counts, losses = self.job.context.counts, self.losses
         uniform = not self.job.schema.weighted or (counts is not None and counts.is_plain)
         batches = max(batches, self._skip_to)  # a state counts batches that were padding alone, too
         # A pass that counts reads only some of the files, or none.
@@ -514,7 +519,7 @@ class PassStream:
         """Give back all that the pass has: it is over, or not wanted any more."""
         self._drop_group()
         self.job.memory.close_pass(self._store)
-        self.job.dropped = self.dispatcher.losses.dropped
+        self.job.dropped = self.losses.dropped
 
 
 def _equal_share(file: int) -> int:

@@ -226,15 +226,7 @@ class WorkerPool:
     def _hand_over_files(self, event: WorkerGone) -> None:
         """Give the files of the worker of ``event`` to others."""
         for dispatcher in self.dispatchers.values():
-            dispatcher.worker_lost(
-                event.worker,
-                event.running_sample,
-                event.how,
-                over_memory=event.over_memory,
-                host_lost=event.host_lost,
-                sample_timeout=event.sample_timeout,
-                broke_protocol=event.broke_protocol,
-            )
+            dispatcher.worker_lost(event)
 
     # -- hosts -----------------------------------------------------------------------------------------------------
     def add_host(self, host: int, worker_slots: int) -> list[Action]:
@@ -267,7 +259,7 @@ class WorkerPool:
         capacity.target = 0
         for number in capacity.workers:
             for dispatcher in self.dispatchers.values():
-                dispatcher.retire_worker(number)
+                dispatcher.load.retire(number)
 
     def return_files(self, worker: int, attempts: Container[int]) -> None:
         """Give the files of ``attempts`` to other workers: ``worker`` has not begun them, and its host leaves."""
@@ -344,7 +336,7 @@ class WorkerPool:
 
     def files_of(self, worker: int) -> int:
         """Return the number of files that are assigned to ``worker``."""
-        return sum(dispatcher.file_count(worker) for dispatcher in self.dispatchers.values())
+        return sum(dispatcher.load.file_count(worker) for dispatcher in self.dispatchers.values())
 
     # -- dispatches ------------------------------------------------------------------------------------------------
     def begin_pass(self, dispatcher: FileDispatcher, job: str = "") -> None:
