@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
 from pydp2.errors import Error, RemoteProtocolError
 from pydp2.order.sample_source import END, FileFailure, SampleRun
+from pydp2.order.snapshot import UNREACHED, Reread
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileRange
 from pydp2.server.actions import WorkerGone
 from pydp2.server.dispatch.file_state import FileState
 from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, NO_PAUSE, FileLedger
+from pydp2.server.dispatch.reread import open_ledger
 
 
 def part(
@@ -86,6 +90,66 @@ def test_only_the_attempt_that_is_valid_now_is_accepted(entry: FileLedger) -> No
     assert not entry.accepts(1, 1)
     commit(entry, part(0, 1, attempt=2, state=FILE_ENDED))
     assert not entry.accepts(2, 2)
+
+
+def test_a_chunk_of_an_older_attempt_is_refused_though_the_same_worker_has_the_file_again(entry: FileLedger) -> None:
+    entry.return_to_queue()
+    entry.assign(1, 3)
+    assert [entry.accepts(1, attempt) for attempt in (1, 2, 3, 4)] == [False, False, True, False]
+
+
+def test_samples_that_a_new_attempt_replays_cost_nothing_again(entry: FileLedger) -> None:
+    commit(entry, part(0, 3))
+    entry.lose_worker(gone(entry, 3))
+    entry.assign(2, 2)
+    entry.limit = 1000
+    again = entry.assignment(0)
+    assert (again.start, again.crcs, again.spent_bytes) == (3, [3], 3 * (10 + SAMPLE_COST))
+    assert (entry.use, entry.unspent) == (1000, 1000 - again.spent_bytes)
+    commit(entry, part(3, 2, attempt=2))
+    assert entry.spent_bytes == 5 * (10 + SAMPLE_COST)
+    assert sample_indices(entry) == [0, 1, 2, 3, 4]
+    assert entry.use == 1000 - entry.spent_bytes
+
+
+def test_of_a_file_that_is_read_again_only_the_samples_that_were_asked_for_cost_credit() -> None:
+    entry = open_ledger(7, 3, Reread(np.array([1, 4])), UNREACHED)
+    entry.assign(1, 1)
+    assert (entry.assignment(0).send_from, entry.assignment(0).until) == (5, 5)
+    run = SampleRun(None, 0, 2, np.array([1, 4]), np.full(2, 10), None)
+    entry.commit(FileRange(7, 1, 0, 5, 2, FILE_ENDED, [5], [], {}), run)
+    assert (entry.committed, entry.spent_bytes) == (5, 2 * (10 + SAMPLE_COST))
+
+
+@pytest.mark.parametrize("after", ["a range", "a loss"])
+def test_what_the_worker_waited_for_is_over_with_the_next_range_and_with_the_worker(
+    entry: FileLedger, after: str
+) -> None:
+    entry.need, entry.wanted, entry.needs_own_worker = 70, True, True
+    if after == "a range":
+        commit(entry, part(0, 1))
+    else:
+        entry.lose_worker(gone(entry, None))
+    assert (entry.need, entry.wanted, entry.needs_own_worker) == (0, False, False)
+
+
+def test_a_file_that_is_closed_gives_back_the_memory_of_what_the_merge_has_not_taken(entry: FileLedger) -> None:
+    for first in (0, 2):
+        commit(entry, part(first, 2))
+    entry.next_run()
+    entry.consume(1)
+    runs = [*entry.runs]
+    for run in runs:
+        run.columns = Mock()
+    entry.close()
+    assert [run.columns.slice.call_args.args for run in runs] == [(1, 2), (0, 2)]
+    assert all(run.columns.slice().release.called for run in runs)
+
+
+def test_a_range_of_no_samples_leaves_the_checksum_of_those_before(entry: FileLedger) -> None:
+    commit(entry, part(0, 2))
+    entry.commit(FileRange(7, 1, 2, 0, 0, FILE_ENDED, [], [], {}), None)
+    assert entry.end_checksum == (2, 2)
 
 
 def test_holes_cost_credit_until_the_merge_has_passed_them(entry: FileLedger) -> None:
