@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
 from typing import Any, NoReturn, Self
 
 from pydp2.client.describe import Fact, stream_html, stream_text
@@ -206,12 +207,9 @@ class Stream(ABC):
         """
 
         def read() -> Iterator[tuple[Any, ...]]:
-            iterator = iter(self)
-            try:
-                for batch in iterator:
+            with closing(iter(self)) as batches:  # type: ignore[type-var]  # it is a Pass
+                for batch in batches:
                     yield from unbatch(batch)
-            finally:
-                iterator.close()  # type: ignore[attr-defined]  # it is a Pass
 
         return read
 

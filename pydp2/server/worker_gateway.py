@@ -144,7 +144,7 @@ class WorkerGateway:
                 case TurnAway(host, error) if self._hosts is not None:
                     self._hosts.turn_away(host, error)
                 case SendToHost(host, message) if self._hosts is not None:
-                    self._hosts.send_to_host(host, message)
+                    self._hosts.send(host, message)
                 case Log(text, kind):
                     self._service.log(text, kind)
                 case Loss():
@@ -156,7 +156,7 @@ class WorkerGateway:
         if host == THIS_HOST:
             self._local.start(worker, status_row)
         elif self._hosts is not None:
-            self._hosts.start(host, worker, status_row)
+            self._hosts.send(host, m.StartWorker(worker, status_row))
 
     def _send(self, worker: int, message: m.Message, frames: Sequence[Any] = ()) -> None:
         connection = self._local.connections.get(worker) or self._remote.get(worker)
@@ -166,7 +166,7 @@ class WorkerGateway:
             self._grant_cells(worker)
         if connection.host and self._hosts is not None:
             connection.link.check_sending(message)
-            self._hosts.send(connection.host, worker, [m.encode(message), *frames])
+            self._hosts.send(connection.host, m.ToWorker(worker), [m.encode(message), *frames])
         else:
             self._local.send(connection, message, [m.encode(message), *frames])
 
@@ -298,7 +298,8 @@ class WorkerGateway:
         for event in [*events, *hosts.watch(now)]:
             self._host_event(hosts, event, now)
         for session in hosts.draining():
-            is_empty = self._pool.is_drained(session.host) and not hosts.is_needed(session.host)
+            # trainers may still need rows that it keeps
+            is_empty = self._pool.is_drained(session.host) and not hosts.row_servers.row_count(session.host)
             if is_empty or now > session.drain_until:
                 hosts.release(session.host)
                 more = True

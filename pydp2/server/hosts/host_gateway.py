@@ -325,9 +325,11 @@ class HostGateway:
         self.sessions.check_source(None if session is None else session.name, fingerprint, modules)
 
     # -- messages to hosts -----------------------------------------------------------------------------------------
-    def start(self, host: int, worker: int, status_row: int) -> None:
-        """Tell ``host`` to start a worker."""
-        self.send_to_host(host, m.StartWorker(worker, status_row))
+    def send(self, host: int, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        """Send ``message`` to the agent of ``host``, if that is still there."""
+        session = self.sessions.get(host)
+        if session is not None:
+            self._send_control(session, message, frames)
 
     def kill(self, host: int, worker: int, now: float) -> None:
         """Tell ``host`` to end a worker at once. If it does not, the host counts as lost, because it would keep the
@@ -337,24 +339,16 @@ class HostGateway:
             session.ends_at[worker] = now + self._timing.host_timeout
             self._send_control(session, m.KillWorker(worker))
 
-    def send(self, host: int, worker: int, frames: Sequence[Any]) -> None:
-        """Send a message to a worker of ``host``."""
-        self.send_to_host(host, m.ToWorker(worker), frames)
-
     # -- rows that stay there --------------------------------------------------------------------------------------
     def claim_of(self, host: int) -> ClaimRows | None:
         """Return the function that claims rows that stay on ``host``; None if no rows may stay there."""
         return partial(_claim, self.row_servers, host) if host in self.row_servers else None
 
-    def is_needed(self, host: int) -> bool:
-        """Return True if trainers may still need rows of ``host``."""
-        return self.row_servers.row_count(host) > 0
-
     def send_updates(self, trainer_keys: Callable[[], frozenset[str]]) -> None:
         """Tell the row servers which rows they may drop, and that only trainers with the public keys
         ``trainer_keys()`` may fetch rows."""
         for host, handles in self.row_servers.take_released():
-            self.send_to_host(host, m.ReleaseRows(), [handles])
+            self.send(host, m.ReleaseRows(), [handles])
         keys = trainer_keys() if len(self.row_servers) else frozenset()
         if keys != self._readers:
             self._readers = keys
@@ -375,12 +369,6 @@ class HostGateway:
         if session is not None:
             self._log(f"{session.name} has left", "host")
             self._end(session, "has left", m.Closing("it has left", {}))
-
-    def send_to_host(self, host: int, message: m.Message, frames: Sequence[Any] = ()) -> None:
-        """Send ``message`` to the agent of ``host``, if that is still there."""
-        session = self.sessions.get(host)
-        if session is not None:
-            self._send_control(session, message, frames)
 
     def _report(self, session: HostSession, now: float) -> None:
         """Tell a host how much was received from it, which also shows that the service is there."""
