@@ -130,7 +130,7 @@ class Ledger:
     def take(self, part: FileRange, run: SampleRun | None) -> None:
         """Commit a range, if it comes from the attempt that is valid."""
         entry = self.entries[part.file]
-        if not entry.accepts(WORKER, part):
+        if not entry.accepts(WORKER, part.attempt):
             return
         entry.commit(part, run)
         self.changed[part.file] += part.did_not_repeat
