@@ -4,6 +4,7 @@ fields."""
 from __future__ import annotations
 
 from dataclasses import is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -19,12 +20,18 @@ def from_dict(record: type[T], plain: Any, what: str, **given: Any) -> T:
     Raises:
         RemoteProtocolError: a name or a type is not that of a field; the text names the field.
     """
-    hints = get_type_hints(record, record.__init__.__globals__)  # looks names up in the module of the record
+    hints = field_types(record)  # type: ignore[arg-type]  # a class can be hashed
     need = hints.keys() - given.keys()
     if not isinstance(plain, dict) or plain.keys() != need:
         have = list(plain) if isinstance(plain, dict) else plain
         raise RemoteProtocolError(f"{what} must have exactly {sorted(need)}, got {have!r:.200}")
     return record(**{name: _read(hints[name], value, f"{what}.{name}") for name, value in plain.items()}, **given)
+
+
+@cache  # a hint is a text that is compiled: 50 fields of a service take as long as a fork
+def field_types(record: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields of ``record``, by name."""
+    return get_type_hints(record, record.__init__.__globals__)  # looks names up in its module
 
 
 def _read(hint: Any, value: Any, name: str) -> Any:

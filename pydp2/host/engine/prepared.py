@@ -58,10 +58,10 @@ class _ProcessState(NamedTuple):
     @classmethod
     def now(cls) -> _ProcessState:
         """Return the state of this process. Raises OSError if there is no /proc."""
-        maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+        maps = (line.partition(" ") for line in Path("/proc/self/maps").read_text().splitlines())
         return cls(
             open_descriptors(),
-            [words[0] for words in maps if words[1].startswith("rw") and words[1].endswith("s")],
+            [addresses for addresses, _, rest in maps if rest.startswith(("rw-s", "rwxs"))],
             [signal.getsignal(number) for number in signal.valid_signals()],
             [
                 signal.pthread_sigmask(signal.SIG_BLOCK, ()),

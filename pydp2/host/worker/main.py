@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -99,10 +100,12 @@ class ImportWatch(Protocol):
 class Imported:
     """Import of a provider in this process, or in the one that it is a copy of.
 
-    ``home``: the working directory before it. ``warnings`` are recorded as long as ``context`` is open.
+    ``home``: the working directory before it. ``last_module``: the module that was imported last before it.
+    ``warnings`` are recorded as long as ``context`` is open.
     """
 
     home: str
+    last_module: str
     warnings: list[warnings.WarningMessage]
     context: contextlib.ExitStack
 
@@ -155,14 +158,14 @@ def import_provider(
     working directory."""
     _set_up(spec, worker)
     set_up_process(spec.root, spec.path, spec.program_state)
-    home = str(Path.cwd())
+    home, last_module = str(Path.cwd()), next(reversed(sys.modules))
     if watch is not None:
         watch.begin_import()
     context = contextlib.ExitStack()
     caught = context.enter_context(_recorded_warnings())
     try:
         import_by_address(spec.provider, show)
-        imported = Imported(home, caught, context)
+        imported = Imported(home, last_module, caught, context)
         if watch is not None:
             watch.end_import(imported)
     except BaseException:
@@ -184,7 +187,9 @@ def _start_provider(
             file_list=spec.files,
             program=spec.program_state,
         )
-    return running, _declared_message(running, imported.warnings, _module_fingerprints(Path(spec.root)))
+    return running, _declared_message(
+        running, imported.warnings, _module_fingerprints(Path(spec.root), imported.last_module)
+    )
 
 
 @contextlib.contextmanager
@@ -267,13 +272,15 @@ def _declared_message(
     )
 
 
-def _module_fingerprints(root: Path) -> dict[str, str]:
-    """Return a fingerprint of each module below ``root`` that has been imported, by the path of its file there. Many
-    have one together, under ``*``. What is installed does not count, nor does pydp2, of which hosts compare the
-    release."""
+def _module_fingerprints(root: Path, last: str) -> dict[str, str]:
+    """Return a fingerprint of each module below ``root`` that was imported after the module ``last``, by the path of
+    its file there. Many have one together, under ``*``. What is installed does not count, nor does pydp2, of which
+    hosts compare the release."""
     found: dict[str, str] = {}
     below = tuple({f"{folder}{os.sep}" for folder in (root, root.resolve())})
-    for name, module in [*sys.modules.items()]:
+    # Newest first, and not all: in a fork, a look at a module copies the memory page that it lies in.
+    for name in [*takewhile(lambda name: name != last, reversed(sys.modules))]:
+        module = sys.modules.get(name)
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.startswith(below) or name.partition(".")[0] == "pydp2":
             continue
