@@ -137,6 +137,7 @@ def _servers_start_warm(
     if marked is None and REAL_STARTS.isdisjoint((request.path.parent.name, request.path.name)):
         monkeypatch.setattr("pydp2.api.service.start_interpreter", _warm_starts.start)
         monkeypatch.setattr("pydp2.api.worker_host.start_interpreter", _warm_starts.start)
+        monkeypatch.setattr("pydp2.diagnostics.local_provider.start_interpreter", _warm_starts.start)
         monkeypatch.setattr(warm_starts, "_warm", _warm_starts)
 
 

@@ -2,8 +2,9 @@
 
 A server of a user is a fresh interpreter, which takes 0.3 seconds of processor time for its imports; hundreds of tests
 start one. So one process per run of the tests imports the server, and is forked for each ``launch`` and ``load`` of
-the test process. From there on the same code runs: :func:`pydp2.server.main.main` with its end of a socket pair, in a
-session, a working directory and an environment of its own, with the descriptors that it is given and no others.
+the test process, and for each provider that ``check`` reads again or ``bench`` measures. From there on the same code
+runs: :func:`pydp2.server.main.main` with its end of a socket pair, in a session, a working directory and an environment
+of its own, with the descriptors that it is given and no others.
 
 A program that is started by :func:`start_program` is forked too, with the servers that it starts. It runs as
 ``__main__``, with a folder and a session of its own, and ends as an interpreter does; a module of pydp2 is there for it
@@ -40,16 +41,22 @@ from typing import IO, Any, NoReturn
 from pydp2.api import interpreter
 from pydp2.api.rundir import is_open, move_above_standard_streams
 from pydp2.host.engine.fork_setup import flush_output
+from pydp2.options.service_spec import ServiceSpec
+from pydp2.protocol.plain_records import field_types
 
-REAL_STARTS = frozenset(
-    {"endings", "benchmarks", "cli", "metrics", "test_machine.py", "test_memory.py", "test_address_space.py"}
-)
+REAL_STARTS = frozenset({"endings", "benchmarks", "test_machine.py", "test_memory.py"})
 """Folders and files of tests in which each server is a fresh interpreter, as in tests with the mark ``real_starts``:
 they measure processes, or are about how these start and end."""
 TEMPLATE = "warm-start"
 """The name of the process that is forked. It is no leftover of a test."""
-_SERVERS = ("pydp2.server.main", "pydp2.host.agent.main")  # a server, and the agent of a host: each by its main()
-_LATE = ("pydp2.server.serving", "pydp2.host.agent.agent")  # what these import later than that
+_FUNCTIONS = {
+    "pydp2.server.main": "main",
+    "pydp2.host.agent.main": "main",
+    "pydp2.diagnostics.provider_bench": "supervise",
+    "pydp2.diagnostics.repeat_check": "run_again",
+}
+"""What runs in a fork: a server, the agent of a host, a provider that is measured, and one that is read again."""
+_LATE = ("pydp2.server.serving", "pydp2.host.agent.agent", "zmq.utils.garbage")  # what these import later than that
 _MOST = 1 << 16  # bytes of a request
 _HIGH = 200  # descriptors from here on are nobody's while those of a request are put in their places
 _RLIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -141,8 +148,7 @@ class Forks:
         environment: Mapping[str, str] | None = None,
     ) -> tuple[Any, socket.socket]:
         """Start what :func:`pydp2.api.interpreter.start_interpreter` does: a server by a fork, all else as ever."""
-        special = prints or environment or os.getpid() != self._owner or module not in _SERVERS
-        if special or _inherited() != self._inherited:
+        if os.getpid() != self._owner or _FUNCTIONS.get(module) != function or _inherited() != self._inherited:
             return interpreter.start_interpreter(
                 module, function, passed=passed, prints=prints, environment=environment
             )
@@ -150,9 +156,12 @@ class Forks:
         ours, theirs = (socket.socket(fileno=move_above_standard_streams(end.detach())) for end in pair)
         null = os.open(os.devnull, os.O_RDWR)
         try:
-            streams = [null, null, 2 if is_open(2) else null]
-            request = {"cwd": str(Path.cwd()), "environment": dict(os.environ), "targets": [theirs.fileno(), *passed]}
-            request["module"] = module
+            stderr = 2 if is_open(2) else null
+            streams = [null, stderr if prints else null, stderr]
+            request = {
+                "module": module, "cwd": str(Path.cwd()), "environment": {**os.environ, **(environment or {})},
+                "targets": [theirs.fileno(), *passed],
+            }  # fmt: skip
             return WarmServer(*self._ask(request, streams)), ours
         except BaseException:
             ours.close()
@@ -264,11 +273,13 @@ def template(descriptor: int) -> None:
     until ``descriptor`` is closed. In a program that was forked, return, or raise what it raises."""
     gc.disable()
     from pydp2.api import service, worker_host
+    from pydp2.diagnostics import local_provider
     from pydp2.host.engine.process_control import set_name
 
-    mains = {module: importlib.import_module(module).main for module in _SERVERS}
+    mains = {module: getattr(importlib.import_module(module), function) for module, function in _FUNCTIONS.items()}
     for module in _LATE:
         importlib.import_module(module)
+    field_types(ServiceSpec)  # which keeps them
     gc.freeze()
     set_name(TEMPLATE)
     requests = [socket.socket(fileno=descriptor)]  # the others are of programs
@@ -307,7 +318,8 @@ def template(descriptor: int) -> None:
                 if "words" not in request:
                     _run_as_program(mains[request["module"]], first)
                 set_name("python")
-                service.start_interpreter = worker_host.start_interpreter = Forks(socket.socket(fileno=first)).start
+                start = Forks(socket.socket(fileno=first)).start
+                service.start_interpreter = worker_host.start_interpreter = local_provider.start_interpreter = start
                 _run_words(request["words"])
                 return
             running[pid] = given[0]

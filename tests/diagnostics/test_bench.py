@@ -222,6 +222,7 @@ def test_a_process_that_dies_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
         bench(tmp_path)
 
 
+@pytest.mark.real_starts
 def test_nothing_runs_on_afterwards(tmp_path: Path) -> None:
     made(tmp_path, QUICK, first="import os; open('pids', 'a').write(f'{os.getpid()}\\n')")
     bench(tmp_path, seconds=1.0)

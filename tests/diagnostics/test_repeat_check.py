@@ -49,6 +49,7 @@ def checked(
     return pydp2.check(files, provider_file(code, f"repeats{next(names)}"), **options)
 
 
+@pytest.mark.real_starts
 def test_a_provider_that_draws_from_the_global_generators_repeats_itself(provider_file: Callable[[str], str]) -> None:
     report = checked(provider_file, "x = x + settings.rng.random()")
     assert report.ok
@@ -122,6 +123,7 @@ def test_what_cannot_run_in_another_process_is_said(provider_file: Callable[[str
     assert report.repeat == RepeatCheck(skipped="no file has a good sample")
 
 
+@pytest.mark.real_starts
 def test_no_process_is_left_and_nothing_is_printed_again(
     provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
