@@ -74,7 +74,9 @@ def test_a_row_that_is_due_and_does_not_come_true_ends_the_run_with_1(tmp_path: 
     assert run(tmp_path, f"{ALLOWED.format(due=True)}, {elsewhere}")[0] == 0
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["alone", "in two processes"])
+@pytest.mark.parametrize(
+    "processes", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "in two processes"]
+)
 def test_where_single_tests_were_asked_for_no_row_has_to_come_true(tmp_path: Path, processes: tuple[str, ...]) -> None:
     rows = "Skip('test_some.py', 'something else', 'why', True)"
     single = str(tmp_path / "test_some.py::test_that_runs")

@@ -12,7 +12,10 @@ import pytest
 from .conftest import DEADLINE, PROGRAM
 
 LIST = ["train.list", "--provider", "numbers_provider.process"]
-COMMANDS = [["check", *LIST], ["peek", *LIST, "--json"], ["--version"], ["--help"], ["check", "--help"]]
+COMMANDS = [
+    ["check", *LIST], ["peek", *LIST, "--json"], ["--version"], ["--help"],
+    pytest.param(["check", "--help"], marks=pytest.mark.slow),
+]  # fmt: skip
 pytestmark = pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 
 

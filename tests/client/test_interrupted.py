@@ -64,6 +64,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "one of two ranks": ("process", {"batch_size": 8, "rank": 0, "world_size": 2, "last_batch": "pad"}),
 }
 LIKE_OTHERS = ("rows that the service shows", "one of two ranks")  # AHEAD has all steps of the first and more
+KIND = pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=pytest.mark.slow if each in LIKE_OTHERS else ()) for each in KINDS]
+)
 Sign = tuple[int, int, list[float]]
 
 
@@ -138,10 +141,7 @@ def undisturbed(service: pydp2.Service, kind: str, passes: int) -> Undisturbed:
 
 
 # -- at each instruction -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(each, marks=pytest.mark.slow if each in LIKE_OTHERS else ()) for each in KINDS],
-)
+@KIND
 @with_its_own_exception_state
 def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
     served: Callable[[str], pydp2.Service], kind: str
@@ -212,7 +212,7 @@ def ticking(seed: int, most: float) -> Iterator[list[int]]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the same in destructors of pyzmq
-@pytest.mark.parametrize("kind", KINDS)
+@KIND
 def test_a_timer_that_raises_at_random_moments_changes_nothing(
     served: Callable[[str], pydp2.Service], kind: str
 ) -> None:

@@ -1,4 +1,6 @@
-"""One small round of every fault: exact, no hang, nothing left. `python -m tests.faults` plays many large ones."""
+"""One small round of every fault: exact, no hang, nothing left. `python -m tests.faults` plays many large ones.
+
+Where another test of the default run sees the same, as those of strangers, hosts and deaths do, the round is slow."""
 
 from __future__ import annotations
 
@@ -47,6 +49,7 @@ def test_f5_workers_server_and_trainer_may_all_be_killed_in_the_same_seconds() -
     hold("F5")
 
 
+@pytest.mark.slow
 def test_f6_a_stream_goes_on_the_same_with_any_number_of_workers() -> None:
     hold("F6")
 
@@ -71,6 +74,7 @@ def test_f11_a_generator_that_raises_or_yields_what_does_not_fit_is_named() -> N
     hold("F11")
 
 
+@pytest.mark.slow
 def test_f12_a_generator_that_hangs_is_killed_shown_and_named() -> None:
     hold("F12")
 
@@ -130,11 +134,13 @@ def test_f28_a_service_starts_beside_threads_and_forks() -> None:
     hold("F28")
 
 
+@pytest.mark.slow
 @pytest.mark.real_starts
 def test_f29_under_a_tight_limit_a_pass_is_exact_or_the_limit_is_named() -> None:
     hold("F29")
 
 
+@pytest.mark.slow
 def test_f35_whoever_is_killed_process_draws_the_same_from_the_global_generators() -> None:
     hold("F35")
 
@@ -147,6 +153,7 @@ def test_a2_jobs_of_far_more_ranks_than_come_disturb_nobody() -> None:
     hold("A2")
 
 
+@pytest.mark.slow
 def test_a3_a_flood_without_the_token_takes_no_memory_and_changes_no_batch() -> None:
     hold("A3")
 
@@ -156,6 +163,7 @@ def test_a4_strangers_who_take_all_descriptors_take_nobody_s_place(seed: int) ->
     hold("A4", seed)
 
 
+@pytest.mark.slow
 def test_a5_killed_workers_leave_no_descriptor() -> None:
     hold("A5")
 
@@ -164,11 +172,13 @@ def test_a6_trainers_that_ask_for_all_and_read_nothing_disturb_nobody() -> None:
     hold("A6")
 
 
+@pytest.mark.slow
 @pytest.mark.real_starts
 def test_a7_with_few_addresses_a_pass_is_exact_or_the_limit_is_named() -> None:
     hold("A7")
 
 
+@pytest.mark.slow
 def test_a8_rows_larger_than_a_limit_are_served_without_what_has_no_room() -> None:
     hold("A8")
 
@@ -187,6 +197,7 @@ def test_h2_an_agent_that_is_stopped_goes_on_or_joins_anew(seed: int) -> None:
     hold("H2", seed)
 
 
+@pytest.mark.slow
 def test_h3_hosts_that_are_cut_off_join_anew_by_themselves() -> None:
     hold("H3")
 
@@ -199,10 +210,12 @@ def test_h5_with_all_read_ahead_and_a_busy_server_no_host_is_lost() -> None:
     hold("H5")
 
 
+@pytest.mark.slow
 def test_h6_hosts_may_join_and_leave_in_the_middle_of_a_pass() -> None:
     hold("H6")
 
 
+@pytest.mark.slow
 def test_h7_many_hosts_give_the_stream_of_workers_here() -> None:
     hold("H7")
 

@@ -89,7 +89,7 @@ def without_import(rows: Rows, give: str) -> Rows:
     ("give", "arguments"),
     [
         pytest.param(ONE, "", marks=pytest.mark.slow),
-        (ONE, ", calc_batch_size=weigh"),
+        pytest.param(ONE, ", calc_batch_size=weigh", marks=pytest.mark.slow),  # "dropped" has its steps
         pytest.param(BLOCK, "", marks=pytest.mark.slow),
         (BLOCK, ", calc_batch_size=weigh"),
         (BAD, ", check=True, check_fail_continue=True, calc_batch_size=weigh"),
