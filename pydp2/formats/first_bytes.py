@@ -137,7 +137,7 @@ def _text(text: bytes) -> str:
     if text.startswith((b"<?xml", b"<Error>")):
         return "an XML document, such as a server sends with an error; download the file again"
     if _JSON.match(text):
-        return "JSON, such as a server sends with an error, or lines of JSON"
+        return "JSON, such as a server sends with an error, or lines of JSON; read them with pydp2.formats.jsonl"
     return ""
 
 

@@ -22,6 +22,7 @@ from typing import BinaryIO, Protocol, Self
 
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats.first_bytes import COUNT, CUT_SHORT, described, looks_like
+from pydp2.formats.zstd_frames import MAGIC, SKIPPABLE, DamagedZstd, ZstdFile
 
 PathOrFile = str | os.PathLike[str] | BinaryIO
 """File to read: a path, or an open binary file that is seekable. An open file stays open."""
@@ -30,6 +31,7 @@ LIMIT = 1 << 30
 """Default of the most bytes that compressed input may decompress to: 1 GiB."""
 
 _GZIP = b"\x1f\x8b"
+_DAMAGES = (EOFError, gzip.BadGzipFile, zlib.error, DamagedZstd)
 _PIECE = 1 << 16
 
 
@@ -87,7 +89,7 @@ class ByteSource(Closable):
         name: name of the file in errors.
         offset: number of bytes read so far, decompressed.
         size: bytes of the file; None for a compressed file, whose size is not known.
-        compressed: True for gzip.
+        compressed: True for gzip and zstd.
     """
 
     def __init__(self, name: str, file: _Bytes, size: int | None, owned: list[io.IOBase]) -> None:
@@ -147,7 +149,7 @@ class ByteSource(Closable):
         """Continue at ``offset``. In a compressed file this reads all bytes up to there."""
         try:
             self._file.seek(offset)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except _DAMAGES as error:
             raise self._damaged(error) from error
         self.offset = offset
 
@@ -189,7 +191,7 @@ class ByteSource(Closable):
             data = self._file.read(count)
             while len(data) < count and (more := self._file.read(count - len(data))):  # a raw file may give less
                 data += more
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except _DAMAGES as error:
             raise self._damaged(error) from error
         return data
 
@@ -200,13 +202,16 @@ class ByteSource(Closable):
         return bytes(data)
 
     def _damaged(self, error: Exception) -> FormatError:
-        return self.error(f"damaged gzip: {error}{CUT_SHORT if isinstance(error, EOFError) else ''}")
+        packing = "zstd" if isinstance(error, DamagedZstd) else "gzip"
+        return self.error(f"damaged {packing}: {error}{CUT_SHORT if isinstance(error, EOFError) else ''}")
 
 
-def open_source(path: PathOrFile, *, gzipped: bool = False) -> ByteSource:
-    """Open ``path`` for reading. With ``gzipped`` decompress a file that begins like gzip, with any name.
+def open_source(path: PathOrFile, *, gzipped: bool = False, zstd: bool = False) -> ByteSource:
+    """Open ``path`` for reading. With ``gzipped`` decompress a file that begins like gzip, with any name; with ``zstd``
+    one that begins like zstd.
 
     Raises:
+        OptionError: it begins like zstd, and zstandard is not installed.
         OSError: there is no such file, or it cannot be read.
     """
     owned: list[io.IOBase] = []
@@ -222,9 +227,11 @@ def open_source(path: PathOrFile, *, gzipped: bool = False) -> ByteSource:
     try:
         size = plain.seek(0, os.SEEK_END)
         file.seek(0)
-        packed = gzipped and file.read(2) == _GZIP
+        magic = file.read(4)
         file.seek(0)
-        if packed:
+        if zstd and (magic == MAGIC or magic in SKIPPABLE):
+            return ByteSource(name, ZstdFile(file), None, owned)
+        if gzipped and magic.startswith(_GZIP):
             unpacked = gzip.GzipFile(fileobj=file, mode="rb")
             return ByteSource(name, unpacked, None, [unpacked, *owned])
     except BaseException:

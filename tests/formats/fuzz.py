@@ -19,6 +19,7 @@ import random
 import resource
 import struct
 import sys
+import tempfile
 import time
 import tracemalloc
 import warnings
@@ -28,11 +29,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import zstandard
 from rich.console import Console
 
-from pydp2.errors import FormatError
-from pydp2.formats import comma, dmlc_recordio, idx, irheader, libsvm, lst, paddle_recordio, record_index, snappy_frames
+from pydp2.errors import BadSample, FormatError
+from pydp2.formats import (
+    comma,
+    dmlc_recordio,
+    idx,
+    irheader,
+    jsonl,
+    libsvm,
+    lst,
+    paddle_recordio,
+    record_index,
+    snappy_frames,
+)
 from pydp2.formats.paddle_recordio import Layout
+from pydp2.providers.address import resolve
 
 LIMIT = 1 << 20
 """The cap on compressed input that the readers are given here."""
@@ -85,6 +99,11 @@ _HEADERS = [
     irheader.pack(irheader.IRHeader(0, 1.0, 2), b"image"),
     irheader.pack(irheader.IRHeader(0, [1.0] * 254, 2), b""),
 ]
+_JSON = [
+    b'{"t": "x", "i": 1, "l": [1, 2], "o": {"f": 0.5}}\n{"t": "\xc3\xa9\\n", "i": -7, "l": [], "o": {"f": 1}}\n' * 9,
+    b'\xef\xbb\xbf{"i": 1, "t": "", "l": [300], "o": {"f": 2e5, "g": null}}\r\n\r\n'
+    b'{"o": {"f": 1}, "i": 1, "t": "", "l": []}',
+]
 _PAYLOAD = b"".join(struct.pack("<I", len(r)) + r for r in _RECORDS)
 
 
@@ -112,6 +131,37 @@ def _chunk(layout: Layout, packing: int) -> Callable[[bytes], bytes]:
 
 def _packed(data: bytes) -> bytes:
     return gzip.compress(data, 1, mtime=0)
+
+
+def _zstd(data: bytes) -> bytes:
+    packer = zstandard.ZstdCompressor(write_checksum=True)
+    return packer.compress(data[:99]) + b"\x50\x2a\x4d\x18\2\0\0\0no" + packer.compress(data[99:])
+
+
+def _served(module: str, **args: Any) -> Callable[[bytes], Iterator[int]]:
+    """What a ready-made provider yields of a file; a bad sample counts as refused once all others were read."""
+    started = resolve(f"pydp2.formats.{module}").start(args=args)
+
+    def read(data: bytes) -> Iterator[int]:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            bad = None
+            opened = started.open_file(file.name, file_index=0, seed=0, pass_id=0)
+            for item in opened.iterator:
+                if isinstance(item, BadSample):
+                    bad = item
+                else:
+                    columns = item.columns(started.schema.slots, 0, len(item))
+                    yield 0 if columns is None else columns.nbytes
+        if bad is not None:
+            raise FormatError(str(bad))
+
+    return read
+
+
+def _read_json(data: bytes) -> Iterator[int]:
+    return (len(repr(record)) for record in jsonl.read(io.BytesIO(data)))
 
 
 def _read_rows(data: bytes) -> Iterator[int]:
@@ -158,6 +208,10 @@ def kinds() -> dict[str, Kind]:
         "lst": Kind(_LST, _read_lst),
         "index": Kind(_INDEX, _read_index),
         "IRHeader": Kind(_HEADERS, _read_header),
+        "jsonl": Kind(_JSON, _read_json),
+        "jsonl served": Kind(_JSON, _served("jsonl", fields={"t": "text", "i": "int", "l": "ints", "o.f": "float"})),
+        "jsonl zstd": Kind([_zstd(data) for data in _JSON], _read_json),
+        "jsonl in zstd": Kind(_JSON, _read_json, _zstd),
         "dmlc": Kind([_made(lambda f: dmlc_recordio.write(f, _RECORDS))], _read_dmlc),
     }
     for layout in ("go", "fluid"):
@@ -203,6 +257,9 @@ _TEXTS = [
     b"\0",
     b"9" * 30,
     b"\x1f\x8b",
+    b'"',
+    b"[[{",
+    b"null",
 ]
 
 
