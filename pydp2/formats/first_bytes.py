@@ -39,7 +39,7 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"Obj\x01", f"an Avro file; {_LOADED}"),
     (b"\x89HDF\r\n\x1a\n", f"an HDF5 file; {_LOADED}"),
     (b"SQLite format 3\0", f"an SQLite database; {_LOADED}"),
-    (b"\x93NUMPY", f"an array of numpy (.npy); {_LOADED}, with numpy.load"),
+    (b"\x93NUMPY", f"an array of numpy (.npy); {_LOADED}, with numpy.load; pydp2.formats.tokens reads tokens"),
     (b"\x89PNG\r\n\x1a\n", "a picture (PNG); list pictures in an .lst file"),
     (b"\xff\xd8\xff", "a picture (JPEG); list pictures in an .lst file"),
     (b"GIF8", "a picture (GIF); list pictures in an .lst file"),

@@ -32,7 +32,7 @@ import numpy as np
 import zstandard
 from rich.console import Console
 
-from pydp2.errors import BadSample, FormatError
+from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.formats import (
     comma,
     dmlc_recordio,
@@ -44,6 +44,7 @@ from pydp2.formats import (
     paddle_recordio,
     record_index,
     snappy_frames,
+    tokens,
 )
 from pydp2.formats.paddle_recordio import Layout
 from pydp2.providers.address import resolve
@@ -104,6 +105,15 @@ _JSON = [
     b'\xef\xbb\xbf{"i": 1, "t": "", "l": [300], "o": {"f": 2e5, "g": null}}\r\n\r\n'
     b'{"o": {"f": 1}, "i": 1, "t": "", "l": []}',
 ]
+_NPY = [_made(lambda f, d=d: np.save(f, np.arange(200, dtype=d))) for d in ("<u2", ">i4", "<i8")]  # type: ignore[misc]
+_MEGATRON = [
+    b"MMIDIDX\0\0"
+    + struct.pack("<QBQQ", 1, 8, count, count + 1)
+    + b"".join(np.array(numbers, kind).tobytes() for numbers, kind in (
+        ([200 // count] * count, "<i4"), (np.arange(count) * (400 // count), "<i8"), (np.arange(count + 1), "<i8")
+    ))
+    for count in (1, 4, 50)
+]  # fmt: skip
 _PAYLOAD = b"".join(struct.pack("<I", len(r)) + r for r in _RECORDS)
 
 
@@ -160,6 +170,24 @@ def _served(module: str, **args: Any) -> Callable[[bytes], Iterator[int]]:
     return read
 
 
+def _read_npy(data: bytes) -> Iterator[int]:
+    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        file.write(data)
+        file.flush()
+        yield from (block.nbytes for block in tokens.read(file.name, length=3))  # type: ignore[union-attr]  # windows
+
+
+def _read_documents(data: bytes) -> Iterator[int]:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.bin").write_bytes(np.arange(200, dtype="<u2").tobytes())
+        Path(folder, "a.idx").write_bytes(data)
+        try:
+            for block in tokens.read(f"{folder}/a.bin"):
+                yield block.values.nbytes + block.sequence_start_positions.nbytes  # type: ignore[union-attr]
+        except OptionError:  # it is no index any more
+            raise FormatError("no index") from None
+
+
 def _read_json(data: bytes) -> Iterator[int]:
     return (len(repr(record)) for record in jsonl.read(io.BytesIO(data)))
 
@@ -198,6 +226,7 @@ def _read_paddle(data: bytes) -> Iterator[int]:
 
 def kinds() -> dict[str, Kind]:
     """All of them by name."""
+    any(_read_npy(_NPY[0]))  # numpy imports Python's parser when it first reads a header
     made = {
         "idx": Kind(_IDX, _read_rows),
         "idx gzip": Kind([_packed(data) for data in _IDX], _read_rows),
@@ -212,6 +241,8 @@ def kinds() -> dict[str, Kind]:
         "jsonl served": Kind(_JSON, _served("jsonl", fields={"t": "text", "i": "int", "l": "ints", "o.f": "float"})),
         "jsonl zstd": Kind([_zstd(data) for data in _JSON], _read_json),
         "jsonl in zstd": Kind(_JSON, _read_json, _zstd),
+        "tokens npy": Kind(_NPY, _read_npy),
+        "tokens index": Kind(_MEGATRON, _read_documents),
         "dmlc": Kind([_made(lambda f: dmlc_recordio.write(f, _RECORDS))], _read_dmlc),
     }
     for layout in ("go", "fluid"):
