@@ -8,16 +8,19 @@ import zlib
 import click
 
 
-def _is_packed_text(path: str) -> bool:
-    """Return True if a file is gzip and not an idx array. Among gzip files, only idx arrays can be read in parts."""
+def _packing(path: str) -> str:
+    """Return "zstd" or "gzip" if the file cannot be read in parts because of it; of gzip files only idx arrays can."""
     try:
         with open(path, "rb") as file:
-            if file.read(2) != b"\x1f\x8b":
-                return False
+            magic = file.read(4)
+        if magic == b"\x28\xb5\x2f\xfd":
+            return "zstd"
+        if not magic.startswith(b"\x1f\x8b"):
+            return ""
         with gzip.open(path) as unpacked:
-            return unpacked.read(2) != b"\0\0"
+            return "gzip" if unpacked.read(2) != b"\0\0" else ""
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        return False  # its reader reports the error
+        return ""  # its reader reports the error
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror or error}") from None
 
@@ -38,9 +41,10 @@ def command(files: tuple[str, ...], parts: int) -> None:
     from pydp2.file_parts import part_entries
 
     for file in files:
-        if parts > 1 and _is_packed_text(file):
+        if parts > 1 and (packing := _packing(file)):
+            only = "of such files only idx" if packing == "gzip" else "no such file"
             raise click.ClickException(
-                f"{file} is compressed with gzip, and of such files only idx can be read in parts: decompress it"
+                f"{file} is compressed with {packing}, and {only} can be read in parts: decompress it"
             )
     for file in files:
         for entry in part_entries(file, parts):

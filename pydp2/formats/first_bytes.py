@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import struct
 
+from pydp2.formats.crc32c import masked_crc32c
+
 COUNT = 512
 """Number of bytes at the beginning of a file that :func:`looks_like` needs: a tar archive has its mark at byte 257."""
 CUT_SHORT = "; did a download or a copy stop early?"
@@ -126,8 +128,8 @@ def _marked(head: bytes) -> str:
         return "a picture (WebP); list pictures in an .lst file" if found[1] == b"WEBP" else "a sound (WAV)"
     if len(head) >= _TFRECORD.size:
         length, checksum = _TFRECORD.unpack_from(head)
-        if length < 1 << 40 and checksum == _masked_crc32c(head[:8]):
-            return f"a TFRecord file of TensorFlow; {_LOADED}"
+        if length < 1 << 40 and checksum == masked_crc32c(head[:8]):
+            return "a TFRecord file of TensorFlow; read it with pydp2.formats.tfrecord"
     return ""
 
 
@@ -150,14 +152,3 @@ def _padded(head: bytes) -> str:
     if b"\xef\xbf\xbd" in head[:16]:
         return "bytes that were decoded as text, which loses some; copy the file in binary mode"
     return ""
-
-
-def _masked_crc32c(data: bytes) -> int:
-    """Return the checksum that a TFRecord has behind each length."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -84,6 +84,9 @@ def test_a_file_that_has_no_parts_is_not_named_in_parts(cli: Callable[..., Resul
         done.stderr
         == "Error: a.csv.gz is compressed with gzip, and of such files only idx can be read in parts: decompress it\n"
     )
+    (tmp_path / "a.zst").write_bytes(b"\x28\xb5\x2f\xfd\x20\0")
+    done = cli("parts", "a.zst", "--parts", 2)
+    assert done.stderr == "Error: a.zst is compressed with zstd, and no such file can be read in parts: decompress it\n"
     assert cli("parts", "a.csv.gz", "--parts", 1).stdout == "a.csv.gz\n"
     assert cli("parts", "a.idx.gz", "--parts", 2).stdout == "a.idx.gz?part=0/2\na.idx.gz?part=1/2\n"
     done = cli("parts", "a.idx.gz", "--parts", 10**9)

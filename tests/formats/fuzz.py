@@ -15,8 +15,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
+import os
 import random
 import resource
+import shutil
 import struct
 import sys
 import tempfile
@@ -25,6 +27,7 @@ import tracemalloc
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +47,10 @@ from pydp2.formats import (
     paddle_recordio,
     record_index,
     snappy_frames,
+    tfrecord,
     tokens,
 )
+from pydp2.formats.crc32c import masked_crc32c
 from pydp2.formats.paddle_recordio import Layout
 from pydp2.providers.address import resolve
 
@@ -148,16 +153,27 @@ def _zstd(data: bytes) -> bytes:
     return packer.compress(data[:99]) + b"\x50\x2a\x4d\x18\2\0\0\0no" + packer.compress(data[99:])
 
 
+@contextmanager
+def _file(name: str, data: bytes) -> Iterator[str]:
+    """A file that is there meanwhile. Its folder always has the same name: names of paths are interned, and the table
+    of such texts would grow in the middle of a file."""
+    folder = Path(tempfile.gettempdir(), f"pydp2-fuzz-{os.getpid()}")
+    folder.mkdir(exist_ok=True)
+    try:
+        (folder / name).write_bytes(data)
+        yield str(folder / name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _served(module: str, **args: Any) -> Callable[[bytes], Iterator[int]]:
     """What a ready-made provider yields of a file; a bad sample counts as refused once all others were read."""
     started = resolve(f"pydp2.formats.{module}").start(args=args)
 
     def read(data: bytes) -> Iterator[int]:
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(data)
-            file.flush()
+        with _file("a", data) as name:
             bad = None
-            opened = started.open_file(file.name, file_index=0, seed=0, pass_id=0)
+            opened = started.open_file(name, file_index=0, seed=0, pass_id=0)
             for item in opened.iterator:
                 if isinstance(item, BadSample):
                     bad = item
@@ -171,21 +187,45 @@ def _served(module: str, **args: Any) -> Callable[[bytes], Iterator[int]]:
 
 
 def _read_npy(data: bytes) -> Iterator[int]:
-    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
-        file.write(data)
-        file.flush()
-        yield from (block.nbytes for block in tokens.read(file.name, length=3))  # type: ignore[union-attr]  # windows
+    with _file("a.npy", data) as name:
+        yield from (block.nbytes for block in tokens.read(name, length=3))  # type: ignore[union-attr]  # windows
 
 
 def _read_documents(data: bytes) -> Iterator[int]:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "a.bin").write_bytes(np.arange(200, dtype="<u2").tobytes())
-        Path(folder, "a.idx").write_bytes(data)
+    with _file("a.idx", data), _file("a.bin", np.arange(200, dtype="<u2").tobytes()) as name:
         try:
-            for block in tokens.read(f"{folder}/a.bin"):
+            for block in tokens.read(name):
                 yield block.values.nbytes + block.sequence_start_positions.nbytes  # type: ignore[union-attr]
         except OptionError:  # it is no index any more
             raise FormatError("no index") from None
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def _example() -> bytes:
+    """An Example with a list of each kind: the integers 1, 300 and -1, two floats, two texts."""
+    integers = b"\x01\xac\x02" + b"\xff" * 9 + b"\x01"
+    lists = {
+        b"i": _field(3, _field(1, integers)),
+        b"f": _field(2, _field(1, struct.pack("<2f", 0.5, 1e30))),
+        b"b": _field(1, _field(1, b"xy") + _field(1, b"")),
+        b"u": _field(3, b"\x08\x07\x08\x09"),
+    }
+    return _field(1, b"".join(_field(1, _field(1, name) + _field(2, value)) for name, value in lists.items()))
+
+
+def _records(*data: bytes) -> bytes:
+    lengths = (struct.pack("<Q", len(one)) for one in data)
+    return b"".join(
+        length + struct.pack("<I", masked_crc32c(length)) + one + struct.pack("<I", masked_crc32c(one))
+        for length, one in zip(lengths, data, strict=True)
+    )
+
+
+def _read_tfrecord(data: bytes) -> Iterator[int]:
+    return (len(repr(example)) for example in tfrecord.read(io.BytesIO(data)))
 
 
 def _read_json(data: bytes) -> Iterator[int]:
@@ -226,7 +266,8 @@ def _read_paddle(data: bytes) -> Iterator[int]:
 
 def kinds() -> dict[str, Kind]:
     """All of them by name."""
-    any(_read_npy(_NPY[0]))  # numpy imports Python's parser when it first reads a header
+    any(_read_npy(_NPY[0]))  # what is imported at the first file is no memory that the file takes
+    any(_read_documents(_MEGATRON[0]))
     made = {
         "idx": Kind(_IDX, _read_rows),
         "idx gzip": Kind([_packed(data) for data in _IDX], _read_rows),
@@ -241,6 +282,14 @@ def kinds() -> dict[str, Kind]:
         "jsonl served": Kind(_JSON, _served("jsonl", fields={"t": "text", "i": "int", "l": "ints", "o.f": "float"})),
         "jsonl zstd": Kind([_zstd(data) for data in _JSON], _read_json),
         "jsonl in zstd": Kind(_JSON, _read_json, _zstd),
+        "tfrecord": Kind([_records(*[_example()] * 9), _records(b"", _example())], _read_tfrecord),
+        "tfrecord gzip": Kind([_packed(_records(*[_example()] * 9))], _read_tfrecord),
+        "tfrecord, right sums": Kind([_example()], _read_tfrecord, _records),
+        "tfrecord served, right sums": Kind(
+            [_example()],
+            _served("tfrecord", features={"i": "ints", "f": "float[2]", "b": "texts", "u": "ints"}),
+            lambda data: _records(_example(), data),
+        ),
         "tokens npy": Kind(_NPY, _read_npy),
         "tokens index": Kind(_MEGATRON, _read_documents),
         "dmlc": Kind([_made(lambda f: dmlc_recordio.write(f, _RECORDS))], _read_dmlc),

@@ -1,0 +1,298 @@
+"""TFRecord files of tf.train.Example, plain or gzip, without TensorFlow.
+
+:mod:`.tfrecord_file` reads records, :mod:`.tf_example` the Examples in them. The lists of one feature of a block of
+records become one array. If a record of a block is wrong, its records are decoded again one by one, which finds the
+wrong ones and serves the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.data.columns.batch import BinaryArray, Ragged, StringArray
+from pydp2.data.packers.many_samples import ManySamples, rows
+from pydp2.data.schema.input_types import (
+    InputType,
+    dense_vector,
+    raw,
+    raw_sequence,
+    scalar,
+    scalar_sequence,
+    text,
+    text_sequence,
+)
+from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, count_text
+from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
+from pydp2.formats import tf_example
+from pydp2.formats.lines import good_only
+from pydp2.formats.serving import bad_record
+from pydp2.formats.source import PathOrFile
+from pydp2.formats.tf_example import BYTES, FLOATS, INTEGERS
+from pydp2.formats.tfrecord_file import RecordFile
+from pydp2.providers import provider
+
+Places = Mapping[bytes, tuple[int, int]]
+"""Where the feature of each name lies in a record."""
+
+_TYPE = re.compile(r"(bytes|text|int|float)(s|\[\]|\[([1-9]\d{0,8})\])?")
+_KIND_OF = {"bytes": BYTES, "text": BYTES, "int": INTEGERS, "float": FLOATS}
+
+
+def records(path: PathOrFile, *, start: int = 0, part: FilePart = WHOLE_FILE) -> Iterator[bytes]:
+    """Yield the data of each record from record ``start`` of the part on, for what is no Example.
+
+    Raises:
+        FormatError: a checksum is wrong, or the file ends within a record.
+        OptionError: ``part`` is a part of a gzip file.
+        OSError: the file cannot be read.
+    """
+    return good_only(_records(path, start, part))
+
+
+def _records(path: PathOrFile, start: int, part: FilePart) -> Generator[bytes | FormatError]:
+    with RecordFile(path, part) as file:
+        for block in file.blocks(start):
+            yield from block
+
+
+def read(
+    path: PathOrFile, *, start: int = 0, part: FilePart = WHOLE_FILE, features: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield a dict for each Example from record ``start`` of the part on: a list of bytes, or an array ``(values,)`` of
+    float32 or int64, by the name of the feature.
+
+    Args:
+        path: the file, plain or gzip.
+        start: number of records to skip; of them only lengths are read and checked.
+        part: the part of the file to read: ranges of bytes; a gzip file has no parts.
+        features: the features to decode, default all. One that a record does not have is not in its dict.
+
+    Raises:
+        FormatError: a checksum is wrong, the file ends within a record, or a record is no Example.
+        OptionError: ``part`` is a part of a gzip file.
+        OSError: the file cannot be read.
+    """
+    return good_only(_examples(path, start, part, features))
+
+
+def _examples(
+    path: PathOrFile, start: int, part: FilePart, features: Sequence[str] | None
+) -> Generator[dict[str, Any] | FormatError]:
+    kept = None if features is None else {name.encode() for name in features}
+    with RecordFile(path, part) as file:
+        for block in file.blocks(start):
+            for i, data in enumerate(block):
+                if isinstance(data, FormatError):
+                    yield data
+                    continue
+                try:
+                    found = tf_example.features_of(data)
+                    named = found if kept is None else {name: found[name] for name in kept & found.keys()}
+                    example = {name.decode(): _values(data, *place) for name, place in named.items()}
+                except ValueError as error:
+                    yield file.error(i, f"no Example: {error}")
+                else:
+                    yield example
+
+
+def _values(data: bytes, start: int, stop: int) -> Any:
+    kind = tf_example.kind_of(data, start, stop)
+    if kind in (0, BYTES):
+        return [bytes(value) for value in tf_example.strings_of(data, start, stop) or ()]
+    decode = tf_example.floats if kind == FLOATS else tf_example.integers
+    return decode([tf_example.numbers_of(data, start, stop, kind) or b""])[0]
+
+
+# -- the provider ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Feature:
+    """A feature that is served.
+
+    Attributes:
+        name: its name, also that of the slot.
+        kind: "bytes", "text", "int" or "float".
+        length: None: one value; 0: a list of any length; n: a list of n numbers.
+    """
+
+    name: str
+    kind: str
+    length: int | None
+
+    @property
+    def slot(self) -> InputType:
+        if self.kind in ("bytes", "text"):
+            types = (raw, raw_sequence) if self.kind == "bytes" else (text, text_sequence)
+            return types[self.length is not None]()
+        dtype = "int64" if self.kind == "int" else "float32"
+        if self.length is None:
+            return scalar(dtype)
+        return dense_vector(self.length, dtype=dtype) if self.length else scalar_sequence(dtype)
+
+    def column(self, found: Sequence[tuple[bytes, Places]]) -> Any:
+        """Return the values of the feature in records as ``rows`` takes them.
+
+        Raises ValueError: it does not fit, or a record does not have it.
+        """
+        try:
+            values, counts = self._values(found)
+        except ValueError as error:
+            raise ValueError(f"feature {self.name!r}: {error}") from None
+        if self.length == 0:
+            return Ragged(values, _edges(counts))
+        wrong = counts != (self.length or 1)
+        if wrong.any():
+            raise ValueError(
+                f"feature {self.name!r}: expected {count_text(self.length or 1, 'value')}, got "
+                f'{counts[wrong.argmax()]}; the type "{self.kind}s" is for lists of any length'
+            )
+        return values.reshape(-1, self.length) if self.length else values
+
+    def _values(self, found: Sequence[tuple[bytes, Places]]) -> tuple[Any, NDArray[np.int64]]:
+        """Return the values of all records, and how many each has."""
+        key, kind = self.name.encode(), _KIND_OF[self.kind]
+        lists: list[Any] = []
+        for data, places in found:
+            place = places.get(key)
+            one: Any = None
+            if place is None:
+                pass
+            elif kind == BYTES:
+                one = tf_example.strings_of(data, *place)
+            else:
+                one = tf_example.numbers_of(data, *place, kind)
+            if one is None and self.length != 0:
+                have = ", ".join(name.decode("utf-8", "backslashreplace") for name in sorted(places))
+                raise ValueError(f"the record has no value of it; it has {have or 'no features':.200}")
+            lists.append(one or b"")
+        if kind == FLOATS:
+            return tf_example.floats(lists)
+        if kind == INTEGERS:
+            return tf_example.integers(lists)
+        counts = np.fromiter(map(len, lists), np.int64, len(lists))
+        return _strings([value for one in lists for value in one], self.kind == "text"), counts
+
+
+def _strings(values: list[Any], is_text: bool) -> BinaryArray | StringArray:
+    edges = _edges(np.fromiter(map(len, values), np.int64, len(values)))
+    data = np.frombuffer(b"".join(values), np.uint8)
+    return StringArray(edges, data) if is_text else BinaryArray(edges, data)
+
+
+def _edges(counts: NDArray[np.int64]) -> Any:
+    return np.concatenate(([0], np.cumsum(counts)))
+
+
+def _hook(
+    settings: Any,
+    *,
+    file_list: Any,
+    is_train: bool,
+    input_order: Any,
+    features: Sequence[str] | Mapping[str, str] | None = None,
+) -> None:
+    if isinstance(features, Mapping):
+        served = [_declared(name, kind) for name, kind in features.items()]
+    else:
+        if features is not None and (isinstance(features, str) or not all(isinstance(name, str) for name in features)):
+            raise OptionTypeError(f"features must be a list of names, or a dict of types by name, got {features!r:.80}")
+        served = _inferred(file_list, features)
+    if not served:
+        raise OptionError("features must name at least one feature")
+    settings.features = served
+    settings.input_types = {feature.name: feature.slot for feature in served}
+
+
+@provider(init_hook=_hook)
+def process(settings: Any, filename: str, start: int) -> Iterator[ManySamples | BadSample]:
+    """Serve the features of Examples in TFRecord files.
+
+    Slots: one for each feature, with its name.
+
+    Arguments of the hook:
+        features: the features to serve: a list of names, or a dict of their types: "bytes", "text", "int" or "float";
+            with an "s" or "[]" behind it a value is a list, with "[N]" a list of N numbers. Default: all features of
+            the first record, with the types that they have there: a feature with one value is no list.
+    """
+    name, part = split_entry(filename)
+    with RecordFile(name, part) as file:
+        for block in file.blocks(start):
+            right = [data for data in block if not isinstance(data, FormatError)]
+            try:
+                together = _rows(settings.features, right) if len(right) == len(block) else None
+            except ValueError:
+                together = None
+            if together is None:
+                yield from _one_by_one(file, settings.features, block)
+            else:
+                yield together
+
+
+def _one_by_one(
+    file: RecordFile, features: Sequence[_Feature], block: Sequence[bytes | FormatError]
+) -> Iterator[ManySamples | BadSample]:
+    """Yield the right records, and an error in place of each wrong one."""
+    for i, data in enumerate(block):
+        if isinstance(data, FormatError):
+            yield bad_record(data)
+            continue
+        try:
+            alone = _rows(features, [data])
+        except ValueError as error:
+            yield bad_record(file.error(i, str(error)))
+        else:
+            yield alone
+
+
+def _rows(features: Sequence[_Feature], records: Sequence[bytes]) -> ManySamples:
+    """Return records as samples. Raises ValueError: one of them is wrong."""
+    found = [(data, tf_example.features_of(data)) for data in records]
+    return rows(**{feature.name: feature.column(found) for feature in features})
+
+
+def _declared(name: Any, kind: Any) -> _Feature:
+    """Return the feature of an entry of ``features``."""
+    if not isinstance(name, str) or not isinstance(kind, str):
+        raise OptionTypeError(
+            f"features must be a list of names, or a dict of types by name, got {kind!r:.40} of {name!r:.40}"
+        )
+    found = _TYPE.fullmatch(kind)
+    if found is None or (found[3] and _KIND_OF[found[1]] == BYTES):
+        raise OptionError(
+            f"the type of feature {name!r} must be bytes, text, int or float, each with an s or [] for a list, [N] for "
+            f"a list of N numbers; got {kind!r:.40}"
+        )
+    return _Feature(name, found[1], int(found[3] or 0) if found[2] else None)
+
+
+def _inferred(file_list: Any, names: Sequence[str] | None) -> list[_Feature]:
+    """Return the features ``names``, or all, with the types that they have in the first record of all files."""
+    for path in dict.fromkeys(split_entry(entry)[0] for entry in file_list):
+        with closing(_examples(path, 0, WHOLE_FILE, None)) as examples:
+            for first in islice(examples, 1):
+                if isinstance(first, FormatError):
+                    raise first
+                return [_typed(name, first, path) for name in (sorted(first) if names is None else names)]
+    raise OptionError('no file has a record that could decide the slots: give features={"NAME": "TYPE", …}')
+
+
+def _typed(name: str, record: Mapping[str, Any], path: str) -> _Feature:
+    """Return a feature with the type that it has in ``record``."""
+    if name not in record:
+        near = get_close_matches(name, record, 1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        have = ", ".join(sorted(record))
+        raise OptionError(f"{path}: no feature {name!r:.80} in its first record{hint}; it has {have:.200}")
+    values = record[name]
+    if isinstance(values, list) and not values:
+        raise OptionError(f"{path}: the feature {name!r:.80} is empty in the first record: give its type in features=")
+    kind = "bytes" if isinstance(values, list) else "int" if values.dtype == np.int64 else "float"
+    return _declared(name, kind if len(values) == 1 else f"{kind}s")
