@@ -44,7 +44,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "scipy": {"data.columns"},
     "pyarrow": {"data.columns"},
     "ml_dtypes": {"data.schema"},
-    "PIL": {"mx"},
+    "PIL": {"formats", "mx"},
     "sklearn": {"sample_data"},  # the script that made the digits
 }
 EXECUTING = {"pickle", "cPickle", "shelve", "dill", "cloudpickle", "joblib", "code", "runpy"}

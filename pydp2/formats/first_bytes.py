@@ -119,7 +119,7 @@ def _zip(head: bytes) -> str:
 def _marked(head: bytes) -> str:
     """Return the kind of a binary file whose mark is not only a text at its beginning."""
     if head[_TAR_MARK:].startswith(b"ustar"):
-        return "a tar archive; unpack it first"
+        return "a tar archive; read it with pydp2.formats.tar"
     if _IDX.match(head):
         return "an idx file of arrays; read it with pydp2.formats.idx"
     if _PICKLE.match(head):

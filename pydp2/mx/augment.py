@@ -11,10 +11,11 @@ import math
 from dataclasses import dataclass, fields
 
 from pydp2.errors import OptionError
+from pydp2.formats.pillow import Picture
 from pydp2.mx import colour, pillow
 from pydp2.mx.chance import Chance, ChanceKind
 from pydp2.mx.options import typed
-from pydp2.mx.pillow import Method, Picture
+from pydp2.mx.pillow import Method
 
 _AUTO, _RANDOM = 9, 10
 _MOST_SIDE = 1 << 15  # of a warped picture: a larger one is a mistake that would cost much memory

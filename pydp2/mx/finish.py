@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import OptionError
+from pydp2.formats.pillow import Picture
 from pydp2.mx.chance import Chance, ChanceKind
 from pydp2.mx.options import typed
-from pydp2.mx.pillow import Picture
 
 Floats = NDArray[np.float32]
 

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import BadSample, FormatError, OptionError
-from pydp2.mx import pillow
+from pydp2.formats import pillow
+from pydp2.formats.pillow import Picture
 from pydp2.mx.augment import Augmentation, PictureError
 from pydp2.mx.finish import Finish, Floats
-from pydp2.mx.pillow import Picture
 from pydp2.mx.records import Record
 
 T = TypeVar("T")

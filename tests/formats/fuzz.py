@@ -21,6 +21,7 @@ import resource
 import shutil
 import struct
 import sys
+import tarfile
 import tempfile
 import time
 import tracemalloc
@@ -38,6 +39,7 @@ from rich.console import Console
 from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.formats import (
     comma,
+    decoders,
     dmlc_recordio,
     idx,
     irheader,
@@ -47,6 +49,7 @@ from pydp2.formats import (
     paddle_recordio,
     record_index,
     snappy_frames,
+    tar,
     tfrecord,
     tokens,
 )
@@ -264,6 +267,46 @@ def _read_paddle(data: bytes) -> Iterator[int]:
     return (4 + len(record) for record in paddle_recordio.read(io.BytesIO(data), limit=LIMIT))
 
 
+def _tar(form: int) -> bytes:
+    def write(file: io.BytesIO) -> None:
+        with tarfile.open(fileobj=file, mode="w", format=form) as archive:
+            for i, record in enumerate(_RECORDS[1:4]):
+                for name in (f"folder/{i}.bin", f"{'n' * 101}{i}.a.txt"):
+                    info = tarfile.TarInfo(name)
+                    info.size, info.mtime = len(record), i + 0.5
+                    archive.addfile(info, io.BytesIO(record))
+
+    return _made(write)
+
+
+_TARS = [_tar(tarfile.GNU_FORMAT), _tar(tarfile.PAX_FORMAT)]
+
+
+def _with_right_sums(data: bytes) -> bytes:
+    """A tar archive in which the sum of each header is right."""
+    blocks = [bytearray(data[at : at + 512]) for at in range(0, len(data), 512)]
+    for block in blocks:
+        if block[257:262] == b"ustar" and len(block) == 512:
+            block[148:156] = b" " * 8
+            block[148:156] = b"%06o\0 " % sum(block)
+    return b"".join(blocks)
+
+
+def _read_tar(data: bytes) -> Iterator[int]:
+    for sample in tar.read(io.BytesIO(data), limit=LIMIT):
+        yield sum(map(len, sample.values()))
+
+
+_NPY = [_made(lambda f, a=a: np.save(f, a)) for a in _ARRAYS]  # type: ignore[misc]  # as above
+
+
+def _read_npy(data: bytes) -> Iterator[int]:
+    try:
+        yield decoders.npy_array(data).nbytes
+    except ValueError as error:
+        raise FormatError(str(error)) from error
+
+
 def kinds() -> dict[str, Kind]:
     """All of them by name."""
     any(_read_npy(_NPY[0]))  # what is imported at the first file is no memory that the file takes
@@ -292,6 +335,10 @@ def kinds() -> dict[str, Kind]:
         ),
         "tokens npy": Kind(_NPY, _read_npy),
         "tokens index": Kind(_MEGATRON, _read_documents),
+        "tar": Kind(_TARS, _read_tar),
+        "tar, right sums": Kind(_TARS, _read_tar, _with_right_sums),
+        "tar in gzip, right sums": Kind(_TARS, _read_tar, lambda data: _packed(_with_right_sums(data))),
+        "npy": Kind(_NPY, _read_npy),
         "dmlc": Kind([_made(lambda f: dmlc_recordio.write(f, _RECORDS))], _read_dmlc),
     }
     for layout in ("go", "fluid"):

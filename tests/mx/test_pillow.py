@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from pydp2.errors import FormatError
+from pydp2.formats.pillow import decode
 from pydp2.mx import ImageRecordIter
-from pydp2.mx.pillow import decode
 
 from .conftest import Write, drawing, png
 
