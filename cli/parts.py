@@ -21,15 +21,17 @@ def _packing(path: str) -> str:
             return "gzip" if unpacked.read(2) != b"\0\0" else ""
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return ""  # its reader reports the error
+    except IsADirectoryError:
+        return ""  # a folder of pictures
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror or error}") from None
 
 
 @click.command("parts", short_help="Print list entries for parts of large files.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True))
 @click.option("--parts", type=click.IntRange(1), required=True, metavar="NUMBER", help="Number of parts of each FILE.")
 def command(files: tuple[str, ...], parts: int) -> None:
-    """Print one entry of a file list for each part of each FILE.
+    """Print one entry of a file list for each part of each FILE, or of a folder of pictures.
 
     The providers in pydp2.formats read an entry such as train.rec?part=3/12 as that part of the file, so several
     workers can read one large file.

@@ -42,9 +42,9 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"\x89HDF\r\n\x1a\n", f"an HDF5 file; {_LOADED}"),
     (b"SQLite format 3\0", f"an SQLite database; {_LOADED}"),
     (b"\x93NUMPY", f"an array of numpy (.npy); {_LOADED}, with numpy.load; pydp2.formats.tokens reads tokens"),
-    (b"\x89PNG\r\n\x1a\n", "a picture (PNG); list pictures in an .lst file"),
-    (b"\xff\xd8\xff", "a picture (JPEG); list pictures in an .lst file"),
-    (b"GIF8", "a picture (GIF); list pictures in an .lst file"),
+    (b"\x89PNG\r\n\x1a\n", "a picture (PNG); serve its folder with pydp2.formats.images"),
+    (b"\xff\xd8\xff", "a picture (JPEG); serve its folder with pydp2.formats.images"),
+    (b"GIF8", "a picture (GIF); serve its folder with pydp2.formats.images"),
     (b"%PDF-", "a PDF document"),
     (b"\n\x23\xd7\xce", "RecordIO of MXNet; read it with pydp2.formats.dmlc_recordio"),
     (b"\r\n\x23\xd7\xce", "RecordIO that was copied as text, which changes bytes; copy it in binary mode"),
@@ -125,7 +125,9 @@ def _marked(head: bytes) -> str:
     if _PICKLE.match(head):
         return f"a pickle; {_LOADED}"
     if found := _RIFF.match(head):
-        return "a picture (WebP); list pictures in an .lst file" if found[1] == b"WEBP" else "a sound (WAV)"
+        return (
+            "a picture (WebP); serve its folder with pydp2.formats.images" if found[1] == b"WEBP" else "a sound (WAV)"
+        )
     if len(head) >= _TFRECORD.size:
         length, checksum = _TFRECORD.unpack_from(head)
         if length < 1 << 40 and checksum == masked_crc32c(head[:8]):

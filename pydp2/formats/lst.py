@@ -19,7 +19,7 @@ from pydp2.providers import provider
 
 _ID = re.compile(rb"\d{1,18}")
 _BLANKS = b" "
-_NO_PICTURE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
+NO_PICTURE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
 """Errors that one picture has alone. ValueError: its path has a NUL. Any other error may befall the next one too."""
 
 
@@ -149,7 +149,7 @@ def _sample(entry: Entry, settings: Any) -> dict[str, Any]:
     path = Path(settings.folder, entry.path)
     try:
         data = path.read_bytes()
-    except _NO_PICTURE as error:
+    except NO_PICTURE as error:
         where = "" if path.is_absolute() else f"; relative paths start at {Path.cwd()}, and folder says where below it"
         raise bad_value("data", f"the picture {path}", f"{getattr(error, 'strerror', None) or error}{where}") from None
     return {"data": as_steps(data), "label": label, "id": entry.id}

@@ -74,6 +74,11 @@ def test_errors_of_files_are_one_line_each(cli: Callable[..., Result], tmp_path:
     assert sorted(f.name for f in tmp_path.iterdir()) == ["a.csv", "a.lst", "pipe"]
 
 
+def test_a_folder_of_pictures_has_parts(cli: Callable[..., Result], tmp_path: Path) -> None:
+    done = cli("parts", str(tmp_path), "--parts", "2")
+    assert done.output.splitlines() == [f"{tmp_path}?part=0/2", f"{tmp_path}?part=1/2"]
+
+
 def test_a_file_that_has_no_parts_is_not_named_in_parts(cli: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"1,2\n"))
     idx.write(tmp_path / "a.idx.gz", np.arange(3, dtype=np.uint8))
