@@ -71,7 +71,8 @@ class DiskThread(Generic[_Answer]):
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run_thread, name=self._name, daemon=True)
                 self._thread.start()
-            self._condition.notify_all()
+            if len(self._steps) == 1:  # with more the thread is not waiting
+                self._condition.notify_all()
 
     # -- the thread ------------------------------------------------------------------------------------------------
     def _run_thread(self) -> None:

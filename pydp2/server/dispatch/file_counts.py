@@ -102,7 +102,7 @@ class FileCounts:
         row, before = int(self._row_of[file]), ledger.sample_count
         if not row:
             self._append(np.array([file]), count)
-        elif self._rows[row] != count:
+        elif self._rows[row].item() != count.item():  # numpy compares structured values slowly
             before, self._rows[row] = int(self._rows[row]["samples"]), count
         # also with the count from before: the file may have been touched
         if self._store is not None and ledger.stamp_before is not None:
