@@ -17,8 +17,14 @@ from pydp2.client.wait_notice import notice_seconds, write_notice
 # The order of a set of texts depends on their hashes, and Python draws these anew for each interpreter. A provider that
 # goes through a set would yield something else in each run, and on each host.
 _HASHES = {"PYTHONHASHSEED": "0"}
-# It forks, so it must have one thread: numpy's BLAS would start more. What it forks shares the cores anyway.
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# It forks, so it must have one thread: numpy's BLAS would start more, and pyarrow one of its allocator (jemalloc).
+# What it forks shares the cores anyway.
+_ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 _FLAGS = {
     "optimize": "O",
     "bytes_warning": "b",
