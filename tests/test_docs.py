@@ -83,7 +83,7 @@ def run(command: list[str], folder: Path, seconds: float = DEADLINE) -> str:
 
 
 # -- Python blocks -----------------------------------------------------------------------------------------------------
-FRAMEWORKS = {"jax", "keras", "orbax", "paddle", "tensorflow", "torch"}
+FRAMEWORKS = {"jax", "keras", "orbax", "paddle", "pyarrow", "tensorflow", "torch"}
 """A block that imports one of them is skipped where it is not installed."""
 
 

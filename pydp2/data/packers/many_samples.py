@@ -8,7 +8,7 @@ sample, and judged there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
@@ -18,6 +18,18 @@ import numpy as np
 from pydp2.data.columns.array_likes import as_array, tensor_hint
 from pydp2.data.columns.batch import BinaryArray, Csr, Ragged, StringArray
 from pydp2.data.columns.columns import Array, Columns, Ints
+from pydp2.data.packers.arrow_values import (
+    CheckedText,
+    Lists,
+    Mask,
+    PlainValues,
+    as_arrow,
+    chunks_of,
+    exports_arrow,
+    has_pyarrow,
+    plain_values,
+    table_columns,
+)
 from pydp2.data.packers.normalise import MAX_STRING_BYTES, REAL_KINDS, integer_limits
 from pydp2.data.schema.input_types import STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16, is_float
 from pydp2.errors import OptionError, OptionTypeError, count_text
@@ -30,12 +42,16 @@ def rows(*values: Any, **named: Any) -> ManySamples:
     """Return many samples for one ``yield`` of ``process``: by the names of the slots, or all in their order.
 
     Each value holds one entry per sample: an array whose first axis is samples, also of another library, a
-    :class:`Ragged`, :class:`Csr`, :class:`StringArray` or :class:`BinaryArray` as a batch has them, or a list or tuple.
-    Sample i is what ``{"pixel": X[i], "label": y[i]}`` would be, with the same checks and messages; entry i of a Csr is
-    the list of its indices, or of its (index, value) pairs. Nothing is copied before a sample is sent, so the values
-    must not change until ``process`` is asked for what comes after them.
+    :class:`Ragged`, :class:`Csr`, :class:`StringArray` or :class:`BinaryArray` as a batch has them, an array of Arrow
+    (of pyarrow, or any object with ``__arrow_c_array__`` or ``__arrow_c_stream__``), or a list or tuple. A record batch
+    or table of Arrow alone, ``rows(batch)``, means its columns by their names, the fields of structs as ``a.b``.
 
-    Raises OptionTypeError or OptionError for values that are something else, or whose numbers of samples differ.
+    Sample i is what ``{"pixel": X[i], "label": y[i]}`` would be, with the same checks and messages; entry i of a Csr is
+    the list of its indices, or of its (index, value) pairs; a null of Arrow is a None. Nothing is copied before a
+    sample is sent, so the values must not change until ``process`` is asked for what comes after them.
+
+    Raises OptionTypeError or OptionError for values that are something else, or whose numbers of samples differ, and
+    ImportError, with the remedy, for data of Arrow without pyarrow.
     """
     if bool(values) == bool(named):
         raise OptionTypeError(
@@ -43,6 +59,9 @@ def rows(*values: Any, **named: Any) -> ManySamples:
         )
     if len(values) == 1 and isinstance(values[0], dict):
         raise OptionTypeError("rows() got a dict: write rows(**columns) if its keys are the names of the slots")
+    if len(values) == 1 and exports_arrow(values[0]) and has_pyarrow():
+        table = as_arrow(values[0])
+        named, values = table_columns(table) or {}, (table,)
     given = named or {f"value {i}": value for i, value in enumerate(values)}
     slots = [_slot_values(label, value) for label, value in given.items()]
     count = len(slots[0])
@@ -117,14 +136,19 @@ def _slot_values(label: str, value: Any) -> _SlotValues:
     if type(value) is np.ndarray and value.ndim:
         return _ArrayValues(value)
     if isinstance(value, Ragged):
-        return _RaggedValues(label, value)
+        return _ragged_values(label, value)
     if isinstance(value, Csr):
         return _CsrValues(label, value)
     if isinstance(value, BinaryArray | StringArray):
         return _StringValues(label, value)
+    if isinstance(value, Lists):
+        return _list_values(label, value)
     if isinstance(value, list | tuple):
         return _ListValues(value)
-    array = _plain_array(value)
+    is_arrow = exports_arrow(value)
+    array = None if is_arrow and has_pyarrow() else _plain_array(value)
+    if is_arrow and array is None:
+        return _arrow_slot_values(label, as_arrow(value))
     if array is not None and array.ndim:
         return _ArrayValues(array)
     what = f"a {type(value).__name__}{tensor_hint(value, 'numpy')}" if array is None else "an array without dimensions"
@@ -269,6 +293,8 @@ class _StringValues:
         self._starts = _checked_offsets(label, "offsets", value.offsets, len(data))
         self._data = data
         self._is_text = isinstance(value, StringArray)
+        if isinstance(value, CheckedText):
+            self._is_utf8 = True
         self._counts_fit = bool((np.diff(self._starts) <= MAX_STRING_BYTES).all())
 
     def __len__(self) -> int:
@@ -309,18 +335,15 @@ def _grouped(values: _CsrValues | _StringValues, slot_type: InputType, edges: In
 
 
 class _RaggedValues:
-    def __init__(self, label: str, value: Ragged) -> None:
-        self._inner = _slot_values(label, value.values)
-        steps = len(self._inner)
-        self._starts = _checked_offsets(label, "sequence_start_positions", value.sequence_start_positions, steps)
-        array = _plain_array(value.values)
-        self._values = value.values if array is None else array
-        self._sub_starts: Ints | None = None
-        if value.sub_sequence_start_positions is not None:
-            self._sub_starts = _checked_offsets(
-                label, "sub_sequence_start_positions", value.sub_sequence_start_positions, steps
-            )
-            self._first_subs = _sub_offsets(label, self._starts, self._sub_starts)
+    """Sequences of ``values`` (an array, or strings or sparse entries) between ``starts``; or of sub-sequences between
+    ``sub_starts``, of which number i has ``first_subs[i]`` to ``first_subs[i + 1]``. All are checked."""
+
+    def __init__(
+        self, values: Any, inner: _SlotValues, starts: Ints, sub_starts: Ints | None, first_subs: Ints | None
+    ) -> None:
+        self._values, self._inner = values, inner
+        self._starts, self._sub_starts = starts, sub_starts
+        self._first_subs: Ints = starts if first_subs is None else first_subs
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -359,6 +382,18 @@ class _RaggedValues:
         return None if elements is None else (*counts, *elements)
 
 
+def _ragged_values(label: str, value: Ragged) -> _RaggedValues:
+    inner = _slot_values(label, value.values)
+    steps = len(inner)
+    starts = _checked_offsets(label, "sequence_start_positions", value.sequence_start_positions, steps)
+    array = _plain_array(value.values)
+    values = value.values if array is None else array
+    if value.sub_sequence_start_positions is None:
+        return _RaggedValues(values, inner, starts, None, None)
+    subs = _checked_offsets(label, "sub_sequence_start_positions", value.sub_sequence_start_positions, steps)
+    return _RaggedValues(values, inner, starts, subs, _sub_offsets(label, starts, subs))
+
+
 def _group_sizes(edges: Ints) -> Array:
     return (edges[1:] - edges[:-1]).astype(np.int32)
 
@@ -387,3 +422,84 @@ def _sub_offsets(label: str, starts: Ints, subs: Ints) -> Ints:
         )
     first[0], first[-1] = 0, len(subs) - 1
     return first
+
+
+# -- Arrow -------------------------------------------------------------------------------------------------------------
+def _arrow_slot_values(label: str, column: Any) -> _SlotValues:
+    """Return the values of a pyarrow Array or ChunkedArray."""
+    if table_columns(column) is not None:
+        raise OptionTypeError(
+            f"rows() takes the columns of an Arrow table one by one: write rows(batch) for all of them, or "
+            f"rows({label}=batch['{label}']); {label} is a {type(column).__name__} with several"
+        )
+    parts = [_chunk_values(label, chunk) for chunk in chunks_of(column)]
+    return parts[0] if len(parts) == 1 else _ChunkedValues(parts)
+
+
+def _chunk_values(label: str, array: Any) -> _SlotValues:
+    try:
+        plain, missing = plain_values(array)
+    except (OptionError, OptionTypeError) as error:
+        raise type(error)(f"{label}: {error}") from None
+    values = _slot_values(label, plain)
+    return values if missing is None else _GappedValues(values, missing, lambda i: array[i].as_py())
+
+
+def _list_values(label: str, lists: Lists) -> _RaggedValues:
+    starts, values = _checked_offsets(label, "offsets", lists.starts, _count(lists.values)), lists.values
+    if not isinstance(values, Lists):
+        return _RaggedValues(values, _slot_values(label, values), starts, None, None)
+    inner = values.values  # no list: a slot has two levels at most
+    edges = _checked_offsets(label, "offsets", values.starts, _count(inner))
+    return _RaggedValues(inner, _slot_values(label, inner), edges[starts], edges, starts)
+
+
+def _count(plain: PlainValues) -> int:
+    return len(plain.starts) - 1 if isinstance(plain, Lists) else len(plain)
+
+
+class _ChunkedValues:
+    """Values of several chunks, at least one, one after the other; nothing is copied to join them."""
+
+    def __init__(self, parts: Sequence[_SlotValues]) -> None:
+        self._parts = parts
+        self._starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def _part_of(self, i: int) -> int:
+        return int(np.searchsorted(self._starts, i, "right")) - 1
+
+    def value_of(self, i: int) -> Any:
+        number = self._part_of(i)
+        return self._parts[number].value_of(i - int(self._starts[number]))
+
+    def to_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
+        found: list[Arrays] = []
+        for number in range(self._part_of(lo), len(self._parts)):
+            first, last = int(self._starts[number]), int(self._starts[number + 1])
+            if first >= hi and found:
+                break
+            laid = self._parts[number].to_arrays(slot_type, max(lo, first) - first, min(hi, last) - first)
+            if laid is None:
+                return None
+            found.append(laid)
+        return found[0] if len(found) == 1 else tuple(np.concatenate(same) for same in zip(*found, strict=True))
+
+
+class _GappedValues:
+    """``values`` of which the ``missing`` ones are null, or hold a null: these are judged one by one, as what
+    ``entry`` returns: None, or a list with a None."""
+
+    def __init__(self, values: _SlotValues, missing: Mask, entry: Callable[[int], Any]) -> None:
+        self._values, self._missing, self._entry = values, missing, entry
+
+    def __len__(self) -> int:
+        return len(self._missing)
+
+    def value_of(self, i: int) -> Any:
+        return self._entry(i) if self._missing[i] else self._values.value_of(i)
+
+    def to_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
+        return None if self._missing[lo:hi].any() else self._values.to_arrays(slot_type, lo, hi)

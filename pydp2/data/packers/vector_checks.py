@@ -126,7 +126,7 @@ def _within(ids: Array, dim: int) -> bool:
 
 def _contiguous(values: Array) -> Array:
     """Return ``values`` themselves, or a copy if they are a field of wider records."""
-    return values if values.flags.carray else values.copy()
+    return values if values.flags.c_contiguous and values.flags.aligned else values.copy()
 
 
 def _concatenated(parts: list[Array], dtype: np.dtype[Any]) -> Array:
