@@ -1,7 +1,7 @@
 """CSV as MXNet's iterators read it: each line is a row of numbers between commas.
 
 All rows have the same number of columns. A file has no quotes and no comments. With ``header`` its first line has
-names. :mod:`.lines` reads the lines. The module is called ``comma`` because Python has a module ``csv``.
+names. :mod:`.lines` reads the lines. :mod:`.csv` reads files with quotes, text and missing values.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class _Table:
         if not field.strip():
             return "; write nan for a number that is missing"
         if field.strip()[:1] in (b'"', b"'"):
-            return "; quotes are not read here: write the numbers without them"
+            return "; quotes are not read here: pydp2.formats.csv reads them, or write the numbers without them"
         fields = line.split(self.separator.encode())
         if len(fields) > 1 and _is_number(field.replace(b",", b".", 1), self.dtype):
             return "; a decimal number has a point here: write 1.5 for 1,5"
@@ -232,7 +232,7 @@ class _Table:
             and not any(_is_number(field, self.dtype) for field in fields)
         ):
             return "; header=true says that the first line has names"
-        return ""
+        return "; pydp2.formats.csv reads columns of text"
 
 
 def _first_line(path: PathOrFile) -> int | None:

@@ -66,7 +66,7 @@ class TextReader(Closable):
         source = self._source
         last = None
         if source.size is not None:
-            self._begin, last = (_line_from(source, at) for at in self._part.range(source.size))
+            self._begin, last = (line_from(source, at) for at in self._part.range(source.size))
             source.seek(self._begin)
         begin, partial_line = self._begin, bytearray()
         while data := source.read_some(BLOCK if last is None else min(BLOCK, last - source.offset)):
@@ -172,7 +172,7 @@ def too_large(text: bytes, value: float) -> bool:
     return math.isinf(value) and b"i" not in text.lower()
 
 
-def _line_from(source: ByteSource, at: int) -> int:
+def line_from(source: ByteSource, at: int) -> int:
     """Return the first offset from ``at`` on where a line begins, or the end of the file."""
     assert source.size is not None
     if at == 0:

@@ -36,9 +36,13 @@ import numpy as np
 import zstandard
 from rich.console import Console
 
-from pydp2.errors import BadSample, FormatError, OptionError
+from pydp2.data.packers.many_samples import ManySamples
+from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError
+from pydp2.file_parts import WHOLE_FILE
 from pydp2.formats import (
+    arrow,
     comma,
+    csv,
     decoders,
     dmlc_recordio,
     idx,
@@ -47,12 +51,14 @@ from pydp2.formats import (
     libsvm,
     lst,
     paddle_recordio,
+    parquet,
     record_index,
     snappy_frames,
     tar,
     tfrecord,
     tokens,
 )
+from pydp2.formats.arrow_tables import TableSlots
 from pydp2.formats.crc32c import masked_crc32c
 from pydp2.formats.paddle_recordio import Layout
 from pydp2.providers.address import resolve
@@ -100,6 +106,11 @@ _CSV = [
     b"\xef\xbb\xbf1.5,-2e3\r\n\r\nnan,inf\r\n",
     b"7\r8\r9",
     _made(lambda f: comma.write(f, np.arange(300.0).reshape(60, 5))),
+]
+_QUOTED = [
+    b'id,text,x\n1,"a, ""b""\nc",1.5\n2,,2.5\n3,d,-1e3\n',
+    b"\xef\xbb\xbfa;b\r\n1;\xc3\xa9\r\n",
+    b"word,n,flag\n" + b"".join(b'"%d ""x""",%d,true\n' % (i, i) for i in range(90)),
 ]
 _SVM = [b"1 0:1 3:2.5\n0\n-1 7:1e-3 # c\n", b"+1 1:1\r\n" * 60]
 _LST = [b"0\t1\ta.jpg\n7\t0.5\t2\tsome where/b.jpg\n", b"3\t1\t\xc3\xa4.png\r\n" * 100]
@@ -307,6 +318,38 @@ def _read_npy(data: bytes) -> Iterator[int]:
         raise FormatError(str(error)) from error
 
 
+def _served(name: str, schema: Any, batches: Iterator[Any]) -> Iterator[int]:
+    """The bytes of tables as a provider serves them."""
+    try:
+        slots = TableSlots(name, schema, None, {})
+    except (OptionError, OptionTypeError) as error:  # of a type that no slot takes
+        raise FormatError(str(error), file=name) from error
+    for batch in batches:
+        for samples in slots.samples(batch):
+            yield batch.nbytes * len(samples) // len(batch) if isinstance(samples, ManySamples) else 0
+
+
+def _read_parquet(data: bytes) -> Iterator[int]:
+    with parquet.Reader(io.BytesIO(data)) as reader:
+        yield from _served(reader.name, reader.schema, reader.batches(WHOLE_FILE, 0, None))
+
+
+def _read_arrow(data: bytes) -> Iterator[int]:
+    with arrow.Reader(io.BytesIO(data)) as reader:
+        yield from _served(reader.name, reader.schema, reader.batches(WHOLE_FILE))
+
+
+def _read_quoted(data: bytes) -> Iterator[int]:
+    dialect = csv.Dialect()
+    with csv.Reader(io.BytesIO(data), dialect) as reader:
+        try:
+            types = csv.inferred_types(reader, dialect, {}, None)
+        except OptionError as error:  # a column without values
+            raise FormatError(str(error), file="") from error
+        for item in reader.batches(WHOLE_FILE, 0, types, None) if reader.names else ():
+            yield 0 if isinstance(item, FormatError) else item.nbytes
+
+
 def kinds() -> dict[str, Kind]:
     """All of them by name."""
     any(_read_npy(_NPY[0]))  # what is imported at the first file is no memory that the file takes
@@ -361,7 +404,47 @@ def kinds() -> dict[str, Kind]:
     made["paddle go in gzip"] = Kind(
         [_PAYLOAD], _read_paddle, lambda data: _chunk("go", 2)(zlib.compress(data, wbits=31))
     )
-    return made
+    return made | _arrow_kinds()
+
+
+def _arrow_kinds() -> dict[str, Kind]:
+    """Those of formats that pyarrow reads; none where it is not installed."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return {}
+    table = pa.table(
+        {
+            "x": np.arange(400, dtype=np.float32),
+            "text": ["a", "bc", "é", ""] * 100,
+            "word": pa.array(["one", "two"] * 200).dictionary_encode(),
+            "tags": [list(range(i % 4)) for i in range(400)],
+            "at": [{"flag": i % 3 == 0, "code": bytes([i % 7])} for i in range(400)],
+        }
+    )
+
+    def ipc(new: Callable[..., Any], rows: int, compression: str | None = None) -> bytes:
+        file = io.BytesIO()
+        with new(file, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+            writer.write_table(table, max_chunksize=rows)
+        return file.getvalue()
+
+    options: list[dict[str, Any]] = [
+        {"compression": name, "row_group_size": 250} for name in ("none", "snappy", "zstd")
+    ]
+    options.append({"compression": "none", "use_dictionary": False, "data_page_version": "2.0", "data_page_size": 256})
+    return {
+        "parquet": Kind(
+            [_made(lambda f, o=o: pq.write_table(table, f, **o)) for o in options],  # type: ignore[misc]
+            _read_parquet,
+        ),
+        "quoted csv": Kind(_QUOTED, _read_quoted),
+        "quoted csv in zstd": Kind(_QUOTED, _read_quoted, lambda data: pa.Codec("zstd").compress(data).to_pybytes()),
+        "arrow file": Kind([ipc(pa.ipc.new_file, 250)], _read_arrow),
+        "arrow stream": Kind([ipc(pa.ipc.new_stream, 250)], _read_arrow),
+        "arrow lz4": Kind([ipc(pa.ipc.new_file, rows, "lz4") for rows in (60, 400)], _read_arrow),
+    }
 
 
 _WORDS = [struct.pack(order + kind, value) for order in "<>" for kind, value in (
