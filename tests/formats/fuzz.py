@@ -318,7 +318,7 @@ def _read_npy(data: bytes) -> Iterator[int]:
         raise FormatError(str(error)) from error
 
 
-def _served(name: str, schema: Any, batches: Iterator[Any]) -> Iterator[int]:
+def _tables_served(name: str, schema: Any, batches: Iterator[Any]) -> Iterator[int]:
     """The bytes of tables as a provider serves them."""
     try:
         slots = TableSlots(name, schema, None, {})
@@ -331,12 +331,12 @@ def _served(name: str, schema: Any, batches: Iterator[Any]) -> Iterator[int]:
 
 def _read_parquet(data: bytes) -> Iterator[int]:
     with parquet.Reader(io.BytesIO(data)) as reader:
-        yield from _served(reader.name, reader.schema, reader.batches(WHOLE_FILE, 0, None))
+        yield from _tables_served(reader.name, reader.schema, reader.batches(WHOLE_FILE, 0, None))
 
 
 def _read_arrow(data: bytes) -> Iterator[int]:
     with arrow.Reader(io.BytesIO(data)) as reader:
-        yield from _served(reader.name, reader.schema, reader.batches(WHOLE_FILE))
+        yield from _tables_served(reader.name, reader.schema, reader.batches(WHOLE_FILE))
 
 
 def _read_quoted(data: bytes) -> Iterator[int]:

@@ -28,7 +28,9 @@ def process(settings, filename):
         yield [int(filename) + i] * (1 + i % 5)
 """
 FILES = [str(1000 * number) for number in range(6)]
-fuzz = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+fuzz = settings(
+    deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 Stream = pydp2.Client | pydp2.Mixture | pydp2.PackedSequences
 
 
