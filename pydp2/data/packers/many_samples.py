@@ -210,6 +210,8 @@ class _ArrayValues:
 
 def _element_array(slot_type: InputType, values: Array) -> Arrays | None:
     """Return ``values`` as the elements of a slot, one per entry of the first axis."""
+    if is_as_stored(slot_type, values):
+        return (values,)
     if type(values) is not np.ndarray or slot_type.type in STRING_TYPES:
         return None
     if slot_type.type != DataType.Dense:
@@ -224,6 +226,16 @@ def _element_array(slot_type: InputType, values: Array) -> Arrays | None:
     return (values,) if fits and (values.ndim > 1 or slot_type.is_scalar) else None
 
 
+def is_as_stored(slot_type: InputType, values: Array) -> bool:
+    """Return True if ``values`` are dense elements of the very dtype and shape of a slot: any value fits then."""
+    return (
+        slot_type.type == DataType.Dense
+        and values.dtype == slot_type.element_dtype
+        and values.shape[1:] == slot_type.element_shape
+        and type(values) is np.ndarray
+    )
+
+
 def _are_numbers(slot_type: InputType, values: Array) -> bool:
     """Return True if an entry of ``values``, in a sample by itself, is a number and no array."""
     return slot_type.is_scalar and not slot_type.depth and values.ndim == 1
@@ -235,7 +247,7 @@ def slots_of_ints(columns: Columns) -> list[int]:
     return [
         slot
         for slot, (declared, arrays) in enumerate(zip(columns.slots.types, columns.arrays, strict=True))
-        if is_float(declared.element_dtype) and _are_numbers(declared, arrays[0]) and arrays[0].dtype.kind in "iub"
+        if arrays[0].dtype.kind in "iub" and is_float(declared.element_dtype) and _are_numbers(declared, arrays[0])
     ]
 
 

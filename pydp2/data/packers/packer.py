@@ -13,7 +13,7 @@ import numpy as np
 
 from pydp2.data.columns.columns import Array, Columns, Ints, is_held_elsewhere
 from pydp2.data.native import is_active
-from pydp2.data.packers.many_samples import exceeds_id_dtype, slots_of_ints
+from pydp2.data.packers.many_samples import exceeds_id_dtype, is_as_stored, slots_of_ints
 from pydp2.data.packers.sample_loop import SampleLoop, SampleMarker, sample_loop
 from pydp2.data.packers.slot_writers import SlotWriter, slot_writers
 from pydp2.data.packers.vector_checks import check_values
@@ -34,14 +34,16 @@ class PackedSamples(NamedTuple):
 
 class _LeafBuffers:
     """Memory for the elements of columns that are added one after the other: they lie together from the first copy on,
-    so that no second one joins them. A new array of ``nbytes`` is begun where the last one is full.
+    so that no second one joins them. A new array of ``nbytes`` is begun where the last one is full; of the share of a
+    leaf in them, if all rows have ``row_bytes``.
 
     Memory is used again, because its first use costs more than a copy, unless somebody still has a part of it."""
 
-    __slots__ = ("_arrays", "_nbytes", "_used")
+    __slots__ = ("_arrays", "_nbytes", "_rows", "_used")
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, row_bytes: int) -> None:
         self._nbytes = nbytes
+        self._rows = nbytes // row_bytes + 1 if row_bytes else 0
         self._arrays: dict[tuple[int, int], Array] = {}
         self._used: dict[tuple[int, int], int] = {}
 
@@ -53,7 +55,8 @@ class _LeafBuffers:
             del self._arrays[key]
         memory = self._arrays.get(key)
         if memory is None or used + count > len(memory):
-            entries = self._nbytes * count // max(1, array.nbytes)  # what is never written costs no memory
+            # what is never written costs no memory, but each new page costs time
+            entries = self._rows or self._nbytes * count // max(1, array.nbytes)
             memory, used = np.empty((max(count, entries), *array.shape[1:]), array.dtype), 0
             self._arrays[key] = memory
         self._used[key] = used + count
@@ -80,7 +83,7 @@ class Packer:
         self, slots: Slots, strict: bool, native: bool | None = None, *, chunk_bytes: int = _CHUNK_BYTES
     ) -> None:
         self._slots, self._strict = slots, strict
-        self._leaves = _LeafBuffers(chunk_bytes)
+        self._leaves = _LeafBuffers(chunk_bytes, slots.row_bytes or 0)
         self._writers = slot_writers(slots, strict, is_active() if native is None else native)
         self._clear()
 
@@ -157,6 +160,9 @@ class Packer:
         self.verify()
         arrays, bad = [], dict[int, BadSample]()
         for slot, (given, depth) in enumerate(zip(columns.arrays, self._slots.depths, strict=True)):
+            if not depth and given[0].dtype.kind != "V" and is_as_stored(self._slots.types[slot], given[0]):
+                arrays.append([given[0]])
+                continue
             counts, leaves = list(given[:depth]), given[depth:]
             runs: list[Any] = []
             if slot in of_ints:
