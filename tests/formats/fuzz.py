@@ -318,7 +318,7 @@ def _read_npy(data: bytes) -> Iterator[int]:
         raise FormatError(str(error)) from error
 
 
-def _tables_served(name: str, schema: Any, batches: Iterator[Any]) -> Iterator[int]:
+def _served_tables(name: str, schema: Any, batches: Iterator[Any]) -> Iterator[int]:
     """The bytes of tables as a provider serves them."""
     try:
         slots = TableSlots(name, schema, None, {})
@@ -331,12 +331,12 @@ def _tables_served(name: str, schema: Any, batches: Iterator[Any]) -> Iterator[i
 
 def _read_parquet(data: bytes) -> Iterator[int]:
     with parquet.Reader(io.BytesIO(data)) as reader:
-        yield from _tables_served(reader.name, reader.schema, reader.batches(WHOLE_FILE, 0, None))
+        yield from _served_tables(reader.name, reader.schema, reader.batches(WHOLE_FILE, 0, None))
 
 
 def _read_arrow(data: bytes) -> Iterator[int]:
     with arrow.Reader(io.BytesIO(data)) as reader:
-        yield from _tables_served(reader.name, reader.schema, reader.batches(WHOLE_FILE))
+        yield from _served_tables(reader.name, reader.schema, reader.batches(WHOLE_FILE))
 
 
 def _read_quoted(data: bytes) -> Iterator[int]:
@@ -430,6 +430,7 @@ def _arrow_kinds() -> dict[str, Kind]:
             writer.write_table(table, max_chunksize=rows)
         return file.getvalue()
 
+    list(_read_quoted(_QUOTED[0]))  # the first time it imports modules, and starts a thread of pyarrow, which stays
     options: list[dict[str, Any]] = [
         {"compression": name, "row_group_size": 250} for name in ("none", "snappy", "zstd")
     ]
