@@ -37,10 +37,11 @@ _METAVARS_BY_NAME = {
 @dataclass(frozen=True)
 class SourceArguments:
     """Input of a command, from configuration and command line together. ``files``: a list, or with --replay the
-    quarantine file. ``service`` and ``job``: options, including those of the command's own flags."""
+    quarantine file. ``provider``: None if the suffix of the entries is to choose it. ``service`` and ``job``: options,
+    including those of the command's own flags."""
 
     files: str
-    provider: str
+    provider: str | None
     args: dict[str, Any]
     is_train: bool
     root: str | None
@@ -289,7 +290,7 @@ def _source_arguments(
         raise click.UsageError(
             "LIST is needed, the path of a train.list or a pattern such as 'docs-*.jsonl'; or --config FILE", ctx
         )
-    if provider is None:
+    if provider is None and quarantine is not None:
         raise click.UsageError("--provider is needed, as in --provider my_provider.process; or --config FILE", ctx)
     named: dict[str, Any] = {} if base is None else dict(base.args)
     named |= {} if params.args_file is None else _read_args_file(params.args_file)

@@ -13,6 +13,7 @@ from pydp2.options.file_list import FileList, is_pattern
 from pydp2.options.tables import check_keywords, takes
 from pydp2.options.values import folder_path
 from pydp2.providers import Provider
+from pydp2.providers.suffixes import is_data, provider_of
 from pydp2.transport.key_files import is_connection_file
 from pydp2.transport.service_address import without_token
 
@@ -52,7 +53,8 @@ def resolve_source(
 ) -> ResolvedSource:
     """Read the list, and fill in the values of a :class:`Source` and the defaults.
 
-    With ``root``, the path of the list is relative to it. Raises OptionTypeError, OptionError, ListError.
+    With ``root``, the path of the list is relative to it. Without a provider the suffix of the entries chooses one of
+    :mod:`pydp2.formats`. Raises OptionTypeError, OptionError, ListError.
     """
     if isinstance(files, Source):
         provider = provider or files.provider
@@ -61,13 +63,13 @@ def resolve_source(
         files = files.files
     if isinstance(files, str | os.PathLike) and (service := _service_of(os.fspath(files), provider is not None)):
         raise OptionTypeError(service)
-    if provider is None:
-        raise OptionTypeError('a provider is needed, as in launch("train.list", "my_provider.process")')
+    if provider is None and isinstance(files, str | os.PathLike) and is_data(os.fspath(files)):
+        files = [files]  # a file of data itself, in place of a list
     if not isinstance(is_train, bool | None):
         raise OptionTypeError(f"is_train must be True or False, got {is_train!r:.80} ({type(is_train).__name__})")
     home = resolve_root(root)
     listed = _read_or_match(files, root, home) if isinstance(files, str | os.PathLike) else FileList.of(files, home)
-    return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
+    return ResolvedSource(listed, provider or provider_of(listed), _keywords(args), is_train is not False, home)
 
 
 def resolve_root(root: str | os.PathLike[str] | None) -> Path:

@@ -29,6 +29,15 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 _END = re.compile(rb"\r\n?|\n")
 
 
+def _quoted_after(separator: bytes) -> re.Pattern[bytes]:
+    """Return the pattern of a quoted field behind a ``separator`` or at the beginning of a line."""
+    inner = re.escape(separator) if separator != b"^" else rb"\^"
+    return re.compile(rb"(?<![^" + inner + rb'\r\n])"[^"]*(?:""[^"]*)*(?:"|\Z)')
+
+
+_QUOTED = _quoted_after(b",")
+
+
 class _Compressed:
     """Bytes of a source, from front to back, for pyarrow, which closes what it reads from."""
 
@@ -83,8 +92,7 @@ class RecordReader(Closable):
         self._source, self._owned = source, source
         if not source.compressed and source.head().startswith(_ZSTD):
             self._source = ByteSource(source.name, _ZstdFile(source), None, [])
-        inner = re.escape(separator) if separator != b"^" else rb"\^"
-        self._quoted = re.compile(rb"(?<![^" + inner + rb'\r\n])"[^"]*(?:""[^"]*)*(?:"|\Z)')
+        self._quoted = _QUOTED if separator == b"," else _quoted_after(separator)
 
     @property
     def is_compressed(self) -> bool:

@@ -143,7 +143,7 @@ def test_root_is_where_list_entries_and_provider_are_looked_up(telling: Path, cl
     ("arguments", "words"),
     [
         (["check"], "LIST is needed"),
-        (["check", "train.list"], "--provider is needed"),
+        (["check", "--replay", "bad.jsonl"], "--provider is needed"),
         (["serve", "train.list", "--side", "test"], "--side chooses a side of a --config"),
         (["serve", "train.list", "--workers", "-1"], "workers must be at least 0, got -1"),
         (["serve", "train.list", "--workers", "many"], "workers must be a whole number"),
