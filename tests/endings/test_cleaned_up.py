@@ -128,7 +128,7 @@ def test_a_service_whose_directory_went_ends_with_its_last_worker(
     with pydp2.launch(["a"], address, workers=1) as service, service.connect(batch_size=4) as data:
         stream = iter(data)
         next(stream)
-        assert wait_until(lambda: len(processes("pydp2-worker")) == 2), "the spare one is there, too"
+        assert wait_until(lambda: len(service.stats()["workers"]) == 2), "the spare one is connected, too"
         shutil.rmtree(run_dir_of(service))
         assert wait_until(lambda: SAID in said(capfd))
         for left in (2, 1):
