@@ -180,7 +180,7 @@ def test_a_pool_that_takes_too_long_to_fill_is_told_in_time(tmp_path: Path) -> N
 
 def test_a_cache_is_told_apart_from_reading(tmp_path: Path) -> None:
     made(tmp_path, SLEEPS.replace("pool_size=64", "cache=CacheType.CACHE_PASS_IN_MEM").replace("400", "10"))
-    seen = bench(tmp_path)
+    seen = found(tmp_path, "waiting")
     assert seen.measured.cached > 3 * seen.measured.pooled
     assert "out of the cache" in seen.advice.sentence
     assert [stage.name for stage in seen.stages][-1] == "later passes, cached"
