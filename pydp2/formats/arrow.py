@@ -17,7 +17,7 @@ import contextlib
 import json
 import os
 import struct
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ from pydp2.formats.arrow_tables import (
     chosen_names,
     column_types,
     errors_of,
-    first_table,
     rows_of_block,
+    table_hook,
 )
 from pydp2.formats.first_bytes import CUT_SHORT
 from pydp2.formats.source import Closable, PathOrFile, open_source
@@ -389,25 +389,12 @@ def read(
 
 
 # -- the provider ------------------------------------------------------------------------------------------------------
-def _hook(
-    settings: Any,
-    *,
-    file_list: Any,
-    is_train: bool,
-    input_order: Any,
-    columns: Sequence[str] | None = None,
-    nulls: Mapping[str, Any] | None = None,
-) -> None:
-    settings.table = first_table(file_list, _schema_of, columns, nulls)
-    settings.input_types = settings.table.types
-
-
 def _schema_of(path: str) -> tuple[Any, bool]:
     with Reader(path) as reader:
         return reader.schema, len(reader) > 0
 
 
-@provider(init_hook=_hook)
+@provider(init_hook=table_hook(_schema_of))
 def process(settings: Any, filename: str, start: int, indices: Indices | None) -> Iterator[ManySamples | BadSample]:
     """Serve the rows of Arrow files: each column is a slot of its name (docs/formats.md, "Types of Arrow").
 

@@ -257,3 +257,22 @@ def _null_error(name: str, is_list: bool) -> BadSample:
     if is_list:
         return bad_value(name, "a list without nulls", "one with a null")
     return bad_value(name, "a value", f'null; nulls={{"{name}": …}} gives a default')
+
+
+def table_hook(schema_of: Callable[[str], tuple[Any, bool]]) -> Callable[..., None]:
+    """Return the init_hook of a provider of tables, whose slots are the columns. ``schema_of``: see
+    :func:`first_table`."""
+
+    def hook(
+        settings: Any,
+        *,
+        file_list: Any,
+        is_train: bool,
+        input_order: Any,
+        columns: Sequence[str] | None = None,
+        nulls: Mapping[str, Any] | None = None,
+    ) -> None:
+        settings.table = first_table(file_list, schema_of, columns, nulls)
+        settings.input_types = settings.table.types
+
+    return hook

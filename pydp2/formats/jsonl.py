@@ -19,7 +19,7 @@ from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.json_fields import JsonField, declared, inferred, msgspec_library, with_nulls
 from pydp2.formats.line_blocks import LineBlocks
 from pydp2.formats.lines import good_only
-from pydp2.formats.serving import bad_record
+from pydp2.formats.serving import bad_record, chosen_types
 from pydp2.formats.source import PathOrFile
 from pydp2.providers import provider
 
@@ -172,14 +172,7 @@ def _hook(
     fields: Sequence[str] | Mapping[str, str] | None = None,
     nulls: Mapping[str, Any] | None = None,
 ) -> None:
-    if isinstance(fields, Mapping):
-        served = [declared(name, kind) for name, kind in fields.items()]
-    else:
-        if fields is not None and (isinstance(fields, str) or not all(isinstance(name, str) for name in fields)):
-            raise OptionTypeError(f"fields must be a list of names, or a dict of types by name, got {fields!r:.80}")
-        served = _inferred(file_list, fields)
-    if not served:
-        raise OptionError("fields must name at least one field")
+    served = chosen_types("field", fields, declared, lambda names: _inferred(file_list, names))
     settings.table = _Decoding(with_nulls(served, {} if nulls is None else nulls))
     settings.input_types = {field.name: field.slot for field in served}
 

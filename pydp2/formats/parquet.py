@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from pydp2.data.packers.arrow_values import flattened_types, pyarrow
@@ -21,8 +21,8 @@ from pydp2.formats.arrow_tables import (
     chosen_names,
     column_types,
     errors_of,
-    first_table,
     rows_of_block,
+    table_hook,
 )
 from pydp2.formats.source import Closable, PathOrFile, open_source
 from pydp2.providers import provider
@@ -127,25 +127,12 @@ def read(
 
 
 # -- the provider ------------------------------------------------------------------------------------------------------
-def _hook(
-    settings: Any,
-    *,
-    file_list: Any,
-    is_train: bool,
-    input_order: Any,
-    columns: Sequence[str] | None = None,
-    nulls: Mapping[str, Any] | None = None,
-) -> None:
-    settings.table = first_table(file_list, _schema_of, columns, nulls)
-    settings.input_types = settings.table.types
-
-
 def _schema_of(file: str) -> tuple[Any, bool]:
     with Reader(file) as reader:
         return reader.schema, any(reader.row_counts)
 
 
-@provider(init_hook=_hook)
+@provider(init_hook=table_hook(_schema_of))
 def process(settings: Any, filename: str, start: int) -> Iterator[ManySamples | BadSample]:
     """Serve the rows of parquet files: each column is a slot of its name (docs/formats.md, "Types of Arrow").
 

@@ -61,7 +61,7 @@ def decode(data: bytes, channels: int) -> Picture:
 
 
 Fit = tuple[float, float] | None
-"""Where in a picture the part lies that is kept, (x, y) from 0 to 1; None keeps the whole picture."""
+"""Position in a picture of the part that is kept, (x, y) from 0 to 1; None keeps the whole picture."""
 
 
 def decode_to(data: bytes, channels: int, size: tuple[int, int], fit: Fit) -> Picture:

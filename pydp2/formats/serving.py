@@ -11,7 +11,7 @@ With ``on_error="skip"`` a service drops only that record. A provider raises if 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,6 +20,7 @@ from pydp2.data.packers.many_samples import ManySamples
 from pydp2.data.schema.input_types import InputType, dense_vector, dense_vector_sequence, integer_value
 from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, bad_value, count_text
 
+T = TypeVar("T")
 BYTES = dense_vector_sequence(1, dtype=np.uint8)
 """The slot of a record: a sequence of bytes."""
 
@@ -145,6 +146,26 @@ def in_pieces(
         first = bad + 1
     if first < count:
         yield piece(first, count)
+
+
+def chosen_types(
+    what: str, given: Any, declared: Callable[[str, str], T], inferred: Callable[[Sequence[str] | None], list[T]]
+) -> list[T]:
+    """Return the types of the fields that an argument chooses: a dict of types by name, which ``declared`` reads, or a
+    list of names or None, whose types are ``inferred`` from the files. ``what``: "field"; the argument is ``fields``.
+
+    Raises:
+        OptionTypeError: the argument is something else. OptionError: it names no field.
+    """
+    if isinstance(given, Mapping):
+        chosen = [declared(name, kind) for name, kind in given.items()]
+    else:
+        if given is not None and (isinstance(given, str) or not all(isinstance(name, str) for name in given)):
+            raise OptionTypeError(f"{what}s must be a list of names, or a dict of types by name, got {given!r:.80}")
+        chosen = inferred(given)
+    if not chosen:
+        raise OptionError(f"{what}s must name at least one {what}")
+    return chosen
 
 
 def whole(name: str, value: Any, meaning: str = "") -> int:

@@ -34,7 +34,7 @@ KEY = "key"
 """Name of the slot of the key."""
 
 KINDS = ("image", "int", "text", "json", "array")
-"""What members can be decoded as."""
+"""Kinds as which members can be decoded."""
 
 Indices = NDArray[np.int64]
 _META = re.compile(rb"__[^/]*__(?:/|$)")
@@ -45,7 +45,7 @@ _INDEXES = 64  # of archives, that a process keeps: 8 bytes for each sample
 
 
 class Sample(NamedTuple):
-    """Where a sample is in its archive.
+    """Position of a sample in its archive.
 
     Attributes:
         key: its key.

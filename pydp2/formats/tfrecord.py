@@ -34,14 +34,14 @@ from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, c
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats import tf_example
 from pydp2.formats.lines import good_only
-from pydp2.formats.serving import bad_record
+from pydp2.formats.serving import bad_record, chosen_types
 from pydp2.formats.source import PathOrFile
 from pydp2.formats.tf_example import BYTES, FLOATS, INTEGERS
 from pydp2.formats.tfrecord_file import RecordFile
 from pydp2.providers import provider
 
 Places = Mapping[bytes, tuple[int, int]]
-"""Where the feature of each name lies in a record."""
+"""Position of the feature of each name in a record."""
 
 _TYPE = re.compile(r"(bytes|text|int|float)(s|\[\]|\[([1-9]\d{0,8})\])?")
 _KIND_OF = {"bytes": BYTES, "text": BYTES, "int": INTEGERS, "float": FLOATS}
@@ -199,14 +199,7 @@ def _hook(
     input_order: Any,
     features: Sequence[str] | Mapping[str, str] | None = None,
 ) -> None:
-    if isinstance(features, Mapping):
-        served = [_declared(name, kind) for name, kind in features.items()]
-    else:
-        if features is not None and (isinstance(features, str) or not all(isinstance(name, str) for name in features)):
-            raise OptionTypeError(f"features must be a list of names, or a dict of types by name, got {features!r:.80}")
-        served = _inferred(file_list, features)
-    if not served:
-        raise OptionError("features must name at least one feature")
+    served = chosen_types("feature", features, _declared, lambda names: _inferred(file_list, names))
     settings.features = served
     settings.input_types = {feature.name: feature.slot for feature in served}
 

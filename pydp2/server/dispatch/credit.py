@@ -156,7 +156,7 @@ class Grants:
         self._lacking: set[int] = set()  # granted more once others use less, and these attempts
         self._resizes = credit.resizes
         self.messages: dict[int, dict[int, list[int]]] = {}
-        """What workers are told next, by worker and attempt."""
+        """Grants that workers are sent next, by worker and attempt."""
 
     def update(self, ledger: FileLedger) -> None:
         """Note what the file of ``ledger`` uses now, and that it may be granted more if a worker reads it."""

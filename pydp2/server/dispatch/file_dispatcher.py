@@ -123,7 +123,7 @@ class FileDispatcher:
         self._pull, self._ramp = cycle.share, cycle.ramp
         self.label, self._skip, self._counts = context.label, context.skip_errors, context.counts
         self.cache = CacheFill(None) if context.cache is None else context.cache
-        """What puts files into the cache for all passes."""
+        """Fill of the cache, which all passes share."""
         self.cache.forget_answers()  # those for another job may be of before a file changed
         # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
