@@ -69,7 +69,9 @@ def resolve_source(
         raise OptionTypeError(f"is_train must be True or False, got {is_train!r:.80} ({type(is_train).__name__})")
     home = resolve_root(root)
     listed = _read_or_match(files, root, home) if isinstance(files, str | os.PathLike) else FileList.of(files, home)
-    return ResolvedSource(listed, provider or provider_of(listed), _keywords(args), is_train is not False, home)
+    if provider is None:
+        provider = provider_of(listed)
+    return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
 
 
 def resolve_root(root: str | os.PathLike[str] | None) -> Path:

@@ -53,6 +53,7 @@ def provider_of(entries: Iterable[str]) -> str:
         f"{suffix or 'no suffix'} ({count_text(count, 'entry', 'entries')})"
         for suffix, count in seen.most_common(_SHOWN)
     )
+    shown = shown or "none, as the list is empty"
     more = f" and {len(seen) - _SHOWN} more" * (len(seen) > _SHOWN)
     raise OptionTypeError(
         'a provider is needed, as in launch("train.list", "my_provider.process") or --provider my_provider.process; '
