@@ -1,5 +1,5 @@
-"""The command line: ``pydp2 serve | worker | stats | check | peek | count | bench | convert | parts | demo | cache |
-keys | completion``. Installed as ``pydp2_cli``.
+"""The command line: ``pydp2 serve | worker | stats | check | peek | batch | count | bench | convert | parts | demo |
+cache | keys | completion``. Installed as ``pydp2_cli``.
 
 Each module defines one command, a click object called ``command``; they share ``options``, ``signals``, ``output``,
 ``live_line`` and ``stats_line``. This module sets the exit codes and shows errors. Results and the address go to
@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 import click
 from pydp2_cli import (
+    batch,
     bench,
     cache,
     check,
@@ -143,5 +144,5 @@ def main() -> None:
     """
 
 
-for _module in (serve, worker, stats, check, peek, count, bench, convert, parts, demo, cache, keys, completion):
+for _module in (serve, worker, stats, check, peek, batch, count, bench, convert, parts, demo, cache, keys, completion):
     main.add_command(_module.command)

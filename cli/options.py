@@ -203,7 +203,10 @@ class SourceCommand(click.Command):
     def __init__(self, *args: Any, tables: Mapping[str, Sequence[str] | None], **kwargs: Any) -> None:
         self._tables = tables
         super().__init__(*args, **kwargs)
-        self._all = [*_source_params(), *self._given]
+        arguments = [param for param in self._given if isinstance(param, click.Argument)]
+        own = [param for param in self._given if param not in arguments]
+        # LIST is the last argument, because it may be left out.
+        self._all: list[click.Parameter] = [*arguments, *_source_params(), *own]
         self._table_flags: list[click.Option] | None = None
 
     # The tables are read late, so that listing the commands does not import pydp2.

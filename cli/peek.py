@@ -113,7 +113,7 @@ def _show(console: Console, seen: Any) -> None:
         console.print(f"[bold]sample {sample.sample} of {escape(sample.file)}[/bold]{weight}")
         table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
         for (label, declared), value in zip(seen.slots, sample.values, strict=True):
-            table.add_row(escape(label), f"[dim]{escape(declared)}[/dim]", escape(_value(value)))
+            table.add_row(escape(label), f"[dim]{escape(declared)}[/dim]", escape(value_text(value)))
         console.print(table)
     if seen.dropped:
         console.print(f"{count_text(seen.dropped, 'bad sample')} left out")
@@ -146,13 +146,15 @@ def _form(value: Any) -> str:
     return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else repr(value).strip("<>")
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return one value of a sample as a short text."""
-    if hasattr(value, "dtype"):
+    if hasattr(value, "dtype") and value.shape:
         return f"{value.dtype} {value.shape}: {_array(value)}"
+    if hasattr(value, "dtype"):
+        value = value.item()
     if isinstance(value, list | tuple):
         begin, end = "[]" if isinstance(value, list) else "()"
-        inner = ", ".join(_value(entry) for entry in value[:_ENTRIES])
+        inner = ", ".join(value_text(entry) for entry in value[:_ENTRIES])
         return f"{len(value)}: {begin}{inner}, …{end}" if len(value) > _ENTRIES else f"{begin}{inner}{end}"
     text = f"{value:.6g}" if isinstance(value, float) and len(repr(value)) > 8 else repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
@@ -165,7 +167,7 @@ def _array(value: Any) -> str:
     if hasattr(value, "sequence_start_positions"):
         value = value.values
     if hasattr(value, "offsets"):
-        return _value(value[: _ENTRIES + 1].to_list())
+        return value_text(value[: _ENTRIES + 1].to_list())
     flat = np.asarray(value if hasattr(value, "dtype") else value.indices).reshape(-1)
     entries = " ".join(f"{entry:g}" if flat.dtype.kind == "f" else str(entry) for entry in flat[:_ENTRIES].tolist())
     return f"{entries} …" if len(flat) > _ENTRIES else entries

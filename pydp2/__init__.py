@@ -38,6 +38,7 @@ if _typing.TYPE_CHECKING:  # for type checkers and editors; a test compares it w
     from pydp2.data.columns.batch import Batch as Batch
     from pydp2.data.columns.batch import BinaryArray as BinaryArray
     from pydp2.data.columns.batch import Csr as Csr
+    from pydp2.data.columns.batch import Origin as Origin
     from pydp2.data.columns.batch import Ragged as Ragged
     from pydp2.data.columns.batch import StringArray as StringArray
     from pydp2.data.columns.checksum import checksums as checksums
@@ -78,6 +79,7 @@ if _typing.TYPE_CHECKING:  # for type checkers and editors; a test compares it w
     from pydp2.diagnostics.bench import bench as bench
     from pydp2.diagnostics.check import check as check
     from pydp2.diagnostics.peek import peek as peek
+    from pydp2.diagnostics.rebuild import rebuild as rebuild
     from pydp2.diagnostics.replay import replay as replay
     from pydp2.providers import CacheType, provider
     from pydp2.providers import Provider as Provider
@@ -132,6 +134,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.data.schema.input_types") | {
     "PackedBatch": "pydp2.streams.sequence_packing",
     "PackedSequences": "pydp2.streams.sequence_packing",
     "Csr": "pydp2.data.columns.batch",
+    "Origin": "pydp2.data.columns.batch",
     "FileCount": "pydp2.api.counting",
     "ListCount": "pydp2.api.counting",
     "Provider": "pydp2.providers",
@@ -157,6 +160,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.data.schema.input_types") | {
     "provider": "pydp2.providers",
     "raw": "pydp2.data.schema.input_types",
     "raw_sequence": "pydp2.data.schema.input_types",
+    "rebuild": "pydp2.diagnostics.rebuild",
     "replay": "pydp2.diagnostics.replay",
     "rows": "pydp2.data.packers.many_samples",
     "scalar": "pydp2.data.schema.input_types",

@@ -7,7 +7,7 @@ Needs ``keras`` and a backend.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from pydp2.api.sources import Files, Source
@@ -140,10 +140,14 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         super().set_epoch(epoch)
 
     def load_state_dict(
-        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
+        self,
+        state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        allow: Collection[str] = (),
+        skip: Iterable[int] = (),
     ) -> None:
-        """Go to the position of ``state``; see :meth:`pydp2.Client.load_state_dict`, also for ``allow``."""
-        super().load_state_dict(state, allow=allow)
+        """Go to the position of ``state``; see :meth:`pydp2.Client.load_state_dict`, also for the others."""
+        super().load_state_dict(state, allow=allow, skip=skip)
         self._look = None
 
     def _end_look_of(self, loop: Loop[Any] | None) -> None:

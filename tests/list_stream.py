@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.client.describe import Fact
-from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.batch import Batch, Origin, StringArray
 from pydp2.data.columns.columns import Columns
 from pydp2.data.schema.input_types import Slots, integer_value_sequence
 from pydp2.streams.derived_stream import Cut, DerivedPosition, DerivedStream
@@ -34,7 +34,8 @@ def rotated(sequences: Sequences, pass_id: int) -> Sequences:
 
 
 class ListStream(DerivedStream):
-    """A stream of ``sequences``, rotated by one in each pass. Batch n is that of rank n mod the number of ranks.
+    """A stream of ``sequences``, rotated by one in each pass. Batch n is that of rank n mod the number of ranks. The
+    origin of a row is its place in ``sequences``.
 
     ``fails_at``: calls for a batch that raise an Interruption, counted from 0. ``loads``: how often a state was loaded.
     """
@@ -43,6 +44,7 @@ class ListStream(DerivedStream):
         self, sequences: Sequences, batch_size: int, *, rank: tuple[int, int] = (0, 1), fails_at: Collection[int] = ()
     ) -> None:
         super().__init__([], ListPosition(), batch_size)
+        self._gives_origins = True
         self.sequences, self.place, self.fails_at = sequences, rank, set(fails_at)
         self.calls = self.loads = 0
         self._stream_identity = {"list": hash(str(sequences)), "last_batch": "keep" if rank[1] == 1 else "drop"}
@@ -50,6 +52,10 @@ class ListStream(DerivedStream):
     @property
     def slots(self) -> Slots:
         return SLOTS
+
+    @property
+    def files(self) -> StringArray:
+        return StringArray(np.array([0, 4]), np.frombuffer(b"list", np.uint8))
 
     @property
     def _rank(self) -> tuple[int, int]:
@@ -75,9 +81,9 @@ class ListStream(DerivedStream):
     def _before_pass(self, position: ListPosition, pass_id: int) -> ListPosition:
         return ListPosition(pass_id)
 
-    def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
+    def load_state_dict(self, state: Any, *, allow: Collection[str] = (), skip: Iterable[int] = ()) -> None:
         self.loads += 1
-        super().load_state_dict(state, allow=allow)
+        super().load_state_dict(state, allow=allow, skip=skip)
 
     def _own_fields(self, position: ListPosition) -> dict[str, Any]:
         return {}
@@ -108,6 +114,8 @@ class ListStream(DerivedStream):
         tokens = np.array([token for row in taken for token in row], np.int32)
         columns = Columns(SLOTS, len(taken), [[lengths, tokens], [lengths.copy(), tokens + 1]])
         batch = Batch(columns, pass_id=position.pass_id, index=position.batch, size=len(taken))
+        numbers = (begin + np.arange(len(taken)) + position.pass_id) % len(self.sequences)
+        batch._origin = Origin(np.zeros(len(taken), np.int64), numbers)
         return batch, behind
 
 

@@ -133,6 +133,30 @@ def kills(folder: Path, rounds: int, every: float = 0.2) -> Figures:
     return _medians(rows) | {"exact_and_in_order": same}
 
 
+def origins(folder: Path, rounds: int, name: str) -> Figures:
+    """Measure what ``origin=True`` costs: samples/s of a pass with and without it, and processor time of server and
+    trainer for a sample, in us."""
+    files = data.digits() if name == "digits" else [str(n) for n in range(8)]
+    rows = []
+    for number in range(rounds):
+        order = (False, True) if number % 2 else (True, False)
+        without, with_it = (measure.with_processor_time(files, name, origin=wanted) for wanted in order)
+        if number % 2 == 0:
+            without, with_it = with_it, without
+        assert with_it["crc"] == without["crc"]
+        rows.append(
+            {
+                "without": without["samples"] / without["seconds"],
+                "with": with_it["samples"] / with_it["seconds"],
+                "with/without": without["seconds"] / with_it["seconds"],
+                "us_without": 1e6 * without["processor"] / without["samples"],
+                "us_with": 1e6 * with_it["processor"] / with_it["samples"],
+                "us_with/without": with_it["processor"] / without["processor"],
+            }
+        )
+    return _medians(rows)
+
+
 def _medians(rows: list[dict[str, float]]) -> Figures:
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
@@ -144,6 +168,8 @@ FIGURES: dict[str, Callable[[Path, int], Figures]] = {
     "tiny_files": tiny_files,
     "long_list": long_list,
     "kills": kills,
+    "origins_digits": partial(origins, name="digits"),
+    "origins_small_rows": partial(origins, name="small_rows"),
 }
 
 

@@ -75,6 +75,24 @@ def served(files: list[str], name: str, passes: int = 1, **options: Any) -> list
         return [drain(client) for _ in range(passes)]
 
 
+def with_processor_time(files: list[str], name: str, **options: Any) -> dict[str, Any]:
+    """Return the figures of a pass with 2 workers, and under "processor" the seconds of processor time of server and
+    trainer."""
+    with (
+        pydp2.launch(files, ADDRESS + name, workers=2) as service,
+        service.connect(batch_size=128, **options) as client,
+    ):
+        before = _processor_time(service.pid) + time.process_time()
+        result = drain(client)
+        return result | {"processor": _processor_time(service.pid) + time.process_time() - before}
+
+
+def _processor_time(pid: int) -> float:
+    """Return the seconds of processor time that all threads of a process have had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(pid: int) -> dict[str, float]:
     """Return the memory of a process in MB: resident now, its peak, and its proportional share now."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)

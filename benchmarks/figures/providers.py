@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydp2 import dense_vector, integer_value, integer_value_sequence, provider
+import numpy as np
+
+from pydp2 import dense_vector, integer_value, integer_value_sequence, provider, rows
 
 
 def read_words(dictionary, filename):
@@ -49,3 +51,12 @@ def tiny(settings, filename):
 @provider(input_types=[integer_value(1 << 31)], pool_size=4096)
 def entries(settings, filename):
     yield int(filename.rpartition("-")[2])
+
+
+_BLOCK = np.arange(256 * 20, dtype=np.float32).reshape(256, 20), np.arange(256) % 10
+
+
+@provider(input_types=[dense_vector(20), integer_value(10)], pool_size=4096)
+def small_rows(settings, filename):
+    for _ in range(1000):
+        yield rows(*_BLOCK)

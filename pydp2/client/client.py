@@ -17,7 +17,7 @@ from functools import partial
 from socket import gethostname
 from typing import Any
 
-from pydp2.client.connection import Target, ask_stats, connect_once, detach, parse_welcome, reconnect
+from pydp2.client.connection import Target, ask_files, ask_stats, connect_once, detach, parse_welcome, reconnect
 from pydp2.client.describe import Fact, client_facts
 from pydp2.client.length import PassLength
 from pydp2.client.look_ahead import NextBatch
@@ -28,11 +28,11 @@ from pydp2.client.saved_state import load_stream_state, save_stream_state
 from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
 from pydp2.client.wait_notice import WaitNotice
-from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.batch import Batch, StringArray
 from pydp2.data.rowstore.ids import StaleRows
 from pydp2.data.schema.input_types import Slots
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import Error, OutOfMemory, ProtocolError, RemoteProtocolError
+from pydp2.errors import Error, OptionError, OutOfMemory, ProtocolError, RemoteProtocolError
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.system.single_pass import taken_over
@@ -90,6 +90,8 @@ class Client(Stream):
         self._end = weakref.finalize(self, detach, session, connection, on_close)
         self._next_batch = NextBatch(session.look_ahead, connection)
         self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else rank, options)
+        self._files: StringArray | None = None
+        self._gives_origins = bool(options.get("origin"))
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
 
@@ -118,6 +120,16 @@ class Client(Stream):
         known = self._run.length.estimate
         return NotImplemented if known is None else known
 
+    @property
+    def files(self) -> StringArray:
+        """Entries of the file list: entry ``n`` is ``files[n]``, for ``n`` of :attr:`pydp2.Batch.origin`. The first use
+        asks the service for them. See docs/debugging.md."""
+        if self._files is None:
+            self._session.check_process()
+            self._session.check()
+            self._files = ask_files(self._target)
+        return self._files
+
     def stats(self) -> dict[str, Any]:
         """Return the statistics of the service, as plain data; see ``Service.stats``."""
         self._session.check_process()
@@ -136,6 +148,19 @@ class Client(Stream):
 
     def _position_of(self, state: Any, allow: Collection[str]) -> StreamState:
         return load_stream_state(state, self._stream_identity, allow)
+
+    def _without(self, position: StreamState, batches: Collection[int]) -> StreamState:
+        if self._is_relaxed:
+            raise OptionError(
+                'skip needs order="strict": with order="relaxed" a batch has other samples each time, so its number '
+                "says nothing"
+            )
+        if (least := min(batches)) < position.batch:
+            raise OptionError(
+                f"skip names batch {least}, and the state is before batch {position.batch} of pass {position.pass_id}; "
+                "name batches from there on, or load a state that was saved before them"
+            )
+        return position.without(batches, 1 if self._dynamic else self._attach.world_size)
 
     def _lacks_state(self) -> bool:
         return self._run.loaded.is_lacking
@@ -169,7 +194,7 @@ class Client(Stream):
         if received is None or batch is None:
             return None, run.end_pass()
         progress = run.take(received, loop)
-        batch._resume = progress.origin, progress.position
+        batch._resume = progress.start, progress.position
         if next_batch.conversion is None:
             batch._ready = None  # of a loop that was left
         if next_batch.is_wanted:

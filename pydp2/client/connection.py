@@ -9,11 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pydp2.client.look_ahead import LookAhead
 from pydp2.client.received import fetch_rows
 from pydp2.client.row_sources import RowSources
 from pydp2.client.session import CLOSE_SECONDS, ClientGuard
 from pydp2.client.wait_notice import notice_seconds, write_notice
+from pydp2.data.columns.batch import StringArray
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import (
     Error,
@@ -402,6 +405,18 @@ def ask_stats(target: Target, timeout: float = 5.0) -> dict[str, Any]:
     if not isinstance(figures, dict):
         raise RemoteProtocolError("Stats: expected a dict")
     return figures
+
+
+def ask_files(target: Target, timeout: float = 10.0) -> StringArray:
+    """Ask the service ``target`` once for the entries of its file list."""
+    connection, answer, body = connect_once(target, m.AskFiles(), time.monotonic() + timeout)
+    connection.close()
+    if not isinstance(answer, m.Files) or len(body) != 2 or not len(body[1]) or len(body[1]) % 8:
+        raise RemoteProtocolError(f"expected Files, got {type(answer).__name__}")
+    data, edges = np.frombuffer(bytes(body[0]), np.uint8), np.frombuffer(bytes(body[1]), np.int64)
+    if edges[0] or edges[-1] != len(data) or (np.diff(edges) < 0).any():
+        raise RemoteProtocolError("Files: entries that do not lie one after the other")
+    return StringArray(edges, data)
 
 
 def reconnect(

@@ -48,7 +48,7 @@ class LoopHandle:
         return not self.is_over and self.iterator is not None and self.iterator() is not None
 
 
-class PassOrigin:
+class PassStart:
     """Mark of the batches of one pass. ``batch``: the number of the batch at which the pass began, or a state resumed
     it."""
 
@@ -62,7 +62,7 @@ class Progress(NamedTuple):
     """Progress of a client. ``done``: number of batches of run ``run``, as the service counts them; ``samples``: number
     of samples over all passes.
 
-    ``loop``: the iterator that has the pass; ``calls``: the number of its last call that returned a batch. ``origin``:
+    ``loop``: the iterator that has the pass; ``calls``: the number of its last call that returned a batch. ``start``:
     marks the batches of this pass; each pass has a new one.
     """
 
@@ -73,7 +73,7 @@ class Progress(NamedTuple):
     samples: int = 0
     loop: LoopHandle | None = None
     calls: int = 0
-    origin: PassOrigin | None = None
+    start: PassStart | None = None
 
     @property
     def coming_pass(self) -> int:
@@ -90,10 +90,10 @@ class Progress(NamedTuple):
     @property
     def is_whole_pass(self) -> bool:
         """True if the present pass began at its first batch, and not behind it from a state."""
-        return self.origin is not None and not self.origin.batch
+        return self.start is not None and not self.start.batch
 
 
-DeliveryMark = tuple[PassOrigin | None, Any]
+DeliveryMark = tuple[PassStart | None, Any]
 """Mark of a delivered batch: its pass, and the position behind it."""
 
 
@@ -108,8 +108,8 @@ def position_after(batch: Batch, now: Progress) -> StreamState:
 def position_at(mark: DeliveryMark, now: Progress, batch: str = "this batch") -> StreamState:
     """Return the position behind the batch that has ``mark``. Raises ClientUseError, whose text calls it ``batch``, if
     it is not of the present pass."""
-    origin, position = mark
-    if origin is not now.origin:
+    start, position = mark
+    if start is not now.start:
         raise ClientUseError(
             f"{batch} is not of the present pass of this client, which is at pass {now.position.pass_id}: take the "
             "state behind a batch before the next pass begins, another state is loaded, or from the client that "

@@ -17,6 +17,8 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import unpack_head
 from pydp2.protocol.early_ends import split_frames
 
+_ORIGIN_BYTES = 2 * 8  # of a row
+
 
 class Conversion(NamedTuple):
     """Way in which a loader of a framework makes its values, for a thread that may do so while the loop is busy.
@@ -33,8 +35,8 @@ class Conversion(NamedTuple):
 
 @dataclass(slots=True)  # not frozen: one is made for each batch
 class ReceivedBatch:
-    """Batch that came: the head that announced it, its rows, the pool of the point, the early-end records and the
-    records of checksums that came with it.
+    """Batch that came: the head that announced it, its rows, the pool of the point, the early-end records, the records
+    of checksums and the origins of its rows that came with it.
 
     ``number``: its number in its run. ``converted``: the batch for the trainer, if a loader's value was made of it.
     """
@@ -45,6 +47,7 @@ class ReceivedBatch:
     pool: bytes = b""
     early_ends: list[list[Any]] = field(default_factory=list)
     checksums: bytes = b""
+    origins: memoryview | None = None
     converted: Batch | None = None
 
     @property
@@ -86,7 +89,7 @@ class ReceivedBatch:
             self.converted = None
             return converted
         head = self.head
-        return Batch(
+        batch = Batch(
             self.columns(),
             pass_id=pass_id,
             index=head.batch_index,
@@ -96,6 +99,8 @@ class ReceivedBatch:
             bucket=head.bucket.get("longest") or None,
             group_bucket=head.bucket.get("group_longest") or None,
         )
+        batch._origin = self.origins
+        return batch
 
 
 def parse_batches(
@@ -106,7 +111,7 @@ def parse_batches(
     if any(type(index) is not int for index in head.acknowledged_ahead):
         raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
     heads = unpack_head(head)
-    frames, checksums, pool, early_ends = _split_body(heads, body)
+    frames, origins, checksums, pool, early_ends = _split_body(heads, body)
     rows = sources.rows_of(head, [each.rows for each in heads], frames)
     batches = [*map(ReceivedBatch, heads, rows, count(number))]
     batches[0].pool, batches[0].early_ends = pool, early_ends
@@ -114,6 +119,11 @@ def parse_batches(
     for batch in batches if checksums else ():
         end = at + RECORD_BYTES * batch.head.checksum_records
         batch.checksums, at = checksums[at:end], end
+    at = 0
+    if origins is not None:
+        for batch in batches:
+            end = at + _ORIGIN_BYTES * batch.head.rows
+            batch.origins, at = origins[at:end], end
     return batches
 
 
@@ -128,9 +138,9 @@ def replace_by_batches(inbox: list[Any], at: int, sources: RowSources, number: i
 
 def _split_body(
     heads: Sequence[m.BatchHead], body: Sequence[memoryview]
-) -> tuple[Sequence[memoryview], bytes, bytes, list[list[Any]]]:
-    """Return the frames of rows, the records of checksums, the pool of a point, and the early-end records of a message
-    with the batches of ``heads``. Raises RemoteProtocolError."""
+) -> tuple[Sequence[memoryview], memoryview | None, bytes, bytes, list[list[Any]]]:
+    """Return the frames of rows, the origins, the records of checksums, the pool of a point, and the early-end records
+    of a message with the batches of ``heads``. Raises RemoteProtocolError."""
     head = heads[0]
     frames, early_ends = split_frames("BatchHead", body, head.early_end_frames)
     pool = checksums = b""
@@ -144,7 +154,13 @@ def _split_body(
             raise RemoteProtocolError(
                 f"BatchHead: {records} records of checksums are needed, of three numbers from 0 on"
             )
-    return frames, checksums, pool, early_ends
+    origins = None
+    if head.has_origins:
+        rows = sum(each.rows for each in heads)
+        origins = memoryview(frames.pop() if frames and rows else b"").cast("B")
+        if len(origins) != _ORIGIN_BYTES * rows:
+            raise RemoteProtocolError("BatchHead: origins are needed for all of its rows, and no others")
+    return frames, origins, checksums, pool, early_ends
 
 
 def fetch_rows(head: m.BatchHead, body: Sequence[memoryview], sources: RowSources) -> None:

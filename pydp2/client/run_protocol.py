@@ -141,21 +141,21 @@ class LoadedState:
         """True if the service went to a state, and this client was told to load it, too."""
         self.was_answered = False
         """True once the service has answered a run."""
-        self._origin = ""  # name of the state that this client loaded last, if it may go back to it
+        self._loaded_name = ""  # name of the state that this client loaded last, if it may go back to it
         self._batches = 0  # number of batches since then
         self._goes_back = False  # True if the next run begins because of rejoin()
 
     def load(self, name: str, *, after_pass: bool = False) -> None:
         """Note that the state ``name`` was loaded."""
         self.name, self.is_repeat, self.after_pass = name, False, after_pass
-        self._origin, self._batches, self._goes_back = name, 0, False
+        self._loaded_name, self._batches, self._goes_back = name, 0, False
         self.is_lacking = False
 
     def note_asked(self) -> None:
         """Note that a run asks for the state, or is about to."""
         self.is_repeat = bool(self.name)
         if self._goes_back:
-            self._origin = ""  # the client goes back only once
+            self._loaded_name = ""  # the client goes back only once
 
     def note_answered(self) -> None:
         """Note that the service has answered that run."""
@@ -165,7 +165,7 @@ class LoadedState:
         """Note that a pass is over. With ``dynamic``, other clients may get the batches of this one, so that it may no
         longer go back."""
         if self._rejoin_batches == 0:
-            self._origin = ""
+            self._loaded_name = ""
 
     def note_batch(self) -> None:
         """Note that a batch was delivered."""
@@ -176,7 +176,7 @@ class LoadedState:
         """Return True if the client follows a service that went back to the state ``name``. It does so once, if it has
         loaded this state itself, not many batches ago. The answer stays the same until a run asks for the state,
         because an exception may come in between."""
-        if not name or name != self._origin or self._batches > self._rejoin_batches:
+        if not name or name != self._loaded_name or self._batches > self._rejoin_batches:
             return False
         self.name, self.is_repeat, self._goes_back = name, True, True
         return True
@@ -372,7 +372,7 @@ class RunProtocol:
         nbytes, is_shared = batch.nbytes, batch.is_shared
         self.window.note_taken(nbytes, batch.column_bytes if is_shared else nbytes, shown=is_shared)
         samples = now.samples + batch.head.rows - batch.head.padding
-        return Progress(position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin)
+        return Progress(position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.start)
 
     def end_pass(self) -> Progress:
         """Return the progress behind the end of the pass."""

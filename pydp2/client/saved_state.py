@@ -73,6 +73,20 @@ def load_stream_state(state: Any, identity: Mapping[str, Any], allow: Collection
     return position
 
 
+def of_stream(state: Any) -> Any:
+    """Return the state of the stream in a state of a loader, or ``state`` itself if it is a state of a client. Raises
+    StateMismatch if it is neither."""
+    if not isinstance(state, Mapping) or "stream" not in state:
+        return state
+    try:
+        found = json.loads(state["stream"])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StateMismatch(f"the state cannot be read: stream is no JSON text ({error}): it is damaged") from None
+    if not isinstance(found, Mapping) or any(state.get(name) != found.get(name) for name in ("pass", "batch")):
+        raise StateMismatch("the state cannot be read: stream, pass and batch do not agree: it is damaged")
+    return found
+
+
 def beginning_of_pass(state: Mapping[str, Any], pass_id: int, bounds: Sequence[int] | None) -> dict[str, Any]:
     """Return the state at the beginning of pass ``pass_id``, for the stream of ``state``. ``bounds``: those of its
     buckets, if they are known."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from typing import Any, NoReturn, Self
 
@@ -18,18 +18,20 @@ from pydp2.client.progress import (
     DeliveryMark,
     LoopHandle,
     LoopState,
-    PassOrigin,
+    PassStart,
     Progress,
     position_after,
     position_at,
 )
 from pydp2.client.received import Conversion
 from pydp2.client.session import CLOSE_SECONDS, ClientGuard
-from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.batch import Batch, StringArray
 from pydp2.data.columns.unbatch import unbatch
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError, StateMismatch
 from pydp2.order.stream_state import PASS_LIMIT
+
+_MAX_SKIPPED = 4096  # batches: their numbers fit into a message
 
 
 class Stream(ABC):
@@ -42,6 +44,10 @@ class Stream(ABC):
     _stream_identity: dict[str, Any]
     _dynamic = False
     """True if batches go to whichever trainer asks first (``share="dynamic"``)."""
+    _gives_origins = False
+    """True if its batches have origins."""
+    _source_count = 1
+    """Number of file lists that rows come from."""
     owner: object = None
     """Object that must live as long as this stream, such as its service."""
 
@@ -59,6 +65,11 @@ class Stream(ABC):
     @abstractmethod
     def slots(self) -> Slots:
         """Types and names of the slots."""
+
+    @property
+    @abstractmethod
+    def files(self) -> StringArray | tuple[StringArray, ...]:
+        """Entries of the file list, or with several sources those of each source."""
 
     @property
     def _converted_slots(self) -> Slots:
@@ -94,7 +105,7 @@ class Stream(ABC):
         """Return the state behind the batch that has ``mark``, for a loader that no longer has the batch."""
         return self._state_at(position_at(mark, self._session.progress))
 
-    def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
+    def load_state_dict(self, state: Any, *, allow: Collection[str] = (), skip: Iterable[int] = ()) -> None:
         """Go to the position of ``state``: the next iteration continues there, on any number of workers.
 
         The same batches follow as would have followed when it was taken, bit by bit. A pass under way is left.
@@ -103,17 +114,25 @@ class Stream(ABC):
             state: a state that :meth:`state_dict` returned, in this or another process, on this or another service.
             allow: differences to accept, ``"provider_source"`` or ``"args"``, for changed code that yields the same
                 samples.
+            skip: numbers of batches (``batch.index``) of the pass of the state that are passed over, such as
+                ``range(1230, 1240)``. All other batches stay as they are, and the states that follow contain the
+                numbers. The batches that other ranks get in the same step are passed over too, so all ranks load the
+                same state with the same ``skip``. See docs/debugging.md.
 
         Raises:
             StateMismatch: the state belongs to another list, seed, option, provider, source or release; the text says
                 what differs. Nothing has changed then.
-            OptionError, OptionTypeError: ``allow`` has a wrong name.
+            OptionError, OptionTypeError: ``allow`` has a wrong name; ``skip`` has a number of a batch before the state,
+                or this stream is made of other streams and cannot pass over batches.
             ClientUseError: another thread is inside this stream, or it is closed.
         """
-        self._session.guarded(self._load, state, allow)
+        self._session.guarded(self._load, state, allow, skip)
 
-    def _load(self, state: Any, allow: Collection[str]) -> tuple[None, Progress]:
-        return None, self._moved_to(self._position_of(state, allow), after_pass=False)
+    def _load(self, state: Any, allow: Collection[str], skip: Iterable[int]) -> tuple[None, Progress]:
+        position = self._position_of(state, allow)
+        if numbers := _batch_numbers(skip):
+            position = self._without(position, numbers)
+        return None, self._moved_to(position, after_pass=False)
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the pass of the next iteration, as ``set_epoch`` of torch's ``DistributedSampler`` does.
@@ -152,7 +171,7 @@ class Stream(ABC):
         """Leave the pass that is under way, and return the progress with which the next iteration begins at
         ``position``. ``after_pass``: it begins once other ranks have ended their pass."""
         self._leave()
-        moved = self._session.progress._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
+        moved = self._session.progress._replace(position=position, state=LoopState.BETWEEN, loop=None, start=None)
         self._go_to(position, after_pass=after_pass)
         return moved
 
@@ -247,7 +266,7 @@ class Stream(ABC):
             session.is_damaged = True  # until the pass is requested
             position = now.position if begins else now.position.next_pass()
             session.progress = now = now._replace(
-                position=position, state=LoopState.ENTERED, loop=None, origin=PassOrigin(position.batch)
+                position=position, state=LoopState.ENTERED, loop=None, start=PassStart(position.batch)
             )
         if session.is_damaged:
             self._begin()
@@ -310,6 +329,14 @@ class Stream(ABC):
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
         """Return the position of a state. Raises StateMismatch."""
 
+    def _without(self, position: Any, batches: Collection[int]) -> Any:
+        """Return ``position`` with ``batches`` passed over. Raises OptionError if that cannot be."""
+        raise OptionError(
+            f"skip needs the stream of one service, and this is a {type(self).__name__}, whose batches are made of "
+            "others; load the state without skip, and leave the batches out in the loop: if batch.index in skip: "
+            "continue"
+        )
+
     def _before_pass(self, position: Any, pass_id: int) -> Any:
         """Return the position before pass ``pass_id``, as known at ``position``. Raises OptionError if it is not."""
         return position.before_pass(pass_id)
@@ -331,6 +358,20 @@ class Stream(ABC):
     def _rows_of_pass(self) -> int:
         """Return the number of rows, without padding, that this trainer gets in a whole pass. Raises TypeError if it is
         not known."""
+
+
+def _batch_numbers(values: Any) -> set[int]:
+    """Return ``values`` as numbers of batches. Raises OptionError for too many, or OptionTypeError for anything else
+    than integers."""
+    numbers = values if isinstance(values, range) else None if isinstance(values, str) else list(values)
+    if numbers is not None and len(numbers) > _MAX_SKIPPED:
+        raise OptionError(
+            f"skip may name {_MAX_SKIPPED:,} batches at most, got {len(numbers):,}; to begin far behind a state, load "
+            "a later one"
+        )
+    if numbers is None or any(isinstance(n, bool) or not hasattr(n, "__index__") for n in numbers):
+        raise OptionTypeError(f"skip must be numbers of batches, such as range(10, 20), got {values!r:.80}")
+    return {int(n.__index__()) for n in numbers}
 
 
 def _pass_number(value: Any) -> int:

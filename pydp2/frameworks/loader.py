@@ -27,7 +27,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Generic, NoReturn, Self, TypeVar, cast
@@ -37,7 +37,7 @@ from pydp2.client.pass_iterator import Pass
 from pydp2.client.progress import DeliveryMark, LoopState
 from pydp2.client.received import Conversion
 from pydp2.client.stream import Stream
-from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.batch import Batch, Origin, StringArray
 from pydp2.errors import ClientUseError, StateMismatch
 from pydp2.frameworks.shared_service import SharedService, leave
 from pydp2.system.single_pass import taken_over
@@ -176,6 +176,18 @@ class FrameworkLoader(Generic[T]):
         """Batch in training, with its ``pass_id``, ``index`` and ``padding``; None between passes."""
         returned = self._pass.returned
         return returned[0] if returned else None
+
+    @property
+    def origin(self) -> Origin | None:
+        """Origin of the rows of :attr:`batch`; None between passes. It is no value of the batch, so no tensor is made
+        of it. Raises OptionError without ``origin=True``. See docs/debugging.md."""
+        batch = self.batch
+        return None if batch is None else batch.origin
+
+    @property
+    def files(self) -> StringArray | tuple[StringArray, ...]:
+        """Entries of the file list, or with several sources those of each source; see :attr:`origin`."""
+        return self.client.files
 
     @property
     def pass_id(self) -> int:
@@ -369,12 +381,16 @@ class FrameworkLoader(Generic[T]):
         return dict(current.state) if current.state is not None else self.client.state_dict(after=self.batch)
 
     def load_state_dict(
-        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
+        self,
+        state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        allow: Collection[str] = (),
+        skip: Iterable[int] = (),
     ) -> None:
-        """Go to the position of ``state``; see :meth:`pydp2.Client.load_state_dict`, also for ``allow``. For packed
+        """Go to the position of ``state``; see :meth:`pydp2.Client.load_state_dict`, also for the others. For packed
         sequences that ranks share, pass the states of all ranks as a list; see
         :meth:`pydp2.PackedSequences.load_state_dict`."""
-        self.client.load_state_dict(state, allow=allow)
+        self.client.load_state_dict(state, allow=allow, skip=skip)
         if (loop := self._loop()) is not None:
             loop.is_left = True
             self._loop = lambda: None  # the end of the old loop must not drop batches behind the state

@@ -11,6 +11,7 @@ from pydp2.options.values import (
     MAX_CYCLE,
     Choice,
     bucket_bounds,
+    flag,
     flag_or_none,
     integer_from,
     or_none,
@@ -66,6 +67,9 @@ class JobOptions(CheckedOptions):
         "ranks: trainers get batches in turn, by rank; dynamic: each batch goes to the trainer that asks first",
         "ranks",
     )
+    origin: bool = option(
+        flag, "batch.origin says from which sample of which list entry each row of a batch comes", False
+    )
     lease: float = option(
         seconds_from(0.1),  # a waiting trainer sends four signs of life per lease
         "seconds without a sign of life after which another trainer can take over a trainer's rank and batches",
@@ -98,6 +102,7 @@ class JobChoices(TypedDict, total=False):
     bucket_bounds: list[int] | tuple[int, ...] | None
     num_buckets: Whole | None
     share: Literal["ranks", "dynamic"]
+    origin: bool
     lease: Number
 
 

@@ -30,6 +30,7 @@ class BatchCut:
 
     ``tail_consumed``: how many samples of the tail are gone after it, 0 before the tail, and with buckets.
     ``bucket_bound``: the bound of its bucket, 0 for none. ``nbytes``: of its samples, each once.
+    ``origins``: of its rows, if the plan wants them: int64 as bytes, the file of each row, then the sample indices.
     """
 
     index: int
@@ -40,6 +41,7 @@ class BatchCut:
     tail_consumed: int = 0
     bucket_bound: int = 0
     nbytes: int = 0
+    origins: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ class Batcher:
     def _finish_bulk_cut(self, ahead: PlainCut) -> BatchCut:
         assert self._bulk is not None
         self.byte_limited = self.byte_limited or self._bulk.byte_limited
-        cut = BatchCut(self.batch_index, ahead.row_ids, len(ahead.row_ids), ahead.pool_weight, nbytes=ahead.nbytes)
+        rows = ahead.row_ids
+        cut = BatchCut(self.batch_index, rows, len(rows), ahead.pool_weight, nbytes=ahead.nbytes, origins=ahead.origins)
         self.batch_index += 1
         if self._bulk.snapshot_due and not self._bulk:  # else the pool stands behind a later batch
             self._take_snapshot(self.pool.encode_samples(), ended=False)
@@ -159,9 +162,19 @@ class Batcher:
                 missing = plan.batch_size - size
                 if (nbytes + rows.nbytes) * missing // size > _MAX_PADDING_BYTES:
                     return self._fail(_too_much_padding(size, plan.batch_size))
-                rows, padding = self._pad(rows, missing, -(-missing // size))
+                padding = self._padding_rows(missing, -(-missing // size))
+                rows = np.resize(rows, len(rows) + padding)  # the rows again, from the first one on
+        pool = self.pool
         cut = BatchCut(
-            self.batch_index, rows, size, before, padding, self.pool.tail_consumed, self.pool.bucket_bound, nbytes
+            self.batch_index,
+            rows,
+            size,
+            before,
+            padding,
+            pool.tail_consumed,
+            pool.bucket_bound,
+            nbytes,
+            pool.drawn_origins(padding),
         )
         self.batch_index += 1
         if self.pool.reach_snapshot_point(len(self.merge.cycle)):
@@ -192,11 +205,11 @@ class Batcher:
         )
         self._source.note_snapshot()
 
-    def _pad(self, rows: RowIds, missing: int, cycles: int) -> tuple[RowIds, int]:
-        """Repeat ``rows`` from their front, ``cycles`` times at most, until the weight is ``missing`` more."""
+    def _padding_rows(self, missing: int, cycles: int) -> int:
+        """Return how many rows of the batch, repeated from its front, ``cycles`` times at most, make the weight
+        ``missing`` more."""
         ahead = np.cumsum(np.tile(self.pool.drawn_weights(), cycles))
-        extra = int(np.searchsorted(ahead, missing)) + 1
-        return np.concatenate([rows, np.tile(rows, cycles)[:extra]]), extra
+        return int(np.searchsorted(ahead, missing)) + 1
 
     def _restore_pool(self) -> BlockedOnFile | PassFailed | None:
         """Read the saved pool again, once."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydp2.data.native import is_active
 from pydp2.order.merge import Merge
 from pydp2.order.plan import UNBOUNDED, PassPlan
-from pydp2.order.pool import Pool, RowIds
+from pydp2.order.pool import Pool, RowIds, origin_bytes
 from pydp2.order.random_bits import keys
 from pydp2.order.sample_source import SampleSource
 
@@ -33,11 +33,12 @@ _NEEDS_ROWS, _SNAPSHOT_POINT = 1, 2  # why the loop stopped: pydp2/data/native/_
 
 
 class PlainCut(NamedTuple):
-    """Rows of a batch that was cut, the weight of the pool before it, and the bytes of its samples."""
+    """Rows of a batch that was cut, the weight of the pool before it, and bytes and origins of its samples."""
 
     row_ids: RowIds
     pool_weight: int
     nbytes: int
+    origins: bytes | None
 
 
 class BulkCutter:
@@ -161,9 +162,13 @@ class BulkCutter:
         merge.cycle_index, merge.block_left, weight, nbytes, drawn, limited = state.tolist()
         pool.settle(weight, nbytes, drawn)
         self.byte_limited = self.byte_limited or bool(limited)
-        rows = pool.remove(ids[: int(batches[:cut, 0].sum())])
+        ids = ids[: int(batches[:cut, 0].sum())]
+        origins = pool.origins_of(ids) if self._plan.origin else None
+        rows = pool.remove(ids)
         at = 0
         for drawn, before, nbytes in batches[:cut].tolist():
-            self._waiting.append(PlainCut(rows[at : at + drawn], before, nbytes))
-            at += drawn
+            end = at + drawn
+            encoded = None if origins is None else origin_bytes(origins, at, end)
+            self._waiting.append(PlainCut(rows[at:end], before, nbytes, encoded))
+            at = end
         return cut, reason

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.data.columns.sample_set import decode_set
 from pydp2.data.rowstore.base import PoolStore
 from pydp2.order.batcher import Batcher
 from pydp2.order.plan import PassPlan
@@ -48,11 +49,14 @@ class _FullPool(Pool):
         all_ = self._listing
         self._weight, self._size, self.is_uniform = all_.weights, all_.sizes, all_.unit_weights
         self.weight, self.bytes = all_.weight, all_.nbytes
+        if self._plan.origin:
+            self._file, self._sample_index = np.empty_like(all_.sizes), np.empty_like(all_.sizes)
+            self._file[all_.row_ids], self._sample_index[all_.row_ids] = decode_set(all_.sample_set)
         self._tail = all_.row_ids[tail_order(self._plan, len(all_.row_ids))]
         return all_.sample_set
 
     def remove(self, ids: PoolIds) -> RowIds:
-        return ids  # weights and sizes are by row
+        return ids  # what is known of samples is by row
 
 
 class CachedPassBatcher(Batcher):

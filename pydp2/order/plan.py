@@ -30,7 +30,8 @@ class PassPlan:
     """Options of one pass (docs/order.md). Sizes and levels count weight, not samples.
 
     ``pool_size`` and ``min_pool_size`` are as the provider gave them (-1: no bound); ``wait_for_all`` makes the pass
-    wait for all samples whatever they say, as passes after the first do under CACHE_PASS_IN_MEM.
+    wait for all samples whatever they say, as passes after the first do under CACHE_PASS_IN_MEM. ``origin``: each batch
+    says where its samples are from; the order does not depend on it.
     """
 
     seed: int
@@ -47,6 +48,7 @@ class PassPlan:
     last_batch: str = "keep"
     relaxed: bool = False
     buckets: BucketPlan | None = None
+    origin: bool = False
 
     @property
     def cycle_length(self) -> int:

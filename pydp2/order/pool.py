@@ -24,6 +24,8 @@ from pydp2.order.sample_source import ChunkSpan, SampleRun
 
 RowIds = npt.NDArray[np.int64]
 PoolIds = npt.NDArray[np.int64]
+Origins = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Origins of samples: the file of each, as its number in the list, and its sample index there."""
 SNAPSHOT_MIN, SNAPSHOT_DIVISOR = 1024, 4
 """A snapshot point comes once so many samples were drawn, and so large a part of the pool."""
 _SAMPLES_PER_SNAPSHOT = 4096  # drawn between two snapshots, or as many as the pool has, if these are fewer
@@ -158,6 +160,18 @@ class Pool:
         self._free[self._free_count : end] = ids
         self._free_count = end
         return self._row_id[ids]
+
+    def origins_of(self, ids: PoolIds) -> Origins:
+        """Return the origins of the samples ``ids``. A sample that was drawn has them until another one is added."""
+        return gather_copy(self._file, ids), gather_copy(self._sample_index, ids)
+
+    def drawn_origins(self, padding: int) -> bytes | None:
+        """Return the origins of the batch that :meth:`draw` returned last, with ``padding`` rows from its front once
+        more; None if the plan does not want them."""
+        if not self._plan.origin:
+            return None
+        ids = self._drawn
+        return origin_bytes(self.origins_of(np.resize(ids, len(ids) + padding)))
 
     def drawn_weights(self) -> npt.NDArray[np.int64]:
         """Return the weights of the samples of the batch that :meth:`draw` returned last."""
@@ -315,6 +329,12 @@ class Pool:
         ordered = array("q", ids.tobytes())
         sort_by_name(ordered, self._file, self._sample_index)
         return np.frombuffer(ordered, np.int64)
+
+
+def origin_bytes(origins: Origins, begin: int = 0, end: int | None = None) -> bytes:
+    """Return the origins of the samples from ``begin`` to ``end`` as bytes: the files, then the sample indices."""
+    files, sample_indices = origins
+    return files[begin:end].tobytes() + sample_indices[begin:end].tobytes()
 
 
 def tail_order(plan: PassPlan, count: int) -> npt.NDArray[np.int64]:

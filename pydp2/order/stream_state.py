@@ -5,8 +5,9 @@ Theory of operation
 A pass is a fixed sequence of batches (docs/order.md). To go on in it, in another process or after a crash, two things
 must be known: which batches are used, and how the next one is made.
 
-*Which are used*: all before ``batch``, and those in ``acknowledged_ahead``. That list is empty where each rank takes
-its batches in turn. With ``share="dynamic"`` a slow trainer may still hold batch 7 when 8 and 9 are used.
+*Which are used*: all before ``batch``, and those in ``acknowledged_ahead``. With ``share="dynamic"`` a slow trainer may
+still hold batch 7 when 8 and 9 are used. Where each rank takes its batches in turn, these are the batches that the
+user passes over (:meth:`StreamState.without`), and none otherwise.
 
 *How the next one is made*: batch n depends on the pool, and the pool on everything that was merged before. A state
 holds no random generator, because no generator has a state. It holds the latest ``point``: the pool as a set of (file,
@@ -26,7 +27,8 @@ trainer says. With ranks, a position is that of one rank, so the pass goes on at
 slowest rank would lose batches, and the others throw away what they already have. With dynamic sharing, a position is
 what the service itself knew of all trainers, so the pass goes on at the latest: from the earliest one, batches that
 others have used would be delivered again. Those that any trainer has used beyond it are left out. In both cases the
-point is the latest one that is not beyond the position, because a point cannot give a batch before it.
+point is the latest one that is not beyond the position, because a point cannot give a batch before it. A batch is
+passed over if each rank passes over it or is behind it.
 
 The simple idea, to save the number of the batch and skip so many, fails twice: the skipped part is read again, which
 takes as long as the pass took, and the result is another stream as soon as a file or a skipped error has changed.
@@ -34,7 +36,7 @@ takes as long as the pass took, and the result is another stream as soon as a fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Self
@@ -112,7 +114,7 @@ class StreamState(StreamPosition):
             point, tail, logged = _point_of(head, pool), (0, 0), LoggedChecksums()
         if head.tail_consumed:
             tail = head.position_after, head.tail_consumed
-        batch, ahead = head.position_after, self.acknowledged_ahead
+        batch, ahead = head.position_after, head.acknowledged_ahead
         if head.batch_index >= head.position_after:
             batch, ahead = self._after_shared(head)
         all_ends = {**self.early_ends, **by_file(early_ends)} if early_ends else self.early_ends
@@ -141,6 +143,17 @@ class StreamState(StreamPosition):
             return replace(self, buckets={**self.buckets, **_buckets(known)})
         except (TypeError, ValueError) as error:
             raise RemoteProtocolError(f"PassEnd or Failed: invalid buckets: {error}") from None
+
+    def without(self, batches: Iterable[int], group: int) -> StreamState:
+        """Return this state for a trainer that passes over ``batches``, numbers of batches of its pass behind it; of
+        ``group`` batches that the ranks get in one step, all are passed over."""
+        begins = {number - (number - self.batch) % group for number in batches}
+        passed_over = {begin + i for begin in begins for i in range(group)}
+        return replace(self, acknowledged_ahead=sorted({*self.acknowledged_ahead, *passed_over}))
+
+    def at_batch(self, batch: int) -> StreamState:
+        """Return the state before ``batch`` of the same pass, behind this one. Batches before it count as used."""
+        return replace(self, batch=batch, acknowledged_ahead=[])
 
     def with_later_checksums(self) -> StreamState:
         """Return this state for a trainer that has had some rows of the batches behind it, too."""
@@ -173,7 +186,7 @@ class StreamState(StreamPosition):
         return cls(
             pass_id,
             batch,
-            [],
+            _passed_over_by_all(present),
             {file: early_end for state in present for file, early_end in state.early_ends.items()},
             max(points, key=lambda point: point.batch_index, default=None),
             joined(state.checksums for state in present),
@@ -276,6 +289,19 @@ class StreamState(StreamPosition):
     def without_frames(cls, begin: BeginPass) -> StreamState:
         """Return the state that ``begin`` asks for, without what its frames hold: all of it, at the start of a pass."""
         return cls(begin.pass_id, begin.first_batch, begin.acknowledged_ahead, buckets=begin.buckets)
+
+
+def _passed_over_by_all(states: Sequence[StreamState]) -> list[int]:
+    """Return the batches behind the earliest of ``states`` that none of them wants. (A rank forgets the batches that it
+    has passed over.)"""
+    low = min(state.batch for state in states)
+    used = [{*state.acknowledged_ahead} for state in states]
+    named = sorted({index for ahead in used for index in ahead if index >= low})
+    return [
+        index
+        for index in named
+        if all(index < state.batch or index in ahead for state, ahead in zip(states, used, strict=True))
+    ]
 
 
 def read_field(plain: Mapping[str, Any], name: str, read: Callable[[Any], Any]) -> Any:

@@ -27,7 +27,7 @@ _FIELDS_OF_FOLLOWING = 10  # fields of a batch behind the first: seven numbers, 
 def can_follow(head: BatchHead, first: BatchHead) -> bool:
     """Return True if the batch of ``head``, which is sent next, can go into the message of ``first``."""
     plain = not (head.snapshot or head.early_end_frames or head.acknowledged_ahead or first.acknowledged_ahead)
-    if not plain or head.request_id != first.request_id:
+    if not plain or head.request_id != first.request_id or head.has_origins != first.has_origins:
         return False
     return head.bucket == first.bucket or bucket_of_pass(head) == bucket_of_pass(first)
 
@@ -90,6 +90,7 @@ def unpack_head(head: BatchHead) -> list[BatchHead]:
                 0,
                 bucket,
                 checksum_records=records,
+                has_origins=head.has_origins,
             )
         )
     return heads

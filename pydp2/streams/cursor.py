@@ -23,15 +23,42 @@ The cursor then goes to a place with a state of its stream.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice, repeat
 from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from pydp2.client.pass_iterator import Pass
 from pydp2.client.progress import LoopState
 from pydp2.client.stream import Stream
-from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.batch import Batch, Origin
 from pydp2.data.columns.columns import Columns
 from pydp2.errors import StateMismatch
+
+Origins = npt.NDArray[np.int64]
+"""Origins of rows, ``(3, rows)``: entry, sample and source of each, as in :class:`pydp2.data.columns.batch.Origin`."""
+
+
+def origins_of(batch: Batch, rows: slice = slice(None)) -> Origins | None:
+    """Return the origins of ``rows`` of ``batch``; None if it has none."""
+    found = batch._decoded_origin()
+    if found is None:
+        return None
+    source = np.zeros(len(found), np.int64) if found.source is None else found.source
+    return np.stack([found.entry[rows], found.sample[rows], source[rows]])
+
+
+def join_origins(parts: Sequence[Origins | None]) -> Origins | None:
+    """Return the origins of all parts, one after the other; None if a part has none."""
+    found = [part for part in parts if part is not None]
+    return np.concatenate(found, axis=1) if found and len(found) == len(parts) else None
+
+
+def origin_of_rows(origins: Origins | None, rows: Any = slice(None)) -> Origin | None:
+    """Return the origins at the index ``rows`` as those of a batch; None if there are none."""
+    return None if origins is None else Origin(*np.ascontiguousarray(origins[:, rows]))
 
 
 class Place(NamedTuple):
@@ -185,6 +212,11 @@ class Cursor:
         """Number of rows of the batch in hand that are left."""
         return len(self._rows) - self._offset
 
+    def origins(self, count: int) -> Origins | None:
+        """Return the origins of the next ``count`` rows of the batch in hand, without taking them; None if the stream
+        gives none."""
+        return None if self.batch is None else origins_of(self.batch, slice(self._offset, self._offset + count))
+
     def rest(self) -> Columns:
         """Return the rows of the batch in hand that are left, without taking them."""
         return self._rows.slice(self._offset, len(self._rows))
@@ -194,6 +226,11 @@ class Cursor:
         taken = self._rows.slice(self._offset, self._offset + count)
         self._offset += count
         return taken
+
+    def take_with_origins(self, count: int) -> tuple[Columns, Origins | None]:
+        """Take the next ``count`` rows of the batch in hand, as :meth:`take` does; return their origins, too."""
+        origins = self.origins(count)
+        return self.take(count), origins
 
     def fetch(self) -> bool:
         """Fetch the next batch, once no row is left. Return False if the pass has ended."""

@@ -199,10 +199,10 @@ class DerivedStream(Stream):
             raise
         if batch is None:
             return None, self._ended_at(position)
-        batch._resume = (now.origin, position)
+        batch._resume = (now.start, position)
         samples = now.samples + len(batch) - batch.padding
         return batch, Progress(
-            position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin
+            position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.start
         )
 
     def _has_next(self, loop: LoopHandle) -> bool:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
@@ -21,7 +22,7 @@ from pydp2.api.sources import Files, Source
 from pydp2.client.describe import Fact
 from pydp2.client.progress import LoopState
 from pydp2.client.stream import Stream
-from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.batch import Batch, StringArray
 from pydp2.data.columns.columns import Columns
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import OptionError, OptionTypeError, StateMismatch
@@ -39,7 +40,7 @@ from pydp2.options.tables import (
 from pydp2.options.values import Choice, value_text
 from pydp2.protocol.stream_identity import check_bool, check_int
 from pydp2.providers import Provider
-from pydp2.streams.cursor import Place
+from pydp2.streams.cursor import Origins, Place, join_origins, origin_of_rows, origins_of
 from pydp2.streams.derived_stream import Cut, DerivedPosition, DerivedStream
 from pydp2.streams.mixture_draws import BLOCK, drawn_before_end, thresholds, words_of_block
 
@@ -112,6 +113,8 @@ class Mixture(DerivedStream):
         self._words: tuple[tuple[int, int], NDArray[np.uint64]] | None = None  # words of the block used last
         self._thresholds: dict[tuple[bool, ...], tuple[NDArray[np.int64], NDArray[np.uint64]]] = {}
         self._length: tuple[tuple[int, ...], int] | None = None  # last result of _drawn(), with its arguments
+        *self._first_sources, self._source_count = accumulate((s._source_count for s in streams), initial=0)
+        self._gives_origins = all(stream._gives_origins for stream in streams)
         self._begun_empty = [False] * len(streams)
         self._rows = [0] * len(streams)
         places = tuple(Place(stream._session.progress.position) for stream in streams)
@@ -134,6 +137,16 @@ class Mixture(DerivedStream):
     def slots(self) -> Slots:
         """Types and names of the slots, the same in all sources."""
         return self._slots
+
+    @property
+    def files(self) -> tuple[StringArray, ...]:
+        """Entries of the file list of each source, as numbered in ``batch.origin.source``: entry ``n`` of source ``k``
+        is ``files[k][n]``. The sources of a source that is a mixture itself are counted one by one."""
+        found: list[StringArray] = []
+        for cursor in self._cursors:
+            files = cursor.stream.files
+            found += [files] if isinstance(files, StringArray) else files
+        return tuple(found)
 
     @property
     def _converted_slots(self) -> Slots:
@@ -261,7 +274,7 @@ class Mixture(DerivedStream):
     def _cut_rows(self, position: MixPosition) -> Cut:
         """Cut a batch whose rows are drawn from the sources one by one."""
         ended, word = list(position.ended), position.word
-        parts: list[list[Columns]] = [[] for _ in self._cursors]
+        parts: list[list[tuple[Columns, Origins | None]]] = [[] for _ in self._cursors]
         numbers: list[NDArray[np.int64]] = []
         need = self.batch_size
         while need and not self._is_over(ended):
@@ -269,7 +282,7 @@ class Mixture(DerivedStream):
             served = self._first_unserved(chosen)
             for number, count in enumerate(np.bincount(chosen[:served], minlength=len(parts)).tolist()):
                 if count:
-                    parts[number].append(self._cursors[number].take(count))
+                    parts[number].append(self._cursors[number].take_with_origins(count))
             numbers.append(chosen[:served])
             need -= served
             word += served
@@ -280,15 +293,17 @@ class Mixture(DerivedStream):
         if not rows or (rows < self.batch_size and self._last_batch == "drop"):
             return None, self._behind(position, word, ended)
         order = np.argsort(source, kind="stable")  # by source, each in its own order, as ``parts`` are
-        columns = Columns.concat([part for chunk in parts for part in chunk])
+        columns = Columns.concat([part for chunk in parts for part, _ in chunk])
         take = np.empty(rows, np.int64)
         take[order] = np.arange(rows)
         padding = self.batch_size - rows if self._last_batch == "pad" else 0
         if padding:
             take, source = np.resize(take, self.batch_size), np.resize(source, self.batch_size)
+        origins = [self._from_source(k, found) for k, chunk in enumerate(parts) for _, found in chunk]
         batch = MixedBatch(
             columns.take(take), pass_id=position.pass_id, index=position.batch, size=len(take), padding=padding
         )
+        batch._origin = origin_of_rows(join_origins(origins), take)
         self._note(batch, source)
         return batch, self._behind(position, word, ended)
 
@@ -314,6 +329,7 @@ class Mixture(DerivedStream):
                 bucket=made.bucket,
                 group_bucket=made.group_bucket,
             )
+            batch._origin = origin_of_rows(self._from_source(source, origins_of(made)))
             self._note(batch, np.full(len(made), source))
             return batch, self._behind(position, word, ended)
         return None, self._behind(position, word, ended)
@@ -322,6 +338,14 @@ class Mixture(DerivedStream):
         batch.source, batch._indices = source.astype(np.int32), self._indices
         counts = np.bincount(source[: len(source) - batch.padding], minlength=len(self._rows))
         self._rows = [rows + count for rows, count in zip(self._rows, counts.tolist(), strict=True)]
+
+    def _from_source(self, number: int, origins: Origins | None) -> Origins | None:
+        """Return ``origins`` of rows of the source ``number`` as those of this mixture; None if it gives none."""
+        if origins is None or not self._gives_origins:
+            return None
+        moved = origins.copy()
+        moved[2] += self._first_sources[number]
+        return moved
 
     def _behind(self, position: MixPosition, word: int, ended: list[bool]) -> MixPosition:
         """Return the position behind the batch that was cut."""

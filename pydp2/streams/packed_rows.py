@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.data.columns.columns import Array, offsets
+from pydp2.streams.cursor import Origins
 
 Ints = NDArray[np.int64]
 
@@ -35,12 +36,13 @@ class Segments(NamedTuple):
 
 class Pieces(NamedTuple):
     """Consecutive pieces of sequences: their tokens per slot, and for each piece the number of its sequence, its offset
-    in the sequence and its length."""
+    in the sequence, its length and the origin of the sequence, ``(3, pieces)``; ``(0, pieces)`` if there are none."""
 
     tokens: tuple[Array, ...]
     document: Ints
     offset: Ints
     length: Ints
+    origins: Origins
 
     @property
     def total(self) -> int:
@@ -53,34 +55,46 @@ class Pieces(NamedTuple):
         inside = np.clip(at - edges[:-1], 0, self.length)
         before, behind = inside > 0, inside < self.length
         return (
-            Pieces(tuple(t[:at] for t in self.tokens), self.document[before], self.offset[before], inside[before]),
+            Pieces(
+                tuple(t[:at] for t in self.tokens),
+                self.document[before],
+                self.offset[before],
+                inside[before],
+                self.origins[:, before],
+            ),
             Pieces(
                 tuple(t[at:] for t in self.tokens),
                 self.document[behind],
                 (self.offset + inside)[behind],
                 (self.length - inside)[behind],
+                self.origins[:, behind],
             ),
         )
 
     @staticmethod
     def concat(parts: Sequence[Pieces]) -> Pieces:
         tokens = tuple(np.concatenate(slot) for slot in zip(*(part.tokens for part in parts), strict=True))
-        return Pieces(tokens, *(np.concatenate(arrays) for arrays in zip(*(part[1:] for part in parts), strict=True)))
+        arrays = zip(*(part[1:] for part in parts), strict=True)
+        return Pieces(tokens, *(np.concatenate(each, axis=-1) for each in arrays))
 
 
 class LaidRows(NamedTuple):
-    """Number of rows and their segments; ``tokens``: those of the segments, one segment after the other, per slot."""
+    """Number of rows and their segments; ``tokens``: those of the segments, one segment after the other, per slot.
+    ``origins``: of the sequence of each segment, as in :class:`Pieces`."""
 
     rows: int
     tokens: tuple[Array, ...]
     segments: Segments
+    origins: Origins
 
 
 def join_rows(parts: Sequence[LaidRows]) -> LaidRows:
     """Return the rows of all parts, whose segments have their final row numbers already."""
     tokens = tuple(np.concatenate(slot) for slot in zip(*(part.tokens for part in parts), strict=True))
-    segments = Segments(*(np.concatenate(arrays) for arrays in zip(*(part.segments for part in parts), strict=True)))
-    return LaidRows(sum(part.rows for part in parts), tokens, segments)
+    arrays = zip(*(part.segments for part in parts), strict=True)
+    segments = Segments(*map(np.concatenate, arrays))
+    origins = np.concatenate([part.origins for part in parts], axis=1)
+    return LaidRows(sum(part.rows for part in parts), tokens, segments, origins)
 
 
 def select_rows(laid: LaidRows, low: int, high: int, to: int) -> LaidRows:
@@ -89,21 +103,22 @@ def select_rows(laid: LaidRows, low: int, high: int, to: int) -> LaidRows:
     ends = offsets(laid.segments.length)
     some = laid.segments.select(slice(first, last))
     tokens = tuple(array[ends[first] : ends[last]] for array in laid.tokens)
-    return LaidRows(high - low, tokens, some._replace(row=some.row - low + to))
+    return LaidRows(high - low, tokens, some._replace(row=some.row - low + to), laid.origins[:, first:last])
 
 
-def cut_into_rows(pieces: Pieces, length: int) -> Segments:
-    """Return the segments of pieces that fill rows one after the other."""
+def cut_into_rows(pieces: Pieces, length: int) -> tuple[Segments, Origins]:
+    """Return the segments of pieces that fill rows one after the other, and the origins of their sequences."""
     begins = offsets(pieces.length)[:-1]
     edges = np.union1d(begins, np.arange(0, pieces.total, length))
     piece = np.searchsorted(begins, edges, side="right") - 1
-    return Segments(
+    segments = Segments(
         edges // length,
         edges % length,
         np.diff(edges, append=pieces.total),
         pieces.document[piece],
         pieces.offset[piece] + edges - begins[piece],
     )
+    return segments, pieces.origins[:, piece]
 
 
 def best_fit_decreasing(lengths: Ints, capacity: int) -> Ints:

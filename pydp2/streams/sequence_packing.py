@@ -7,7 +7,7 @@ sequences and place each sequence whole, the longest first, in the row where it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from pydp2.client.describe import Fact
 from pydp2.client.stream import Stream
-from pydp2.data.columns.batch import Batch
+from pydp2.data.columns.batch import Batch, Origin, StringArray
 from pydp2.data.columns.columns import Array, Columns, expand_ranges, offsets
 from pydp2.data.schema.input_types import INT32_RANGE, DataType, SequenceType, Slots, dense_vector, integer_value
 from pydp2.errors import BadSample, OptionError, OptionTypeError, StateMismatch
 from pydp2.options.tables import check_keywords, takes
 from pydp2.options.values import Choice, integer_from, value_text
 from pydp2.protocol.stream_identity import check_bool, check_int
-from pydp2.streams.cursor import Cursor, Place
+from pydp2.streams.cursor import Cursor, Origins, Place
 from pydp2.streams.derived_stream import Cut, DerivedPosition, DerivedStream
 from pydp2.streams.packed_rows import (
     Ints,
@@ -131,6 +131,8 @@ class PackedSequences(DerivedStream):
         ends: tuple[str, str],
         pad_token: int,
     ) -> None:
+        self._gives_origins, self._source_count = stream._gives_origins, stream._source_count
+        self._origin_fields = 3 if self._gives_origins else 0  # rows of Segments.origins
         super().__init__([stream], PackPosition(0, 0, (Place(stream._session.progress.position),)), batch_size)
         self.length = length
         """Number of tokens of a row."""
@@ -164,6 +166,11 @@ class PackedSequences(DerivedStream):
         return self._slots
 
     @property
+    def files(self) -> StringArray | tuple[StringArray, ...]:
+        """Entries of the file lists of the packed stream."""
+        return self._cursors[0].stream.files
+
+    @property
     def _converted_slots(self) -> Slots:
         return _slots_of_indices(self._slots)
 
@@ -188,7 +195,7 @@ class PackedSequences(DerivedStream):
         return [("batches", f"of {self.batch_size} rows of {self.length} tokens, {self._strategy}")]
 
     # -- positions -----------------------------------------------------------------------------------------------------
-    def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
+    def load_state_dict(self, state: Any, *, allow: Collection[str] = (), skip: Iterable[int] = ()) -> None:
         """Go to the position of ``state``: the next iteration continues there. The same batches follow as would have
         followed when it was taken, bit by bit. A pass under way is left.
 
@@ -197,14 +204,15 @@ class PackedSequences(DerivedStream):
                 sequences at different speeds, so each has its own state: pass the states of all ranks, as a list by
                 rank, to each rank.
             allow: differences of the sources to accept, as for :meth:`pydp2.Client.load_state_dict`.
+            skip: empty, because a stream that is made of others passes over no batches.
 
         Raises:
             StateMismatch: the state belongs to another stream, or to another number of ranks; the text says what
                 differs. Nothing has changed then.
-            OptionError, OptionTypeError: ``allow`` has a wrong name.
+            OptionError, OptionTypeError: ``allow`` has a wrong name, or ``skip`` has a number.
             ClientUseError: another thread is inside this stream, or it is closed.
         """
-        super().load_state_dict(state, allow=allow)
+        super().load_state_dict(state, allow=allow, skip=skip)
 
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
         rank, ranks = self._rank
@@ -232,7 +240,11 @@ class PackedSequences(DerivedStream):
             "document": position.document,
             "ended": position.ended,
             "rank": list(self._rank),
-            "carried": carried and [[t.tolist() for t in carried.tokens], *(array.tolist() for array in carried[1:])],
+            "carried": carried
+            and [
+                [t.tolist() for t in carried.tokens],
+                *(array.tolist() for array in (*carried[1:-1], *carried.origins)),
+            ],
         }
 
     def _from_state(self, state: Mapping[str, Any], allow: Collection[str]) -> PackPosition:
@@ -254,20 +266,32 @@ class PackedSequences(DerivedStream):
         """Return the carried tokens of a state. Raises TypeError or ValueError if they are not valid."""
         if plain is None:
             return None
-        tokens, document, offset, length = plain
+        tokens, document, offset, length, *origins = plain
         types = self._slots.types[: len(self._numbers)]
         arrays = tuple(_integers(values, of.element_dtype) for values, of in zip(tokens, types, strict=True))
         pieces = Pieces(
-            arrays, _integers(document, np.int64), _integers(offset, np.int64, 0), _integers(length, np.int64, 1)
+            arrays,
+            _integers(document, np.int64),
+            _integers(offset, np.int64, 0),
+            _integers(length, np.int64, 1),
+            self._carried_origins(origins, len(document)),
         )
         total = pieces.length.sum()
         if (
-            len({*map(len, pieces[1:])}) > 1
+            len({array.shape[-1] for array in pieces[1:]}) > 1
             or any(len(array) != total for array in arrays)
             or self._strategy != "wrapped"
         ):
             raise ValueError("the tokens that it carries do not agree")
         return pieces
+
+    def _carried_origins(self, plain: Sequence[Any], count: int) -> Origins:
+        """Return the origins of ``count`` carried pieces of a state. It has them if the stream that saved it gave
+        origins; else they are not known, and -1."""
+        if plain and self._gives_origins:
+            entry, sample, source = plain
+            return np.stack([_integers(values, np.int64) for values in (entry, sample, source)])
+        return np.full((self._origin_fields, count), -1)
 
     def _before_pass(self, position: PackPosition, pass_id: int) -> PackPosition:
         if self._last_row == "carry":
@@ -304,6 +328,7 @@ class PackedSequences(DerivedStream):
         batch = PackedBatch(
             self._columns(laid), pass_id=position.pass_id, index=position.batch, size=laid.rows, padding=padding
         )
+        batch._origin = Origin(*laid.origins.copy()) if self._gives_origins else None
         batch.segments, batch.length = laid.segments, self.length
         return batch, behind
 
@@ -355,12 +380,18 @@ class PackedSequences(DerivedStream):
             carried=carried,
             start=None,
         )
-        return LaidRows(rows, pieces.tokens, cut_into_rows(pieces, self.length)), behind
+        return LaidRows(rows, pieces.tokens, *cut_into_rows(pieces, self.length)), behind
 
     def _no_pieces(self) -> Pieces:
         none = np.empty(0, np.int64)
         types = self._slots.types[: len(self._numbers)]
-        return Pieces(tuple(np.empty(0, declared.element_dtype) for declared in types), none, none, none)
+        tokens = tuple(np.empty(0, declared.element_dtype) for declared in types)
+        return Pieces(tokens, none, none, none, np.empty((self._origin_fields, 0), np.int64))
+
+    def _origins(self, cursor: Cursor, count: int) -> Origins:
+        """Return the origins of the next ``count`` sequences of the batch in hand."""
+        found = cursor.origins(count) if self._gives_origins else None
+        return np.empty((0, count), np.int64) if found is None else found
 
     def _next_pieces(self, cursor: Cursor, skip: int, document: int, room: int) -> tuple[Pieces, int, int]:
         """Return at most ``room`` tokens of the batch in hand, the number of sequences that are used up with them, and
@@ -378,7 +409,11 @@ class PackedSequences(DerivedStream):
             lengths[whole] = part
         used = np.flatnonzero(lengths[: whole + bool(part)])
         pieces = Pieces(
-            tuple(array[skip : skip + taken + part] for array in tokens), document + used, offset[used], lengths[used]
+            tuple(array[skip : skip + taken + part] for array in tokens),
+            document + used,
+            offset[used],
+            lengths[used],
+            self._origins(cursor, len(lengths))[:, used],
         )
         return pieces, whole, part if whole else skip + part
 
@@ -386,7 +421,7 @@ class PackedSequences(DerivedStream):
         """Return the lengths, and the tokens per slot, of the remaining sequences of the batch in hand."""
         columns = cursor.rest()
         steps, ids = columns.arrays[self._numbers[0]]
-        tokens = [ids]
+        tokens = [ids.reshape(-1)]  # as dense values, a step is a row of one number
         for slot in self._numbers[1:]:
             others, ids = columns.arrays[slot]
             if not np.array_equal(steps, others):
@@ -399,7 +434,7 @@ class PackedSequences(DerivedStream):
                     expected=f"{steps[i]} steps",
                     got=f"{others[i]} steps",
                 )
-            tokens.append(ids)
+            tokens.append(ids.reshape(-1))
         return steps.astype(np.int64), tokens
 
     # -- best fit decreasing -------------------------------------------------------------------------------------------
@@ -427,7 +462,8 @@ class PackedSequences(DerivedStream):
             position, batch=position.batch + 1, places=(place,), skip=skip, document=document, ended=ended, start=None
         )
         if not parts:
-            return LaidRows(0, self._no_pieces().tokens, Segments(*[np.empty(0, np.int64)] * 5)), behind
+            none = self._no_pieces()
+            return LaidRows(0, none.tokens, *cut_into_rows(none, self.length)), behind
         return join_rows(parts), behind
 
     def _read_window(self, document: int) -> _Window:
@@ -442,10 +478,11 @@ class PackedSequences(DerivedStream):
             lengths, tokens = self._sequences(cursor)
             ends = np.cumsum(lengths)
             whole = min(int(np.searchsorted(ends, missing)) + 1, len(ends))
+            origins = self._origins(cursor, whole)
             cursor.take(whole)
             numbers = document + np.arange(whole)
             complete = tuple(array[: ends[whole - 1]] for array in tokens)
-            parts.append(Pieces(complete, numbers, np.zeros(whole, np.int64), lengths[:whole]))
+            parts.append(Pieces(complete, numbers, np.zeros(whole, np.int64), lengths[:whole], origins))
             missing -= int(ends[whole - 1])
             document += whole
         laid = self._lay_out(Pieces.concat(parts))
@@ -471,7 +508,10 @@ class PackedSequences(DerivedStream):
         where = expand_ranges(begins[of] + offset, length)
         segments = Segments(row, start, length, sequences.document[of], offset)
         return LaidRows(
-            int(row[-1]) + 1 if len(row) else 0, tuple(array[where] for array in sequences.tokens), segments
+            int(row[-1]) + 1 if len(row) else 0,
+            tuple(array[where] for array in sequences.tokens),
+            segments,
+            sequences.origins[:, of],
         )
 
 
@@ -521,7 +561,7 @@ def pack_sequences(
 
     Args:
         stream: a :class:`Client`, a :class:`Mixture`, or another stream; it is closed with this one.
-        slot: name or number of the slot with the tokens, an ``integer_value_sequence``; or several such slots, whose
+        slot: name or number of the slot with the tokens, a sequence of integers; or several such slots, whose
             sequences have equal lengths in each sample, such as tokens and a mask. Other slots are left out.
         length: number of tokens of a row.
         batch_size: number of rows of a batch.
@@ -563,9 +603,10 @@ def _slot_number(slots: Slots, slot: Any) -> int:
     except (KeyError, IndexError, TypeError) as error:
         raise OptionError(f"slot must be a name or number of a slot of the stream, got {value_text(slot)}") from error
     declared = slots.types[number]
-    if (declared.type, declared.seq_type) != (DataType.Index, SequenceType.SEQUENCE):
+    is_plain = declared.type == DataType.Dense and declared.dim == 1 and np.dtype(declared.element_dtype).kind in "iu"
+    if declared.seq_type != SequenceType.SEQUENCE or not (declared.type == DataType.Index or is_plain):
         raise OptionError(
-            f"slot must have sequences of integers, declared as integer_value_sequence(…), and "
-            f"{slots.label(number)} is {declared!r}"
+            "slot must have sequences of integers, declared as integer_value_sequence(…) or "
+            f'dense_vector_sequence(1, dtype="int64"), and {slots.label(number)} is {declared!r}'
         )
     return number

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
-from pydp2.client.saved_state import beginning_of_pass, check_state
+from pydp2.client.saved_state import beginning_of_pass, check_state, of_stream
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, JobTaken, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.loader import warn_of_dropped_state
@@ -26,7 +26,7 @@ from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords
 from pydp2.frameworks.worker_share import PassRecord, WorkerShares
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
-from pydp2.torch.tensor_loader import Loader, of_stream, ranks_of
+from pydp2.torch.tensor_loader import Loader, ranks_of
 from pydp2.torch.tensors import Pad, TensorConverter, Tensors
 
 _MEET_SECONDS = 60.0  # seconds in which all workers of one DataLoader must report their positions

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
 
 from pydp2.api.sources import Files, Source
+from pydp2.client.saved_state import of_stream
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
-from pydp2.errors import OptionError, StateMismatch
+from pydp2.errors import OptionError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, chosen_ranks, open_loader
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
@@ -69,31 +70,21 @@ class Loader(FrameworkLoader[Tensors]):
         return _as_text(self.client._state_of(position))
 
     def load_state_dict(
-        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, allow: Collection[str] = ()
+        self,
+        state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        allow: Collection[str] = (),
+        skip: Iterable[int] = (),
     ) -> None:
         """Go to the position of ``state``, which a loader or a client has returned; see
-        :meth:`pydp2.Client.load_state_dict`, also for ``allow``. For packed sequences that ranks share, pass the states
-        of all ranks as a list."""
-        several = isinstance(state, list | tuple)
-        super().load_state_dict([of_stream(item) for item in state] if several else of_stream(state), allow=allow)
+        :meth:`pydp2.Client.load_state_dict`, also for the others. For packed sequences that ranks share, pass the
+        states of all ranks as a list."""
+        found = [of_stream(item) for item in state] if isinstance(state, list | tuple) else of_stream(state)
+        super().load_state_dict(found, allow=allow, skip=skip)
 
 
 def _as_text(state: Mapping[str, Any]) -> dict[str, Any]:
     return {"pass": state["pass"], "batch": state["batch"], "stream": json.dumps(state)}
-
-
-def of_stream(state: Any) -> Any:
-    """Return the state of the stream in a state of a loader, or ``state`` itself if it is a state of a client. Raises
-    StateMismatch if it is neither."""
-    if not isinstance(state, Mapping) or "stream" not in state:
-        return state
-    try:
-        found = json.loads(state["stream"])
-    except (TypeError, ValueError, RecursionError) as error:
-        raise StateMismatch(f"the state cannot be read: stream is no JSON text ({error}): it is damaged") from None
-    if not isinstance(found, Mapping) or any(state.get(name) != found.get(name) for name in ("pass", "batch")):
-        raise StateMismatch("the state cannot be read: stream, pass and batch do not agree: it is damaged")
-    return found
 
 
 class _StreamCopier:

@@ -79,6 +79,20 @@ def test_workers_here_and_rows_on_a_host_feed_one_stream(
                 assert stream(data) == uninterrupted
 
 
+def test_rows_that_stay_on_hosts_say_where_they_are_from(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    with serving(provider_file(ROWS), file, workers=1) as service:
+        joined(workers=1, row_server=HERE)
+        assert wait_until(lambda: active(service) == 2)
+        for where in (file, elsewhere(file)):
+            with pydp2.connect(where, job=where.name, origin=True, **OPTIONS) as data:
+                for batch in data:
+                    origin = batch.origin
+                    files = [int(data.files[n]) for n in origin.entry.tolist()]
+                    assert batch[1].tolist() == [1000 * n + i for n, i in zip(files, origin.sample, strict=True)]  # type: ignore[union-attr]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")  # of connections that an exception cuts off
 @with_its_own_exception_state

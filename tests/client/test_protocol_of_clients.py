@@ -182,6 +182,9 @@ BAD_BATCHES: dict[str, Frames] = {
         m.BatchHead(1, 0, 3, 3, 3, 0, 0, 0, [[]], {}, 0), columns(3).frames()
     ),
     "rows of a cache that it did not show": said(replace(head(), shared_rows=9), [bytes(24)]),
+    "origins that it does not have": said(replace(head(), has_origins=True), columns(3).frames()),
+    "origins of other rows": said(replace(head(), has_origins=True), [*columns(3).frames(), bytes(16)]),
+    "origins that it does not name": said(head(), [*columns(3).frames(), bytes(48)]),
     "a saved point without its pool": said(head(saved={"index": 0})),
     "frames where none belong": [m.encode(m.PassEnd(1, 1, 1, 0, True)), b"x"],
 }

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.client.progress import LoopHandle, LoopState, PassOrigin, Progress
+from pydp2.client.progress import LoopHandle, LoopState, PassStart, Progress
 from pydp2.client.received import ReceivedBatch
 from pydp2.client.run_protocol import MAX_REJOIN_BATCHES, ClientAction, RunProtocol
 from pydp2.data.columns.batch import Batch
@@ -63,9 +63,7 @@ def client(
     holder, inbox = Holder(), list[Any]()
     run = RunProtocol(holder, inbox, attach, welcome, high_latency)
     loop = LoopHandle()
-    holder.progress = holder.progress._replace(
-        state=LoopState.ENTERED, run=RUN, done=1, loop=loop, origin=PassOrigin(0)
-    )
+    holder.progress = holder.progress._replace(state=LoopState.ENTERED, run=RUN, done=1, loop=loop, start=PassStart(0))
     return Client(holder, inbox, run)
 
 
@@ -352,7 +350,7 @@ def test_the_progress_behind_a_batch_is_one_value_and_nothing_of_it_is_stored_ye
     assert after.samples == before.samples + 2
     assert not known.run.loaded.is_lacking
     assert (after.position.batch, after.state, after.run, after.done) == (2, LoopState.RUNNING, RUN, 2)
-    assert (after.loop, after.calls, after.origin) == (loop, 5, before.origin)
+    assert (after.loop, after.calls, after.start) == (loop, 5, before.start)
 
 
 def test_at_the_end_the_next_pass_begins_with_the_bounds_of_buckets() -> None:
@@ -378,13 +376,13 @@ def test_a_dynamic_trainer_does_not_go_back_behind_the_end_of_a_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "batches", "uniform", "known_length"), [(0, 2, True, 2), (0, 0, False, None), (1, 2, True, None)]
+    ("start", "batches", "uniform", "known_length"), [(0, 2, True, 2), (0, 0, False, None), (1, 2, True, None)]
 )
 def test_only_a_whole_pass_tells_how_long_a_pass_is(
-    origin: int, batches: int, uniform: bool, known_length: int | None
+    start: int, batches: int, uniform: bool, known_length: int | None
 ) -> None:
     known = client()
-    known.holder.progress = known.progress._replace(origin=PassOrigin(origin))
+    known.holder.progress = known.progress._replace(start=PassStart(start))
     known.inbox += [said(m.PassEnd(RUN, batches, 0, 0, uniform))]
     assert known.run.next_action(has_read=True) is ClientAction.END
     assert known.run.length.estimate == known_length

@@ -172,6 +172,23 @@ def test_each_loop_is_a_pass_and_the_batch_is_the_one_in_training(
             assert number + 1 == len(batches) == len(data)
 
 
+def test_the_origins_are_those_of_the_batch_in_training_and_no_part_of_a_value(
+    kind: Kind, service: pydp2.Service, expected: Passes
+) -> None:
+    with kind.loader(service, origin=True) as data:
+        assert data.origin is None
+        for value, found in zip(data, expected[0], strict=True):
+            assert samples(value) == found
+            origin = data.origin
+            assert origin is not None
+            files = [int(data.files[n]) for n in origin.entry.tolist()]  # type: ignore[arg-type]
+            assert [1000 * n + i for n, i in zip(files, origin.sample.tolist(), strict=True)] == found
+    with kind.loader(service) as data:
+        next(iter(data))
+        with pytest.raises(OptionError, match="pass origin=True to"):
+            data.origin  # noqa: B018  # it raises
+
+
 def test_a_loop_that_is_left_is_followed_by_the_next_pass_and_one_that_is_never_asked_begins_none(
     kind: Kind, service: pydp2.Service, expected: Passes
 ) -> None:

@@ -81,7 +81,7 @@ def test_the_tables_say_name_help_and_default() -> None:
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
         "prefetch_bytes",
         "bucket_by", "bucket_bounds", "num_buckets",
-        "share", "lease",
+        "share", "lease", "origin",
     }  # fmt: skip
     for name, option in {**SERVICE_OPTIONS, **JOB_OPTIONS}.items():
         assert option.help, name

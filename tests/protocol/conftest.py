@@ -149,6 +149,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         [[1, 128, 128, 4096, 0, 0, 2, 8]],
         1500,
         [["tcp://node7:7800", 100]],
+        has_origins=True,
     ),
     m.PassEnd(4, 12, 1500, 3, True),
     m.Failed(4, ERROR),
@@ -156,6 +157,8 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Detach(4, 3),
     m.AskStats(),
     m.Stats(),
+    m.AskFiles(),
+    m.Files(),
     m.Probe(),
     m.Closing("it ended", {}),
 )

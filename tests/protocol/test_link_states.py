@@ -147,11 +147,11 @@ class Trainer:
     def options(self) -> list[m.Message]:
         match self.link.state:
             case LinkState.NEW:
-                return [m.Attach(m.WIRE_VERSION, "default", 0, 1, "", {}, 1), m.AskStats()]
+                return [m.Attach(m.WIRE_VERSION, "default", 0, 1, "", {}, 1), m.AskStats(), m.AskFiles()]
             case LinkState.IDLE | LinkState.IN_PASS:
                 begin = m.BeginPass(self.passes, 0, 0, 2, {}, 0, [], "")
                 going = [m.LeavePass(self.passes - 1, 0), m.Need(self.passes - 1, 1, 0, 0, 0)] if self.passes else []
-                return [begin, m.AskStats(), m.RowsUnreachable([]), m.Detach(self.passes, 0), *going]
+                return [begin, m.AskStats(), m.AskFiles(), m.RowsUnreachable([]), m.Detach(self.passes, 0), *going]
         return []
 
     def heard(self, message: m.Message) -> None:
@@ -193,6 +193,8 @@ class Served:
                 self.answers.append(m.Welcome({}, {}))
             case m.AskStats():
                 self.answers.append(m.Stats())
+            case m.AskFiles():
+                self.answers.append(m.Files())
             case m.BeginPass(run):
                 self.running = run
             case m.LeavePass(run) if run == self.running:

@@ -45,6 +45,7 @@ def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], da
     out = Outbox()
     expected: dict[bytes, list[Any]] = {b"a": [], b"b": []}
     checksums = {b"a": b"", b"b": b""}
+    has_origins = data.draw(st.booleans())
     at = 0
     for index, (peer, rows, nbytes, point) in enumerate(said):
         head = m.BatchHead(1, index, rows, rows, 9, 0, 0, index + 1, [], {"index": index} if point else {}, 0)
@@ -52,7 +53,9 @@ def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], da
         records = bytes([index]) if data.draw(st.booleans()) else b""
         head.checksum_records = len(records)
         checksums[peer] += records
-        out.send(peer, head, [picked, records, *([b"pool %d" % index] if point else [])])
+        head.has_origins = has_origins
+        origins = (np.arange(at, at + rows) * np.array([[2], [3]])).tobytes() if has_origins else b""
+        out.send(peer, head, [picked, origins, records, *([b"pool %d" % index] if point else [])])
         expected[peer].append((head, list(range(at, at + rows)), b"pool %d" % index if point else None))
         at += rows
         if data.draw(st.integers(0, 9)) == 0:
@@ -66,6 +69,8 @@ def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], da
             continue
         assert unpack_head(message) == heads
         picked, *rest = frames
+        has_frame = has_origins and any(head.rows for head in heads)
+        origins = np.frombuffer(rest.pop(0) if has_frame else b"", np.int64)
         if records := sum(each.checksum_records for each in heads):
             came = bytes(rest.pop(0))
             assert len(came) == records
@@ -74,6 +79,10 @@ def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], da
         columns = Columns.from_frames(SLOTS, sum(head.rows for head in heads), picked.frames())
         numbers = columns.arrays[0][0].tolist()
         for i, head in enumerate(heads):
+            if has_origins:
+                own = np.array(numbers[: head.rows], np.int64)
+                assert origins[: 2 * head.rows].tolist() == [*(2 * own), *(3 * own)]
+                origins = origins[2 * head.rows :]
             got[peer].append((head, numbers[: head.rows], bytes(rest[0]) if rest and not i else None))
             del numbers[: head.rows]
     assert got == expected
@@ -88,7 +97,7 @@ def test_small_ones_go_together_and_large_ones_alone() -> None:
         out = Outbox()
         for i in range(count):
             head = m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0)
-            out.send(b"a", head, [BatchRows(store, ids[i % 50 : i % 50 + 1], padding=1, nbytes=nbytes), b""])
+            out.send(b"a", head, [BatchRows(store, ids[i % 50 : i % 50 + 1], padding=1, nbytes=nbytes), b"", b""])
         return [len(heads) for _, _, _, heads in out.drain()]
 
     assert sent(10) == [MAX_BATCHES, 100 - MAX_BATCHES]
@@ -109,7 +118,7 @@ def test_large_batches_go_together_if_their_rows_stay_on_hosts() -> None:
         out = Outbox()
         for i in range(9):
             head = m.BatchHead(1, i, 100, 100, 1, 0, 0, i + 1, [], {}, 0)
-            out.send(b"a", head, [BatchRows(mixed, rows, padding=100, nbytes=2 * MAX_PACK_BYTES), b""])
+            out.send(b"a", head, [BatchRows(mixed, rows, padding=100, nbytes=2 * MAX_PACK_BYTES), b"", b""])
         sent = list(out.drain())
         assert [len(heads) for _, _, _, heads in sent] == sizes
         for _, message, _, heads in sent:
@@ -128,7 +137,7 @@ def test_who_has_the_cache_gets_numbers_and_others_the_rows() -> None:
     for i in range(100):
         for peer in (b"a", b"b"):
             head = m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0)
-            out.send(peer, head, [BatchRows(store, ids[i : i + 1], padding=1, nbytes=MAX_PACK_BYTES), b""])
+            out.send(peer, head, [BatchRows(store, ids[i : i + 1], padding=1, nbytes=MAX_PACK_BYTES), b"", b""])
     got: dict[bytes, list[Any]] = {b"a": [], b"b": []}
     for peer, message, (rows, *rest), heads in out.drain(kept):
         assert isinstance(message, m.BatchHead)

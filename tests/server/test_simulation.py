@@ -160,7 +160,7 @@ def test_each_of_several_jobs_has_the_order_that_it_has_alone_whatever_the_other
 
 def job(**options: object) -> JobPlan:
     plain = {"batch_size": 8, "seed": 3, "shuffle": True, "order": "strict", "interleave": 16, "pool_bytes": 1 << 30}
-    return JobPlan(**(plain | {"last_batch": "keep"} | options))  # type: ignore[arg-type]
+    return JobPlan(**(plain | {"last_batch": "keep", "origin": True} | options))  # type: ignore[arg-type]
 
 
 def file(count: int, values: int = 3, **how: int) -> Script:

@@ -17,12 +17,16 @@ from tests.seeds import each_seed
 from tests.simulated.trainer_group import LEASE, NoEnd, Trainer, World, position_at
 
 
-def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kills: bool) -> list[tuple[int, int]]:
-    """Trainers iterate while the service, and with ``kills`` they too, are killed; then in peace to the end. What was
-    used."""
+def run(
+    made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kills: bool, state: StreamState | None = None
+) -> list[tuple[int, int]]:
+    """Trainers iterate, all of them from ``state`` on, while the service, and with ``kills`` they too, are killed; then
+    in peace to the end. What was used."""
     choose = Random(seed)
     used: list[tuple[int, int]] = []
     trainers = {rank: made.come(rank) for rank in ranks}
+    for trainer in trainers.values() if state is not None else ():
+        made.begin(trainer, deepcopy(state))
     for _ in range(choose.choice([30, 300])):
         rank = choose.choice([*ranks])
         trainer = trainers.get(rank)

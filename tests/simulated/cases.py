@@ -126,6 +126,7 @@ def case(seed: int, **fixed: object) -> Case:
         interleave=random.choice([1, 2, 4, 16]),
         pool_bytes=random.choice([300, 4000, 1 << 30, 1 << 30]) if kind != "large" else 1 << 30,
         last_batch=random.choice(["keep", "keep", "drop", "pad"]),
+        origin=True,
     )
     values = {
         "files": files,

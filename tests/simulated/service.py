@@ -33,7 +33,7 @@ from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
 
-from .cases import Case, Change, Outcome, Sample, ScriptedWorld, sample_bytes
+from .cases import CHANGED, Case, Change, Outcome, Sample, ScriptedWorld, sample_bytes
 from .states import check_file_states, check_worker_states
 from .workers import Worker
 
@@ -184,6 +184,8 @@ class Trainer:
                     sample = picked.columns().arrays
                     picked.release()
                     files, ys = sample[0][0].tolist(), sample[1][0].tolist()
+                    assert cut.origins is not None
+                    assert np.frombuffer(cut.origins, np.int64).tolist() == [*files, *(y % CHANGED for y in ys)]
                     outcome.batches.append(list(zip(files, ys, strict=True)))
                     outcome.pool_weights.append(cut.pool_weight)
                     outcome.paddings.append(cut.padding)

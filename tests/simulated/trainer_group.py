@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import inf
 from random import Random
@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from pydp2.client.progress import LoopHandle, LoopState, PassOrigin, Progress
+from pydp2.client.progress import LoopHandle, LoopState, PassStart, Progress
 from pydp2.client.received import ReceivedBatch
 from pydp2.client.run_protocol import ClientAction, PrefetchWindow, RunProtocol
 from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum
@@ -132,7 +132,8 @@ class Numbers:
         self._note(range(first, self._next))
         cuts = [CutBatch.of(BatchCut(n, np.zeros(1, np.int64), 1, 1), picked(n), self.buckets) for n in group]
         self._rows += [cut.rows for cut in cuts]
-        after = StreamState(self.pass_id, self._next, point=self._point, checksums=self._log.view())
+        ahead = sorted(n for n in self._ahead if n >= self._next)
+        after = StreamState(self.pass_id, self._next, ahead, point=self._point, checksums=self._log.view())
         return BatchGroup(cuts, after, self._log_before)
 
     def _note(self, batches: Iterable[int]) -> None:
@@ -206,13 +207,14 @@ class Trainer:
         """Begin a loop."""
         self.error = None
         self.progress = self.progress._replace(
-            state=LoopState.RUNNING, loop=LoopHandle(), calls=0, origin=PassOrigin(self.position.batch)
+            state=LoopState.RUNNING, loop=LoopHandle(), calls=0, start=PassStart(self.position.batch)
         )
 
     def take(self, batch: ReceivedBatch) -> int:
         assert self.progress.loop is not None
         self.progress = self.run_protocol.take(batch, self.progress.loop)
-        check_checksums(self.position)
+        at = self.position
+        check_checksums(at, at.acknowledged_ahead if self.attach.options["share"] == "dynamic" else [])
         self.hand, self.waits = batch.head.batch_index, False
         return self.hand
 
@@ -241,10 +243,10 @@ def position_at(batch: int) -> StreamState:
     return StreamState(0, batch, checksums=log.view())
 
 
-def check_checksums(at: StreamState) -> None:
-    """A position has the checksums of all that was read since its point."""
+def check_checksums(at: StreamState, used_ahead: Sequence[int] = ()) -> None:
+    """A position has the checksums of all that was read since its point, up to the batches ``used_ahead`` of it."""
     first = 0 if at.point is None else at.point.batch_index
-    assert {*range(first, at.batch), *at.acknowledged_ahead} <= {*at.checksums.by_file().files.tolist()}
+    assert {*range(first, at.batch), *used_ahead} <= {*at.checksums.by_file().files.tolist()}
 
 
 class LostPlace(Exception):
@@ -482,7 +484,7 @@ class World:
                     return index
                 case ClientAction.UNPACK:
                     head, frames = inbox[0]
-                    inbox[0] = ReceivedBatch(head, NO_ROWS, trainer.progress.done, EMPTY, checksums=frames[1])
+                    inbox[0] = ReceivedBatch(head, NO_ROWS, trainer.progress.done, EMPTY, checksums=frames[2])
                 case ClientAction.DROP:
                     del inbox[0]
                 case ClientAction.BEGIN:

@@ -63,6 +63,8 @@ def mixture(case: dict[str, Any], **source: Any) -> pydp2.Mixture:
 
 def sign(batch: pydp2.Batch) -> Seen:
     assert isinstance(batch, MixedBatch)
+    assert batch.origin.source is not None
+    assert batch.origin.source.tolist() == batch.source.tolist()
     return batch.pass_id, batch.index, batch.padding, rows_of(batch), batch.source.tolist()
 
 

@@ -37,11 +37,12 @@ def test_best_fit_decreasing_is_what_a_search_through_all_rows_gives(lengths: li
 def pieces_of(lengths: list[int]) -> Pieces:
     sizes = np.array(lengths, np.int64)
     tokens = np.arange(sizes.sum())
-    return Pieces((tokens, tokens + 1), np.arange(len(sizes)), 3 * np.arange(len(sizes)), sizes)
+    numbers = np.arange(len(sizes))
+    return Pieces((tokens, tokens + 1), numbers, 3 * numbers, sizes, numbers * [[7], [8], [9]])
 
 
 def as_lists(pieces: Pieces) -> list[list[int]]:
-    return [*(each.tolist() for each in pieces.tokens), *(each.tolist() for each in pieces[1:])]
+    return [*(each.tolist() for each in pieces.tokens), *(each.tolist() for each in pieces[1:-1])]
 
 
 @given(lengths_of_pieces, st.data())
@@ -55,6 +56,8 @@ def test_pieces_that_are_split_and_put_together_are_the_same_tokens(lengths: lis
         assert (part.length > 0).all()
     together = Pieces.concat([before, behind])
     assert [each.tolist() for each in together.tokens] == [each.tolist() for each in uninterrupted.tokens]
+    origins = dict(zip(together.document.tolist(), together.origins.T.tolist(), strict=True))
+    assert all(origins[d] == uninterrupted.origins[:, d].tolist() for d in origins)
     where = {(d, o + i) for d, o, n in zip(*as_lists(uninterrupted)[2:], strict=True) for i in range(n)}
     parts = [(d, o + i) for d, o, n in zip(*as_lists(together)[2:], strict=True) for i in range(n)]
     assert sorted(parts) == sorted(where), "each token is said to be where it is, once"
@@ -64,12 +67,15 @@ def test_pieces_that_are_split_and_put_together_are_the_same_tokens(lengths: lis
 def test_rows_that_are_selected_and_joined_are_the_same_rows(lengths: list[int], length: int, cuts: list[int]) -> None:
     pieces = pieces_of(lengths)
     rows = -(-pieces.total // length)
-    laid = LaidRows(rows, pieces.tokens, cut_into_rows(pieces, length))
+    laid = LaidRows(rows, pieces.tokens, *cut_into_rows(pieces, length))
     edges = sorted({0, rows, *(min(cut, rows) for cut in cuts)})
     joined = join_rows([select_rows(laid, low, high, low) for low, high in pairwise(edges)] or [laid])
     assert joined.rows == rows
     assert [each.tolist() for each in joined.tokens] == [each.tolist() for each in laid.tokens]
     assert [each.tolist() for each in joined.segments] == [each.tolist() for each in laid.segments]
+    assert (
+        joined.origins.tolist() == laid.origins.tolist() == [[k * d for d in laid.segments.document] for k in (7, 8, 9)]
+    )
     ends = (laid.segments.start + laid.segments.length).tolist()
     assert all(end <= length for end in ends)
     assert sum(laid.segments.length.tolist()) == pieces.total

@@ -81,11 +81,13 @@ def test_segments_positions_and_masks_say_where_each_sequence_is(case: dict[str,
                 earlier = rotated(case["documents"], batch.pass_id - 1)
                 unused = np.ones((rows, length), bool)
                 last = -1, 0
-                for row, start, size, document, offset in zip(*(s.tolist() for s in batch.segments), strict=True):
+                origins = batch.origin.sample.tolist()
+                for n, (row, start, size, document, offset) in enumerate(zip(*map(list, batch.segments), strict=True)):
                     here = slice(start, start + size)
                     assert (row, start) >= last
                     last = row, start + size
                     uninterrupted = documents[document] if document >= 0 else earlier[document]
+                    assert uninterrupted == case["documents"][origins[n]]
                     assert tokens[row, here].tolist() == uninterrupted[offset : offset + size]
                     assert mask[row, here].tolist() == [token + 1 for token in uninterrupted[offset : offset + size]]
                     assert positions[row, here].tolist() == [*range(size)]
@@ -437,7 +439,7 @@ def test_only_streams_are_packed_and_only_sequences_of_integers(provider_file: C
         pydp2.pack_sequences([], slot=0, length=4, batch_size=1)  # type: ignore[arg-type]
     with (
         pydp2.load(["1"], provider_file(PROVIDER), batch_size=4, workers=1) as data,
-        pytest.raises(OptionError, match=r"integer_value_sequence\(…\), and n is InputType"),
+        pytest.raises(OptionError, match=r"sequences of integers, declared as .*, and n is InputType"),
     ):
         pydp2.pack_sequences(data, slot="n", length=4, batch_size=1)
 

@@ -255,6 +255,27 @@ def _filling(value: Any, dtype: np.dtype[Any]) -> Array:
     return made
 
 
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Origin of rows: row i is sample ``sample[i]`` of list entry ``entry[i]``.
+
+    ``entry``: ``(rows,)`` int64, number of the entry in the file list, from 0; ``data.files`` has the entries.
+    ``sample``: ``(rows,)`` int64, index of the sample in its entry, counted from 0 over all samples that the provider
+    yielded, dropped ones included. ``source``: None, or with several sources ``(rows,)`` int64, the number of the
+    source whose list ``entry`` means; ``data.files[source]`` has its entries. See docs/debugging.md.
+    """
+
+    entry: Ints
+    sample: Ints
+    source: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.entry)
+
+    def __repr__(self) -> str:
+        return f"<Origin of {count_text(len(self), 'row')}>"
+
+
 Value = Array | Csr | Ragged | BinaryArray | StringArray
 
 
@@ -275,11 +296,13 @@ class Batch:
     the batch was cut. ``padding``: how many of the last rows only fill the batch up. ``bucket``: with ``bucket_by``,
     the greatest length in the bucket that the batch came from, and None for the bucket of samples longer than all
     bounds. ``group_bucket``: the greatest ``bucket`` of the batches that the ranks get in this step, None if one of
-    them is None. See docs/semantics.md and docs/buckets.md.
+    them is None. ``origin``: which sample of which list entry each row is, with ``origin=True``. See docs/semantics.md,
+    docs/buckets.md and docs/debugging.md.
     """
 
     __slots__ = (
         "_columns",
+        "_origin",
         "_ready",
         "_resume",
         "_values",
@@ -305,6 +328,7 @@ class Batch:
         group_bucket: int | None = None,
     ) -> None:
         self._columns = columns
+        self._origin: Origin | memoryview | None = None  # as bytes until it is asked for: int64, entries, then samples
         self._values: list[Value | None] = [None] * len(columns.slots)
         self.pass_id = pass_id
         self.index = index
@@ -319,7 +343,8 @@ class Batch:
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Return the state of a copy, here or in another process, which belongs to no client."""
         names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        return None, {name: getattr(self, name) for name in names} | {"_ready": None, "_resume": None}
+        made = {"_ready": None, "_resume": None, "_origin": self._decoded_origin()}
+        return None, {name: getattr(self, name) for name in names} | made
 
     def __len__(self) -> int:
         return self._columns.rows
@@ -333,6 +358,25 @@ class Batch:
     def slots(self) -> Slots:
         """Types and names of the slots."""
         return self._columns.slots
+
+    @property
+    def origin(self) -> Origin:
+        """Origin of each row, padding rows included: which sample of which list entry it is.
+
+        Raises OptionError if the batch has none, because nothing asked for it. See docs/debugging.md.
+        """
+        if (origin := self._decoded_origin()) is None:
+            raise OptionError(
+                "batch.origin needs origin=True, and this stream was opened without it; pass origin=True to load() or "
+                "connect(), to launch().connect(), or to the loader"
+            )
+        return origin
+
+    def _decoded_origin(self) -> Origin | None:
+        """Return the origins; None if there are none."""
+        if isinstance(self._origin, memoryview):
+            self._origin = Origin(*np.frombuffer(bytearray(self._origin), np.int64).reshape(2, len(self)))
+        return self._origin
 
     @property
     def _converted_slots(self) -> Slots:

@@ -5,6 +5,7 @@ The slots declare what the raw frames of a message mean (docs/internals/wire.md)
 
 from pydp2.protocol.messages.base import HEADER_LIMIT, INT_LIMIT, WIRE_VERSION, Buffer, Message, Plain, Word
 from pydp2.protocol.messages.client import (
+    AskFiles,
     AskStats,
     Attach,
     BatchHead,
@@ -13,6 +14,7 @@ from pydp2.protocol.messages.client import (
     Closing,
     Detach,
     Failed,
+    Files,
     LeavePass,
     Need,
     PassEnd,
@@ -61,6 +63,7 @@ __all__ = [
     "INT_LIMIT",
     "MESSAGES",
     "WIRE_VERSION",
+    "AskFiles",
     "AskSpec",
     "AskStats",
     "Assign",
@@ -81,6 +84,7 @@ __all__ = [
     "Failed",
     "FetchRows",
     "FetchedRows",
+    "Files",
     "FromWorker",
     "Grant",
     "GrantCells",

@@ -111,7 +111,9 @@ class BatchHead(Message):
     rows, int64; the service has so many rows in the memory that it shows, its cache or cells, where this client gathers
     them (0: the columns are here). ``elsewhere``: ``[address, rows]`` for each address at which rows are fetched, and
     ``nbytes`` of all rows. Two frames, int64, come behind the columns of the others then: for each row its place among
-    these and those elsewhere, in this order, and the handles of the rows elsewhere.
+    these and those elsewhere, in this order, and the handles of the rows elsewhere. ``has_origins``: behind all these
+    frames, and before the checksums, a frame has the origins of the rows, if there are any, int64: of each batch first
+    the numbers of the list entries, then the sample indices.
     """
 
     has_body: ClassVar[bool] = True
@@ -132,6 +134,7 @@ class BatchHead(Message):
     elsewhere: list[Any] = field(default_factory=list)
     nbytes: int = 0
     checksum_records: int = 0
+    has_origins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,19 @@ class AskStats(Message):
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
     """Server: the statistics of the service. One frame, a dict of plain data, which may be larger than a header."""
+
+    has_body: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class AskFiles(Message):
+    """Client: send the entries of the file list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files(Message):
+    """Server: the entries of the file list. Two frames: the UTF-8 text of all entries, and where each of them begins
+    and the last one ends, int64."""
 
     has_body: ClassVar[bool] = True
 

@@ -99,6 +99,8 @@ class ClientGateway:
                 self._attach(peer, message, now)
             case m.AskStats():
                 self._peers.send(peer, m.Stats(), [pack_unchecked(self._stats())])
+            case m.AskFiles():
+                self._peers.send(peer, m.Files(), self._jobs.files.to_buffers())
             case m.Detach(run, done):
                 self._detach(peer, run, done)
             case _:

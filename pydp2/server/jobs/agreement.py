@@ -153,7 +153,10 @@ class _Case(NamedTuple):
     def is_where_state_is(self) -> bool:
         """True if all that follows its state is still to come."""
         view, begin = self.view, self.request.begin
-        there = begin.pass_id == view.pass_id and begin.first_batch == view.next_batch
+        first, passed_over = begin.first_batch, {*begin.acknowledged_ahead}
+        while first in passed_over:
+            first += 1
+        there = begin.pass_id == view.pass_id and begin.first_batch <= view.next_batch <= first
         return self.has_rest and there and not view.dynamic
 
     @property

@@ -267,7 +267,7 @@ class RankedDelivery(SoloDelivery):
 
     def __init__(self, registry: RankRegistry, stream: PassStream, outcomes: PassOutcomes, start: StreamState) -> None:
         super().__init__(registry, stream, outcomes, start)
-        self._states = deque([replace(start, acknowledged_ahead=[])])  # where those that are behind may stand
+        self._states = deque([start])  # where those that are behind may stand
         self._ahead: deque[Outcome] = deque()  # what comes next, as far as it was looked at
         self._unclaimed = UnclaimedBatches()
 

@@ -6,6 +6,7 @@ the batcher and what is read for it, and gives them back when it is closed. The 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,7 +54,7 @@ class CutBatch(NamedTuple):
     @classmethod
     def of(cls, cut: BatchCut, rows: BatchRows, bucket: dict[str, Any]) -> CutBatch:
         """Return the batch that was cut as ``cut``."""
-        return cls(cut, rows, bucket, rows.padded_bytes + BATCH_COST)
+        return cls(cut, rows, bucket, rows.padded_bytes + len(cut.origins or b"") + BATCH_COST)
 
 
 class BatchGroup(NamedTuple):
@@ -202,6 +203,7 @@ class JobStream:
             last_batch=job.last_batch,
             relaxed=job.order == "relaxed",
             buckets=begin_buckets(job.buckets, self.known_buckets | start.buckets, world),
+            origin=job.origin,
         )
 
     def open_store(self, plan: PassPlan) -> RowStore:
@@ -264,7 +266,7 @@ class PassStream:
         self._plan = plan
         self._world = world
         self._skip_to, self._begins_at_point = start.batch, start.point is not None
-        self._acknowledged_ahead = frozenset(start.acknowledged_ahead)
+        self._acknowledged_ahead = deque(sorted(start.acknowledged_ahead))
         self._is_compared = start.point is None and not start.checksums.size  # files read before are what they were
         self._group: list[CutBatch] = []  # the next one, as far as it is cut
         self._group_bytes = 0
@@ -416,7 +418,7 @@ class PassStream:
         after = StreamState(
             self._plan.pass_id,
             behind,
-            [],
+            [index for index in self._acknowledged_ahead if index >= behind],
             self._early_ends,
             None if self._plan.relaxed else self._batcher.snapshot,
             self._checksums.logged_checksums(),
@@ -438,7 +440,7 @@ class PassStream:
             rows = first.cut.row_ids
             self._group += [
                 CutBatch.of(
-                    BatchCut(last.index + 1 + i, rows, 0, 0, len(rows), last.tail_consumed),
+                    BatchCut(last.index + 1 + i, rows, 0, 0, len(rows), last.tail_consumed, origins=first.cut.origins),
                     first.rows.retain(),
                     first.bucket,
                 )
@@ -448,10 +450,7 @@ class PassStream:
 
     def _pull(self) -> CutBatch | PassEnded | PassBroken | None:
         outcome = self._next_outcome()
-        while isinstance(outcome, BatchCut) and (
-            outcome.index < self._skip_to or outcome.index in self._acknowledged_ahead
-        ):
-            # Its batch was used before the state was saved.
+        while isinstance(outcome, BatchCut) and self._is_used(outcome.index):
             self._store.release_later(outcome.row_ids[: len(outcome.row_ids) - outcome.padding])
             outcome = self._next_outcome()
         match outcome:
@@ -463,15 +462,22 @@ class PassStream:
             case PassDone(batches) if batches < self._skip_to and self._plan.last_batch != "pad":
                 return PassBroken(
                     NotRepeatable(
-                        f"pass {self._plan.pass_id} has {batches} batches, but {self._skip_to} were delivered when the "
-                        "state was saved: the files do not give the same samples any more; bring back the files of "
-                        f"then, or begin with set_epoch({self._plan.pass_id}) in place of the state"
+                        f"pass {self._plan.pass_id} has {batches} batches, and the state is behind batch "
+                        f"{self._skip_to - 1}: the files do not give the same samples any more; bring back the files "
+                        f"of then, or begin with set_epoch({self._plan.pass_id}) in place of the state"
                     )
                 )
             case PassDone(batches):
                 return self._end_after(batches)
             case PassFailed(error):
                 return PassBroken(error)
+
+    def _is_used(self, index: int) -> bool:
+        """Return True if batch ``index`` was used before the state was saved, or is passed over."""
+        ahead = self._acknowledged_ahead
+        while ahead and ahead[0] < index:
+            ahead.popleft()
+        return index < self._skip_to or (bool(ahead) and ahead[0] == index)
 
     def _next_outcome(self) -> BatchCut | BlockedOnFile | PassFailed | PassDone:
         """Return what comes next in the stream. Before the first batch that is delivered, all files are compared of

@@ -24,7 +24,7 @@ _DEFAULT_BUCKETS = 8  # buckets, where neither they nor their bounds were given
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """Options of a job that the order depends on."""
+    """Options of a job that its passes depend on, and all but ``origin`` the order."""
 
     batch_size: int
     seed: int
@@ -34,13 +34,16 @@ class JobPlan:
     pool_bytes: int
     last_batch: str
     buckets: BucketPlan | None = None
+    origin: bool = False
 
 
 def job_plan(given: JobOptions, schema: Schema) -> JobPlan:
     """Return the plan of a job with the options ``given``."""
     shuffle = schema.shuffle if given.shuffle is None else given.shuffle
     buckets = parse_bucket_options(given, schema.slots)
-    return JobPlan(shuffle=shuffle, buckets=buckets, **{name: getattr(given, name) for name in _PLAN_OPTIONS})
+    return JobPlan(
+        shuffle=shuffle, buckets=buckets, origin=given.origin, **{name: getattr(given, name) for name in _PLAN_OPTIONS}
+    )
 
 
 def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> dict[str, Any]:

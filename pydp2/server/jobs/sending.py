@@ -23,8 +23,8 @@ from pydp2.protocol.early_ends import to_frames, to_list
 from pydp2.server.jobs.pass_stream import BatchGroup, CutBatch
 
 OutMessage = tuple[bytes, m.Message, Sequence[Any]]
-"""To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows and new records of
-checksums; a message has those of all its batches in one frame."""
+"""To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows, their origins and
+new records of checksums; a message has the origins of all its batches in one frame, and the checksums in another."""
 PackedMessage = tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]
 """To whom, what, its frames, and the batches that it announces."""
 
@@ -195,8 +195,8 @@ class StateFeed:
     early_ends_sent: int = 0  # early ends that came with its last batch, and with those before it
 
     def head(self, run: int, batch: InFlightBatch, at: StreamState) -> tuple[m.BatchHead, list[Any]]:
-        """Return the message that announces ``batch``, and its frames: rows, new records of checksums, and what else is
-        new. ``at``: where the trainer is once it has it."""
+        """Return the message that announces ``batch``, and its frames: rows, origins, new records of checksums, and
+        what else is new. ``at``: where the trainer is once it has it."""
         cut, picked = batch.batch.cut, batch.batch.rows
         point = None if at.point is self.point else at.point
         records = at.checksums.since(self.checksums)
@@ -223,27 +223,30 @@ class StateFeed:
             len(early_ends),
             batch.batch.bucket,
             checksum_records=len(records) // RECORD_BYTES,
+            has_origins=cut.origins is not None,
         )
-        return head, [picked, records, *(() if point is None else (point.pool,)), *early_ends]
+        return head, [picked, cut.origins or b"", records, *(() if point is None else (point.pool,)), *early_ends]
 
 
 @dataclass(slots=True)
 class _MessagePack:
     heads: list[m.BatchHead]
     picked: list[BatchRows]
+    origins: list[bytes]
     checksums: list[bytes]
-    behind: Sequence[Any]  # frames of the first that follow the columns and the checksums
+    behind: Sequence[Any]  # frames of the first that follow the columns, the origins and the checksums
     shared_rows: int  # so many rows has the cache where they lie, if their numbers are enough
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.nbytes = self._carries(self.picked[0])
+        self.nbytes = self._carries(self.picked[0]) + len(self.origins[0])
 
     def _carries(self, picked: BatchRows) -> int:
         return 8 * len(picked) if self.shared_rows else picked.store.carried_bytes(picked.row_ids, picked.nbytes)
 
-    def takes(self, head: m.BatchHead, picked: BatchRows, checksums: bytes, shared_rows: int) -> bool:
-        more = self._carries(picked)
+    def takes(self, head: m.BatchHead, frames: Sequence[Any], shared_rows: int) -> bool:
+        picked, origins, checksums, *_ = frames
+        more = self._carries(picked) + len(origins)
         alike = bool(shared_rows) == bool(self.shared_rows)
         fits = len(self.heads) < MAX_BATCHES and self.nbytes + more <= MAX_PACK_BYTES
         if not (alike and fits and can_follow(head, self.heads[0])):
@@ -251,6 +254,7 @@ class _MessagePack:
         self.shared_rows = max(self.shared_rows, shared_rows)
         self.heads.append(head)
         self.picked.append(picked)
+        self.origins.append(origins)
         self.checksums.append(checksums)
         self.nbytes += more
         return True
@@ -287,11 +291,11 @@ class Outbox:
             peer, message, frames = self.messages.popleft()
             pack = packs.get(peer)
             if isinstance(message, m.BatchHead):
-                picked, checksums, *behind = frames
+                picked, origins, checksums, *behind = frames
                 known = 0 if shared_rows is None else shared_rows(peer, picked)
-                if pack is not None and pack.takes(message, picked, checksums, known):
+                if pack is not None and pack.takes(message, frames, known):
                     continue
-                packs[peer] = _MessagePack([message], [picked], [checksums], behind, known)
+                packs[peer] = _MessagePack([message], [picked], [origins], [checksums], behind, known)
             else:
                 packs.pop(peer, None)
             if pack is not None:
@@ -310,8 +314,9 @@ def _send_pack(peer: bytes, pack: _MessagePack) -> Iterator[PackedMessage]:
 
 
 def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
-    head, rows, checksums = pack_heads(pack.heads), concat_rows(pack.picked), b"".join(pack.checksums)
-    behind = [checksums, *pack.behind] if checksums else pack.behind
+    head, rows = pack_heads(pack.heads), concat_rows(pack.picked)
+    joined = (b"".join(pack.origins), b"".join(pack.checksums))
+    behind = [*filter(None, joined), *pack.behind]
     if pack.shared_rows:
         head.shared_rows = pack.shared_rows  # of this message alone: the head was made for it
         return peer, head, [rows.handles(), *behind], pack.heads
