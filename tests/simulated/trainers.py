@@ -145,7 +145,9 @@ class Job:
     def note(self, rank: int, step: Step, state: dict[str, Any]) -> None:
         """Keep the state of ``rank`` behind ``step``. It is that of all ranks, but for checksums of other chunks where
         batches were cut again for a part of the ranks."""
-        left_out = {"checksums", "digest"} if any(self.world.done[kind] for kind in CUTS_AGAIN) else set()
+        cut_again = any(self.world.done[kind] for kind in CUTS_AGAIN)
+        cut_again = cut_again or any("rows lost: " in line for line in self.world.log)  # with their host
+        left_out = {"checksums", "digest"} if cut_again else set()
         for other in self.states:
             known = other.get(step, state)
             differing = {key for key in state if state[key] != known[key]} - left_out
