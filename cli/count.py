@@ -26,6 +26,7 @@ _OPTIONS = [
     "on_error",
     "error_budget",
     "quarantine",
+    "block_list",
     "cache_dir",
     "cache_size",
     "remember_counts",

@@ -28,6 +28,7 @@ _METAVARS_BY_NAME = {
     "keys": "DIRECTORY",
     "advertise": "HOST",
     "quarantine": "FILE",
+    "block_list": "FILE",
     "state_dir": "DIRECTORY",
     "cache_dir": "DIRECTORY",
     "error_budget": "NUMBER|SHARE",

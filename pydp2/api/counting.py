@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from pydp2.api.service import launch
-from pydp2.api.sources import Files, Source, resolve_source
+from pydp2.api.sources import Files, Source, resolve_block_list, resolve_source
 from pydp2.client.connection import Connection, Target, ask_stats, connect_once, parse_welcome
 from pydp2.client.length import PassLength
 from pydp2.data.schema.provider_schema import Schema
@@ -151,7 +151,8 @@ def count(
     """
     check_keywords(count, options)
     served = resolve_source(files, provider, args, is_train, root)
-    if not service_options(**options).remember_counts:
+    chosen = service_options(**options)
+    if not chosen.remember_counts:
         raise OptionError("count remembers what it counts, got remember_counts=False; leave it out, or make it True")
     folder = Path(options.get("cache_dir") or default_folder()).absolute()
     if options.get("workers") == 0:  # the option of a service whose workers are on other hosts
@@ -175,7 +176,8 @@ def count(
     origin = CacheOrigin(
         counts["key"], address_of(served.provider), served.files, str(served.root), schema.slots, schema.weighted
     )
-    with closing(CountStore(folder, origin)) as store:
+    block_list = resolve_block_list(chosen.block_list, served.files)
+    with closing(CountStore(folder, origin, block_list)) as store:
         return _listed(origin, store.find(), counts["read"])
 
 

@@ -24,7 +24,7 @@ from pydp2.api.distributed import DistributedEnvironment, distributed_environmen
 from pydp2.api.interpreter import await_readable, start_interpreter
 from pydp2.api.preparation import Preparation, begin_import
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
-from pydp2.api.sources import Files, Source, resolve_root, resolve_source
+from pydp2.api.sources import Files, Source, resolve_block_list, resolve_root, resolve_source
 from pydp2.client import Client, Target, ask_stats
 from pydp2.data.columns.html_table import html_table
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
@@ -220,8 +220,8 @@ def launch(
             True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
-            on_changed, state_dir, cache_dir, cache_size, remember_counts, bind, connection, keys, worker_bind,
-            advertise, metrics, input_order``. See docs/options.md.
+            on_changed, block_list, state_dir, cache_dir, cache_size, remember_counts, bind, connection, keys,
+            worker_bind, advertise, metrics, input_order``. See docs/options.md.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: an argument is not valid.
@@ -241,6 +241,7 @@ def launch(
         "is_train": served.is_train,
         "root": str(served.root),
         "path": tuple(search_path()),
+        "blocked": resolve_block_list(chosen.block_list, served.files).encoded,
         **_machine_shares(chosen),
     }
     state_dir = _state_dir(chosen)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Never
 
+from pydp2.data.columns.block_list import BlockList
 from pydp2.errors import ListError, OptionError, OptionTypeError
+from pydp2.options.block_list import read_block_list
 from pydp2.options.file_list import FileList, is_pattern
 from pydp2.options.tables import check_keywords, takes
 from pydp2.options.values import folder_path
@@ -72,6 +74,11 @@ def resolve_source(
     if provider is None:
         provider = provider_of(listed)
     return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
+
+
+def resolve_block_list(path: str | None, files: FileList) -> BlockList:
+    """Return the block list in the file ``path``, for the list ``files``; an empty one for None. Raises OptionError."""
+    return BlockList() if path is None else BlockList.of_samples(*read_block_list(path, files))
 
 
 def resolve_root(root: str | os.PathLike[str] | None) -> Path:

@@ -19,7 +19,7 @@ from pydp2.data.columns import sample_set
 from pydp2.errors import ProtocolError, StateMismatch
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
-from pydp2.protocol.stream_identity import allow_hint, check_allow, damaged, differences
+from pydp2.protocol.stream_identity import BLOCK_LIST, allow_hint, check_allow, damaged, differences
 
 VERSION = 3
 """Version of states. Version 1 had no checksums of the files of its pool; 2 had other names of fields."""
@@ -68,9 +68,21 @@ def load_stream_state(state: Any, identity: Mapping[str, Any], allow: Collection
     it is of another stream, and naming the field, if it is damaged; OptionError or OptionTypeError if ``allow`` has a
     wrong name."""
     position = StreamState.from_dict(open_state(state, identity, allow), sample_set.set_from_text)
+    if state["stream_identity"].get(BLOCK_LIST) != identity.get(BLOCK_LIST):
+        _check_between_passes(position)
     _check_sendable(position)
     check_seal(state)
     return position
+
+
+def _check_between_passes(position: StreamState) -> None:
+    """Raise StateMismatch if ``position`` lies inside a pass, whose samples another block list would change."""
+    if position.batch or position.acknowledged_ahead:
+        raise StateMismatch(
+            f"the state is from the middle of pass {position.pass_id}, and another block list would give this pass "
+            "other samples; load it with the block_list of then and change that after the pass, load a state from "
+            "between two passes, or begin a pass with set_epoch()"
+        )
 
 
 def of_stream(state: Any) -> Any:

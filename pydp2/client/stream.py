@@ -112,8 +112,8 @@ class Stream(ABC):
 
         Args:
             state: a state that :meth:`state_dict` returned, in this or another process, on this or another service.
-            allow: differences to accept, ``"provider_source"`` or ``"args"``, for changed code that yields the same
-                samples.
+            allow: differences to accept: ``"provider_source"`` or ``"args"``, for changed code that yields the same
+                samples; ``"block_list"``, for a state from between two passes.
             skip: numbers of batches (``batch.index``) of the pass of the state that are passed over, such as
                 ``range(1230, 1240)``. All other batches stay as they are, and the states that follow contain the
                 numbers. The batches that other ranks get in the same step are passed over too, so all ranks load the

@@ -101,7 +101,8 @@ def adopt_supervisor(descriptor: int, spec: ServiceSpec, files: FileList) -> Ado
     if it has ended. A copy of the zygote of another service of this program has forked it."""
     commands = socket.socket(fileno=descriptor)
     memory = StatusPage.create_memory(status_rows(spec.workers))
-    known = replace(spec, server_key=None, allowed={}, client_address="")  # workers must not get secrets of the service
+    # workers must not get secrets of the service, and have no use for its block list
+    known = replace(spec, server_key=None, allowed={}, client_address="", blocked=b"")
     try:
         socket.send_fds(commands, [_ADOPT], [memory, 2])
         send_spec(commands, known, files)

@@ -66,6 +66,9 @@ class ServiceOptions(CheckedOptions):
         "when a file yields other samples as it is read again, raise: end the pass with an error; warn: warn and go on",
         "raise",
     )
+    block_list: str | None = option(
+        or_none(file_path), "file that names samples which are never delivered; default: none", None
+    )
     state_dir: str | None = option(
         or_none(folder_path),
         "directory in which the service saves its state, to continue after a restart; default: none",
@@ -129,6 +132,7 @@ class ServiceKeywords(TypedDict, total=False):
     error_budget: Number | None
     quarantine: FilePath | None
     on_changed: Literal["raise", "warn"]
+    block_list: FilePath | None
     state_dir: FilePath | None
     cache_dir: FilePath | None
     cache_size: Bytes | None

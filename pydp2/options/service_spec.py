@@ -66,6 +66,8 @@ class ServiceSpec(WorkerTerms):
     memory_limit: int
     error_budget: float | None
     quarantine: str | None
+    blocked: bytes = field(default=b"", repr=False)
+    """Samples that are never delivered, as a :class:`.BlockList` encodes them."""
     client_address: str = field(repr=False)  # it may have a token
     worker_address: str
     run_dir: str

@@ -22,7 +22,8 @@ from pydp2.order.sample_source import SampleSource
 @dataclass(frozen=True, slots=True)
 class CachedSamples:
     """All samples of a list: ``row_ids``, the ids under which they are found, and ``sample_set``, as a set, both in the
-    order of names. ``weights`` and ``sizes`` by id. ``weight``, ``nbytes``: of all; ``unit_weights``: each weighs 1."""
+    order of names. ``weights`` and ``sizes`` by id. ``weight``, ``nbytes``: of all; ``unit_weights``: each weighs 1;
+    ``blocked``: number of samples that are left out."""
 
     row_ids: RowIds
     sample_set: bytes
@@ -31,6 +32,7 @@ class CachedSamples:
     weight: int
     nbytes: int
     unit_weights: bool
+    blocked: int = 0
 
 
 class _NoStore:

@@ -86,6 +86,12 @@ class SampleRun:
             self.span = ChunkSpan(self.lo, self.hi, self.sizes[self.lo : self.hi])
         return SampleRun(self.columns, self.lo, self.hi, self.sample_indices, self.sizes, self.weights, self.span)
 
+    def take(self, rows: npt.NDArray[np.int64]) -> SampleRun:
+        """Return the samples in ``rows`` of the chunk as a run of its own. They are those of this run no more, if they
+        are released."""
+        weights = None if self.weights is None else self.weights[rows]
+        return SampleRun(self.columns.take(rows), 0, len(rows), self.sample_indices[rows], self.sizes[rows], weights)
+
     def release(self) -> None:
         """Give back the memory of the samples: no pool takes them any more. What a pool has is its own."""
         if self.columns is not None and self.span.pool_ids is None:

@@ -11,10 +11,13 @@ from pydp2.protocol.messages import INT_LIMIT
 
 CODE_FIELDS = ("provider_source", "args")
 """Fields that may differ on request, for changed code that still yields the same samples."""
+BLOCK_LIST = "block_list"
+"""Field that may differ on request between two passes, because it decides which samples a pass has."""
+_ALLOWED = (*CODE_FIELDS, BLOCK_LIST)
 
 
 def check_allow(allow: Any) -> None:
-    """Raise OptionError if ``allow`` has a name that is not in :data:`CODE_FIELDS`, OptionTypeError if it is not a
+    """Raise OptionError if ``allow`` has the name of a field that may not differ, OptionTypeError if it is not a
     collection of names."""
     if isinstance(allow, str) or not isinstance(allow, Collection):
         raise OptionTypeError(
@@ -22,8 +25,8 @@ def check_allow(allow: Any) -> None:
             f"({type(allow).__name__})"
         )
     for name in allow:
-        if name not in CODE_FIELDS:
-            raise OptionError(f"allow may name {' and '.join(map(repr, CODE_FIELDS))}, got {name!r:.80}")
+        if name not in _ALLOWED:
+            raise OptionError(f"allow may name {', '.join(map(repr, _ALLOWED))}, got {name!r:.80}")
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str] = ()) -> list[str]:
@@ -39,10 +42,13 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collecti
 def allow_hint(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str]) -> str:
     """Return a hint about ``allow``, to append to the differences; "" if it would not remove any."""
     names = [name for name in CODE_FIELDS if then.get(name) != now.get(name)]
-    if not set(names) - set(allow):
-        return ""
-    quoted = ", ".join(f'"{name}"' for name in names)
-    return f"; for changed code that yields the same samples pass allow=[{quoted}]"
+    hint = ""
+    if set(names) - set(allow):
+        quoted = ", ".join(f'"{name}"' for name in names)
+        hint = f"; for changed code that yields the same samples pass allow=[{quoted}]"
+    if BLOCK_LIST not in allow and then.get(BLOCK_LIST) != now.get(BLOCK_LIST):
+        hint += f'; a state from between two passes loads with another block list by allow=["{BLOCK_LIST}"]'
+    return hint
 
 
 def check_int(value: Any, low: int = 0, limit: int = INT_LIMIT) -> int:

@@ -207,7 +207,7 @@ def test_a_file_that_became_shorter_comes_into_the_cache_as_it_is_now() -> None:
     assert [numbers(each) for each in cache.runs_of(0)] == [[1, 2]]
     assert cache.dropped_of(0) == []
     assert store.take(cache.sample_set().row_ids).samples() == [[1], [2]]
-    assert cache.sample_set()[2:] == (2, 8, 1)
+    assert cache.sample_set()[2:] == (2, 8, 1, 0)
 
 
 def test_of_a_file_that_became_another_only_what_is_the_same_is_passed_over() -> None:

@@ -48,6 +48,7 @@ def test_defaults_are_as_documented() -> None:
         error_budget=None,
         quarantine=None,
         on_changed="raise",
+        block_list=None,
         state_dir=None,
         cache_dir=None,
         cache_size=None,
@@ -74,7 +75,7 @@ def test_defaults_are_as_documented() -> None:
 def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
         "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
-        "on_changed", "state_dir", "cache_dir", "cache_size", "remember_counts", "bind", "connection",
+        "on_changed", "block_list", "state_dir", "cache_dir", "cache_size", "remember_counts", "bind", "connection",
         "keys", "worker_bind", "advertise", "metrics", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
@@ -396,7 +397,7 @@ def test_other_addresses_cannot_be_bound(address: str, message: str) -> None:
         (
             service_options,
             {"xyz": 3},
-            "no option 'xyz'; known here: advertise, bind, cache_dir, cache_size, connection, error_b",
+            "no option 'xyz'; known here: advertise, bind, block_list, cache_dir, cache_size, connection, error_b",
         ),
         (job_options, {}, "batch_size is needed"),
     ],

@@ -32,10 +32,11 @@ class Row:
 @dataclass(frozen=True)
 class File:
     """What a file's generator does: ``None`` stands for a sample that was dropped, a dropped sample in the sample
-    indices."""
+    indices. ``blocked``: sample indices that the user does not want."""
 
     items: Sequence[Row | None] = ()
     raises: bool = False
+    blocked: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,9 @@ def merged(files: Sequence[File], options: Options, pass_id: int, losses: list[t
             if y < len(file.items):
                 cycle_file[1] += 1
                 row = file.items[y]
-                if row is not None:
+                if y in file.blocked:
+                    pass
+                elif row is not None:
                     taken += 1
                     good += 1
                     yield number, y, row

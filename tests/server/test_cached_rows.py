@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydp2.data.columns.block_list import BlockList
 from pydp2.data.packers.packer import Packer
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.region import RegionLayout
@@ -24,6 +25,7 @@ from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.order.stream_state import StreamState
 from pydp2.server.cache.memory import MemoryCache
+from pydp2.server.dispatch.blocked_samples import BlockedSamples
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.jobs.pass_stream import BatchGroup, JobStream, PassBroken, PassEnded, PassStream
@@ -36,12 +38,18 @@ Files = Sequence[Sequence[int]]
 
 
 def cache_fill_of(
-    files: Files, *, row_store: bool, order: Sequence[int], chunk: int = 5, limit: int = LIMIT
+    files: Files,
+    *,
+    row_store: bool,
+    order: Sequence[int],
+    chunk: int = 5,
+    limit: int = LIMIT,
+    block_list: BlockList | None = None,
 ) -> CacheFill:
     """Filled in this ``order``, in pieces."""
     layout = RegionLayout(SLOTS, limit)
     cache: MemoryCache[SampleRun] = MemoryCache(
-        limit, AppendOnlyStore(layout, bytearray(layout.size)) if row_store else None
+        limit, AppendOnlyStore(layout, bytearray(layout.size)) if row_store else None, block_list
     )
     for file in order:
         for lo in range(0, len(files[file]), chunk):
@@ -74,9 +82,10 @@ def job_of(files: Files, case: Case, cache_fill: CacheFill, *, buckets: BucketPl
         weighted=any(weight != 1 for file in files for weight in file), cache=1, check=True, check_fail_continue=False,
     )  # fmt: skip
     plan = JobPlan(case.batch_size, case.seed, case.shuffle, case.order, 3, case.pool_bytes, case.last_batch, buckets)
-    return JobStream(
-        plan, schema, ReadContext(label=str, budget=1 << 20, workers=2, cache=cache_fill), files=len(files)
-    )
+    assert cache_fill.memory is not None
+    blocked = BlockedSamples(cache_fill.memory.block_list, str)
+    context = ReadContext(label=str, budget=1 << 20, workers=2, cache=cache_fill, blocked=blocked)
+    return JobStream(plan, schema, context, files=len(files))
 
 
 def told(job: JobStream, outcome: Any) -> Any:
@@ -130,7 +139,13 @@ def test_it_is_the_pass_that_merge_and_store_would_make(
 ) -> None:
     order = list(range(len(files)))
     random.shuffle(order)
-    jobs = [job_of(files, case, cache_fill_of(files, row_store=row_store, order=order)) for row_store in (True, False)]
+    names = st.tuples(st.integers(0, len(files) - 1), st.integers(0, 26))
+    blocked = np.array([*data.draw(st.sets(names, max_size=30))], np.int64).reshape(-1, 2).T
+    filled = [
+        cache_fill_of(files, row_store=row_store, order=order, block_list=BlockList.of_samples(*blocked))
+        for row_store in (True, False)
+    ]
+    jobs = [job_of(files, case, cache_fill) for cache_fill in filled]
     for pass_id in (1, 2):
         quick, slow = (
             one_pass(job, whole, pass_id=pass_id, world=world) for job, whole in zip(jobs, (True, False), strict=True)

@@ -4,13 +4,16 @@ scripts. Random cases by number."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pydp2 import CacheType, integer_value, integer_value_sequence, provider
+from pydp2.data.columns.block_list import BlockList
 from pydp2.data.packers.packer import Packer
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import Error
@@ -83,6 +86,11 @@ class Case:
     others: tuple[JobPlan, ...] = ()  # jobs beside the first, over the same files
     sleepers: tuple[int, ...] = ()  # jobs whose trainers stop asking until all others are through
     quitters: tuple[int, ...] = ()  # jobs whose trainers leave for good
+    blocked: frozenset[tuple[int, int]] = frozenset()  # files and sample indices that are never delivered
+
+    @property
+    def block_list(self) -> BlockList:
+        return BlockList.of_samples(*np.array(sorted(self.blocked), np.int64).reshape(-1, 2).T)
 
 
 def script(random: Random, kind: str, longest: int) -> Script:
@@ -102,6 +110,14 @@ def script(random: Random, kind: str, longest: int) -> Script:
         raises=ends and random.random() < 0.1,
         poison=random.randint(0, count) if kind == "poison" and random.random() < 0.2 else None,
     )
+
+
+def blocked(seed: int, files: Sequence[Script]) -> frozenset[tuple[int, int]]:
+    """Random samples of ``files``, one of them behind the end of its file; often none."""
+    random = Random(f"blocked {seed}")
+    share = random.choice([0, 0, 0.05, 0.3, 0.9])
+    names = [(number, y) for number, script in enumerate(files) for y in range(len(script.items) + 1)]
+    return frozenset(name for name in names if random.random() < share)
 
 
 def buckets(seed: int) -> BucketPlan:
@@ -146,6 +162,7 @@ def case(seed: int, **fixed: object) -> Case:
     }
     values["hung_starts"] = random.choice([0, 0, 1, 8]) if values["workers"] == 8 else random.choice([0, 0, 1])
     values["error_budget"] = random.choice([None, None, 0, 2, 12, 40, 0.05, 0.2, 0.4])
+    values["blocked"] = blocked(seed, files)
     return Case(**(values | fixed))  # type: ignore[arg-type]
 
 

@@ -19,8 +19,9 @@ def oracle_files(case: Case) -> list[File]:
                 for i in s.items[: s.poison]
             ],
             s.raises or s.poison is not None,
+            frozenset(y for file, y in case.blocked if file == number),
         )
-        for s in case.files
+        for number, s in enumerate(case.files)
     ]
 
 
@@ -38,7 +39,9 @@ def options(case: Case) -> Options:
 
 def compare_relaxed(case: Case, outcome: Outcome) -> None:
     """Each sample once, in any order, and no batch too small but the last."""
-    names = [(f, y) for f, file in enumerate(oracle_files(case)) for y, item in enumerate(file.items) if item]
+    files = oracle_files(case)
+    names = [(f, y) for f, file in enumerate(files) for y, item in enumerate(file.items) if item]
+    names = [name for name in names if name not in case.blocked]
     found = [name for batch in outcome.batches for name in batch]
     found = found[: len(found) - sum(outcome.paddings)]
     assert len(set(found)) == len(found)
@@ -63,7 +66,8 @@ def compare(case: Case, outcome: Outcome) -> None:
     if not outcome.error:
         ends = [(n, len(file.items)) for n, file in enumerate(files) if file.raises]
         assert sorted(early_end[:2] for early_end in outcome.early_ends) == ends
-        assert outcome.dropped == sum(item is None for file in files for item in file.items)
+        dropped = {(n, y) for n, file in enumerate(files) for y, item in enumerate(file.items) if item is None}
+        assert outcome.dropped == len(dropped - case.blocked)
 
 
 def compare_ranks(case: Case, passes: Sequence[Sequence[Outcome]]) -> None:

@@ -26,6 +26,7 @@ from pydp2.protocol.batch_packing import BUCKET_OF_BATCH
 from pydp2.protocol.file_ranges import DROPPED_COST, SAMPLE_COST
 from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, WorkerReady
 from pydp2.server.cache.memory import MemoryCache
+from pydp2.server.dispatch.blocked_samples import BlockedSamples
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.jobs.pass_stream import BatchGroup, CutBatch, JobStream, PassBroken, PassEnded, PassStream
@@ -72,6 +73,7 @@ class Trainer:
             ReadContext(
                 label=lambda file: f"{file}@{self.number}", budget=case.budget, workers=case.workers,
                 skip_errors=case.skip, cache=world.cache, error_budget=case.error_budget,
+                blocked=BlockedSamples(case.block_list, str) if case.blocked else None,
             ),
             files=len(case.files), memory=PoolMemory(world.declaration.slots, world.cells),
         )  # fmt: skip
@@ -267,7 +269,9 @@ class World(ScriptedWorld):
         largest = max((item.values for s in case.files for item in s.items if isinstance(item, Sample)), default=0)
         self.largest = sample_bytes(largest) + SAMPLE_COST
         self.declaration = self.provider(None).schema
-        self.cache = None if case.cache_limit is None else CacheFill(MemoryCache(case.cache_limit))
+        self.cache = (
+            None if case.cache_limit is None else CacheFill(MemoryCache(case.cache_limit, block_list=case.block_list))
+        )
         plans = (case.plan, *case.others)
         placed = self.cache is None and not any(plan.buckets for plan in plans) and Random(case.seed).random() < 0.5
         self.cells = _Cells(self.declaration) if placed else None

@@ -83,6 +83,7 @@ class World(ScriptedWorld):
             workers=self.random.choice([0, 0, 1]), start="auto", memory_limit=2 << 30, worker_memory=None,
             sample_timeout=None, skip_errors=case.skip, error_budget=case.error_budget, quarantine=None,
             warn_changed=False, client_address="", run_dir="", worker_address="", timing=TIMING,
+            blocked=case.block_list.encoded,
             state_dir=None if self.folder is None else str(self.folder),
         )  # fmt: skip
         if self.folder is not None:

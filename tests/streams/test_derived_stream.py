@@ -112,7 +112,7 @@ def test_after_an_error_of_the_data_the_next_pass_begins(provider_file: Callable
 @pytest.mark.parametrize(
     ("allow", "error", "says"),
     [
-        (["provider"], OptionError, r"allow may name 'provider_source' and 'args', got 'provider'"),
+        (["provider"], OptionError, r"allow may name 'provider_source', 'args', 'block_list', got 'provider'"),
         (["args", 3], OptionError, "got 3$"),
         ("args", OptionTypeError, r'such as allow=\["provider_source"\], got \'args\' \(str\)'),
         (None, OptionTypeError, "got None"),

@@ -92,6 +92,10 @@ class UnstoredRows(Protocol):
         """Return rows ``lo`` to ``hi``, not included."""
         ...
 
+    def take(self, rows: Ints) -> UnstoredRows:
+        """Return the given rows, in the given order, as rows of their own."""
+        ...
+
     def sample_bytes(self) -> Ints:
         """Return the bytes of each row: ``(rows,)``."""
         ...

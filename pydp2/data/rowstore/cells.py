@@ -157,6 +157,10 @@ class CellRows:
         """Return rows ``lo`` to ``hi``, not included, which are the same rows."""
         return CellRows(self._store, self._cells[lo:hi], self._claimed[lo:hi])
 
+    def take(self, rows: Ints) -> CellRows:
+        """Return the given rows, which are the caller's, and those of this object no more."""
+        return CellRows(self._store, self._cells[rows], self._claimed[rows])
+
     def sample_bytes(self) -> Ints:
         """Return the bytes of each row, as :class:`Columns` does."""
         return np.full(self.rows, self.slots.row_bytes)

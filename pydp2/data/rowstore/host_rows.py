@@ -179,6 +179,10 @@ class HostRows:
         """Return rows ``lo`` to ``hi``, not included."""
         return HostRows(self.servers, self.host, self.handles[lo:hi], self.sizes[lo:hi])
 
+    def take(self, rows: Ints) -> HostRows:
+        """Return the given rows, which are the same rows."""
+        return HostRows(self.servers, self.host, self.handles[rows], self.sizes[rows])
+
     def release(self) -> None:
         """Give back the rows: no pool takes them."""
         self.servers.give_back(self.host, self.handles)

@@ -29,8 +29,9 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.data.columns.block_list import BlockList
 from pydp2.server.cache import folder as cache_folder
-from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin
+from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin, cache_key
 from pydp2.server.cache.disk_thread import DISK_ERRORS, DiskThread, failure_text
 from pydp2.server.cache.entry_names import EntryNames
 from pydp2.server.cache.file_format import DamagedEntry, own_file, read_exactly
@@ -77,14 +78,16 @@ CountAnswer = CountsLoaded | CacheNotice
 
 
 class CountStore(DiskThread[CountAnswer]):
-    """Counts of the entries of ``origin``, in the directory ``folder`` of the cache."""
+    """Counts of the entries of ``origin``, in the directory ``folder`` of the cache. ``block_list``: samples that
+    are not delivered, so they are not counted."""
 
-    def __init__(self, folder: Path, origin: CacheOrigin) -> None:
+    def __init__(self, folder: Path, origin: CacheOrigin, block_list: BlockList | None = None) -> None:
         super().__init__("pydp2-counts")
         self.key = origin.key
         self._folder = folder
         self._origin = origin
         self._names = EntryNames(origin)
+        self._block_list = block_list or BlockList()
         self._path = folder / origin.key / cache_folder.COUNTS_NAME
         self._counted = bytearray()  # rows (_COUNTED) that are not written yet
         # One hash of stamp and count for each file, 0 for none. Mapped memory takes pages only for counted files.
@@ -162,7 +165,11 @@ class CountStore(DiskThread[CountAnswer]):
         yield CountsLoaded(np.empty(0, np.int64), np.empty(0, COUNT))
 
     def _names_of(self, files: npt.NDArray[np.int64]) -> npt.NDArray[np.bytes_]:
-        return np.fromiter((self._names.name(file).encode() for file in files.tolist()), "S24", len(files))
+        return np.fromiter((self._name_of(file).encode() for file in files.tolist()), "S24", len(files))
+
+    def _name_of(self, file: int) -> str:
+        name, digest = self._names.name(file), self._block_list.digest_of(file)
+        return cache_key(name, digest) if digest else name
 
     def _begin(self, before: StampBefore, when_ns: int) -> None:
         before.stamp = self._names.stamp_before(before.file, when_ns)

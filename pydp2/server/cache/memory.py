@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.data.columns.block_list import BlockList
 from pydp2.data.columns.checksum import EndChecksum
 from pydp2.data.columns.columns import Ints, expand_ranges
 from pydp2.data.columns.sample_set import encode_set
@@ -93,22 +94,28 @@ class _PartialFile:
 
 
 class CachedSampleSet(NamedTuple):
-    """All samples in the cache: their row ids in the append-only store, in the order of file and sample index, and
-    these two as an encoded set. ``weight``, ``nbytes``: sums over the rows. ``max_weight``: largest weight of a row."""
+    """All delivered samples in the cache: their row ids in the append-only store, in the order of file and sample
+    index, and these two as an encoded set. ``weight``, ``nbytes``: sums over the rows. ``max_weight``: largest weight
+    of a row. ``blocked``: number of the other samples."""
 
     row_ids: Ints
     encoded: bytes
     weight: int
     nbytes: int
     max_weight: int
+    blocked: int
 
 
 class MemoryCache(Generic[S]):
-    """Cache of files by number. It has only complete files."""
+    """Cache of files by number. It has only complete files, and all their samples. Those of ``block_list`` are not
+    delivered."""
 
-    def __init__(self, limit: int, row_store: AppendOnlyStore | None = None) -> None:
+    def __init__(
+        self, limit: int, row_store: AppendOnlyStore | None = None, block_list: BlockList | None = None
+    ) -> None:
         self.limit = limit
         self.row_store = row_store
+        self.block_list = block_list or BlockList()
         self.has_dropped = False
         """True if a file in the cache has dropped samples."""
         self.bytes = 0
@@ -198,22 +205,33 @@ class MemoryCache(Generic[S]):
             self._sample_set = None
 
     def sample_set(self) -> CachedSampleSet:
-        """Return all samples in the cache. This needs an append-only store, and no file with dropped samples."""
+        """Return all samples in the cache that are delivered. This needs an append-only store, and no file with dropped
+        samples."""
         if self._sample_set is None:
             files = sorted(self._row_ranges)
             ranges = [row_range for file in files for row_range in self._row_ranges[file]]
             first, count = np.array(ranges, np.int64).reshape(-1, 2).T
             counts = np.array([sum(count for _, count in self._row_ranges[file]) for file in files], np.int64)
             sample_indices = expand_ranges(np.zeros(len(files), np.int64), counts)
-            row_ids = expand_ranges(first, count)
+            row_ids, numbers = expand_ranges(first, count), np.repeat(np.array(files, np.int64), counts)
+            if self.block_list:
+                keep = np.ones(len(row_ids), np.bool_)
+                for file, begin, rows in zip(
+                    files, (np.cumsum(counts) - counts).tolist(), counts.tolist(), strict=True
+                ):
+                    if (blocked := self.block_list.of(file)) is not None:
+                        keep[begin + blocked[blocked < rows]] = False
+                row_ids, numbers, sample_indices = row_ids[keep], numbers[keep], sample_indices[keep]
+            blocked_count = int(count.sum()) - len(row_ids)
             assert self.row_store is not None
             weights = self.row_store.weights[row_ids]
             self._sample_set = CachedSampleSet(
                 row_ids,
-                encode_set(np.repeat(np.array(files, np.int64), counts), sample_indices),
+                encode_set(numbers, sample_indices),
                 int(weights.sum()),
                 int(self.row_store.sizes[row_ids].sum()),
                 int(weights.max(initial=0)),
+                blocked_count,
             )
         return self._sample_set
 

@@ -17,13 +17,14 @@ def cached_rows(plan: PassPlan, cache_fill: CacheFill | None) -> tuple[AppendOnl
     if cache is None or cache.row_store is None or len(cache) != plan.files:
         return None
     row_store = cache.row_store
+    to_merge = None if cache.block_list else (row_store, None)  # what remains of a file is copied out of the store
     if not plan.wait_for_all or plan.buckets is not None or cache.has_dropped:
-        return row_store, None
+        return to_merge
     names = cache.sample_set()
     if names.nbytes >= plan.pool_bytes:
-        return row_store, None
+        return to_merge
     if names.max_weight > plan.batch_size and not plan.can_over_batch_size:
-        return row_store, None  # it fails, at a place that the merge knows
+        return to_merge  # it fails, at a place that the merge knows
     all_ = CachedSamples(
         names.row_ids,
         names.encoded,
@@ -32,5 +33,6 @@ def cached_rows(plan: PassPlan, cache_fill: CacheFill | None) -> tuple[AppendOnl
         names.weight,
         names.nbytes,
         names.max_weight == 1 and names.weight == len(names.row_ids),
+        names.blocked,
     )
     return row_store, all_

@@ -47,6 +47,7 @@ from pydp2.order.snapshot import UNREACHED, Reread, SnapshotPoint
 from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Want
 from pydp2.server.actions import Action, Send, WorkerGone
+from pydp2.server.dispatch.blocked_samples import BlockedSamples
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.credit import Credit, Grants
 from pydp2.server.dispatch.file_counts import FileCounts
@@ -73,7 +74,7 @@ class ReadContext:
 
     ``budget``: bytes of read-ahead credit; ``label``: the name of a file by its number; ``skip_errors``: a file whose
     generator raises ends there; ``error_budget``: how much a pass may lose, see :class:`Losses`; ``counts``: where the
-    samples of files are counted.
+    samples of files are counted; ``blocked``: samples that are never delivered, None for none.
     """
 
     workers: int
@@ -83,6 +84,7 @@ class ReadContext:
     error_budget: float | None = None
     cache: CacheFill | None = None
     counts: FileCounts | None = None
+    blocked: BlockedSamples | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,7 @@ class FileDispatcher:
         self._cycle_length = max(1, cycle.length)
         self._pull, self._ramp = cycle.share, cycle.ramp
         self.label, self._skip, self._counts = context.label, context.skip_errors, context.counts
+        self._blocked = context.blocked
         self.cache = CacheFill(None) if context.cache is None else context.cache
         """Fill of the cache, which all passes share."""
         self.cache.forget_answers()  # those for another job may be of before a file changed
@@ -144,6 +147,8 @@ class FileDispatcher:
         self.actions: list[Action] = []
         """What is to be carried out when :meth:`dispatch` is called next."""
         self.samples_committed = 0
+        self.samples_blocked = 0
+        """Number of blocked samples in the files whose end the merge has met."""
         self._ended = False
         self.budget, self.number = context.budget, 0
         """Bytes of read-ahead that all dispatches of the service share, and the number of this one."""
@@ -203,6 +208,7 @@ class FileDispatcher:
             self.cache.detach(ledger, self)
             if ledger.state is READING:
                 self._unassign(ledger)
+        self.samples_blocked += ledger.blocked_count
         ledger.close()
         self.grants.release(file)
 
@@ -279,15 +285,15 @@ class FileDispatcher:
             self._changed.add(part.file)
             self.cache.abandon(ledger)  # its parts are of different dispatches
             self.actions.append(changed_log(self.label(part.file)))
+        if ledger.fills_cache and part.state != FILE_RAISED:
+            self.cache.commit(ledger, part, run)
+        ledger.leave_out_blocked(run)  # the cache has them, for services with another block list
         if part.state == FILE_RAISED:
             self._end_early(ledger, from_wire(part.error))
-        else:
-            if ledger.fills_cache:
-                self.cache.commit(ledger, part, run)
-            if ledger.state is COMPLETE:
-                self._count(ledger)
-                self.credit.file_ended(ledger.spent_bytes)
-                self._unassign(ledger)
+        elif ledger.state is COMPLETE:
+            self._count(ledger)
+            self.credit.file_ended(ledger.spent_bytes)
+            self._unassign(ledger)
         self.grants.update(ledger)
 
     def worker_blocked(self, worker: int, file: int, attempt: int, sample_index: int, need: int) -> None:
@@ -314,6 +320,10 @@ class FileDispatcher:
         """Count the samples of a file that has ended, if its end is one."""
         if self._counts is not None and ledger.state is not FileState.FAILED:
             self.actions += self._counts.add(ledger)
+        if self._blocked is not None and not ledger.ends_early:
+            end = ledger.cached_end[0] if ledger.in_cache else ledger.committed
+            if end or not ledger.in_cache:  # else it is not known
+                self.actions += self._blocked.check_end(ledger.file, end)
 
     # -- what workers are given ----------------------------------------------------------------------------------------
     def dispatch(self, expecting: int = 0) -> list[Action]:
@@ -394,6 +404,7 @@ class FileDispatcher:
         reread = with_checksum(reread, self._checksums.of(file))
         ledger = self.ledgers[file] = open_ledger(file, position, reread, until)
         ledger.pull = self._pull(file)
+        ledger.blocked = None if self._blocked is None else self._blocked.of(file)
         if file not in self._early_ends:  # the cache knows nothing of an end that only this job has
             self._open_in_cache(ledger)
         return ledger

@@ -7,11 +7,14 @@ worker that was given up, a range that was sent twice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from pydp2.data.columns.checksum import EndChecksum, fold_crcs
+from pydp2.data.columns.columns import Ints
 from pydp2.errors import Error, NotRepeatable, RemoteProtocolError
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
@@ -20,6 +23,7 @@ from pydp2.protocol.state_table import next_state
 from pydp2.server.actions import WorkerGone
 from pydp2.server.cache.counts import StampBefore
 from pydp2.server.cache.file_format import DroppedSample
+from pydp2.server.dispatch.blocked_samples import are_blocked, split_blocked
 from pydp2.server.dispatch.file_state import (
     CACHED,
     ENDED_STATES,
@@ -118,6 +122,8 @@ class FileLedger:
     cached_end: EndChecksum = (0, 0)  # of a file that is taken from the cache
     fills_cache: bool = False  # what is committed of it goes to the cache
     stamp_before: StampBefore | None = None  # of the file, if its count may be remembered
+    blocked: Ints | None = None  # sample indices that are never delivered
+    blocked_count: int = 0  # of blocked samples that were left out
     sample_count: int = 0  # of all samples so far, which the merge may have taken
     dropped_count: int = 0  # of dropped ones
     weight: int = 0  # of the samples
@@ -229,13 +235,16 @@ class FileLedger:
         if run is not None:
             cost += int(run.sizes[run.lo : run.hi].sum()) + SAMPLE_COST * part.rows
             self.runs.append(run)
-            self.count(run)
+            if self.blocked is None:  # else leave_out_blocked() counts those that remain
+                self.count(run)
             edge = FileEdge(part.first_index + part.count, part.crcs)
             self.run_edges.append((FileEdge(self.committed, self.crcs), edge))
         if part.count:
             self.begin = FileEdge(self.committed, self.crcs)
-        self.dropped.extend((y, slot, reason) for y, slot, reason in part.dropped)
-        self.dropped_count += len(part.dropped)
+        delivered = self._without_blocked([(y, slot, reason) for y, slot, reason in part.dropped])
+        self.dropped += delivered
+        self.dropped_count += len(delivered)
+        self.merged += DROPPED_COST * (len(part.dropped) - len(delivered))
         self.committed += part.count
         self.unfit_workers = 0
         self.needs_own_worker = False
@@ -263,6 +272,45 @@ class FileLedger:
         self.sample_count += rows
         self.weight += rows if weights is None else int(weights.sum())
         self.is_plain = self.is_plain and (weights is None or bool((weights == 1).all()))
+
+    def leave_out_blocked(self, run: SampleRun | None) -> None:
+        """Take the blocked samples out of ``run``, which was committed last, and give back their memory and their
+        credit. The caches have them by now."""
+        if run is None or self.blocked is None:
+            return
+        delivered, blocked = split_blocked(run, self.blocked)
+        if delivered is None:
+            del self.runs[-1], self.run_edges[-1]
+        else:
+            self.runs[-1] = delivered
+            self.count(delivered)
+        if blocked is not None:
+            rows = blocked.hi - blocked.lo
+            self.blocked_count += rows
+            self.merged += int(blocked.sizes[blocked.lo : blocked.hi].sum()) + SAMPLE_COST * rows
+            blocked.release()
+
+    def serve(self, wanted: Iterable[SampleRun], dropped: list[DroppedSample]) -> None:
+        """Serve the file from the cache. ``wanted``: the samples that the merge needs, and those of them that are
+        blocked; ``dropped``: the dropped samples of the file."""
+        for run in wanted:
+            delivered, blocked = (run, None) if self.blocked is None else split_blocked(run, self.blocked)
+            if delivered is not None:
+                self.runs.append(delivered)
+                self.count(delivered)
+            if blocked is not None:
+                self.blocked_count += blocked.hi - blocked.lo
+        remaining = self._without_blocked(dropped)
+        start = 0 if self.reread is None else self.reread.start
+        self.dropped_count = len(remaining)
+        self.dropped.extend(dropped_sample for dropped_sample in remaining if dropped_sample[0] >= start)
+        self.move(FileEvent.SERVE_FROM_CACHE)
+
+    def _without_blocked(self, dropped: list[DroppedSample]) -> list[DroppedSample]:
+        if self.blocked is None or not dropped:
+            return dropped
+        blocked = are_blocked(np.array([y for y, _, _ in dropped]), self.blocked)
+        return [sample for sample, leave_out in zip(dropped, blocked.tolist(), strict=True) if not leave_out]
 
     def waits_at(self, sample_index: int) -> bool:
         """Return True if the worker, which says that it waits at ``sample_index``, still waits there: no grant crossed

@@ -71,8 +71,7 @@ def select_wanted(runs: Iterable[SampleRun], reread: Reread) -> Iterator[SampleR
         y = run.sample_indices[run.lo : run.hi]
         rows = np.flatnonzero((y >= reread.start) | np.isin(y, reread.sample_indices, assume_unique=True)) + run.lo
         if len(rows):
-            weights = None if run.weights is None else run.weights[rows]
-            yield SampleRun(run.columns.take(rows), 0, len(rows), run.sample_indices[rows], run.sizes[rows], weights)
+            yield run.take(rows)
 
 
 def serve_from_cache(ledger: FileLedger, cache: MemoryCache[SampleRun]) -> None:
@@ -101,13 +100,7 @@ def _serve_runs(
     if reread is not None and _count_before(wanted, reread.start) < len(reread.sample_indices):
         return
     ledger.cached_end = end
-    for run in runs:
-        ledger.count(run)
-    ledger.dropped_count = len(dropped_samples)
-    ledger.runs.extend(wanted)
-    start = 0 if reread is None else reread.start
-    ledger.dropped.extend(dropped_sample for dropped_sample in dropped_samples if dropped_sample[0] >= start)
-    ledger.move(FileEvent.SERVE_FROM_CACHE)
+    ledger.serve(wanted, dropped_samples)
 
 
 def _is_same(

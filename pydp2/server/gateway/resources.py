@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from pydp2.data.columns.block_list import BlockList
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.batch_rows import BatchRows
 from pydp2.data.rowstore.heap import SharedHeap
@@ -26,6 +27,7 @@ from pydp2.server.cache.disk_messages import CacheOrigin, cache_key
 from pydp2.server.cache.disk_thread import DiskThread
 from pydp2.server.cache.file_format import FORMAT_VERSION
 from pydp2.server.cache.memory import MemoryCache
+from pydp2.server.dispatch.blocked_samples import BlockedSamples
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_counts import FileCounts
 from pydp2.server.dispatch.file_dispatcher import ReadContext
@@ -76,6 +78,8 @@ class Resources:
             self.pool_memory = create_shared_pool(schema.slots)
         if self.pool_memory is not None:  # trainers on this machine gather for themselves
             hub.fd_offer.offered = self.pool_memory.for_trainers
+        self._block_list = BlockList(spec.blocked)
+        self._blocked = BlockedSamples(self._block_list, files.__getitem__) if self._block_list else None
         self._disk: DiskCache | None = None  # where the provider asks for one
         self.cache = self._new_cache() if schema.cache else None
         self.counts = self._new_counts()
@@ -112,12 +116,13 @@ class Resources:
             row_store = AppendOnlyStore(layout, region.memory, region.writable_descriptor)
             if region.read_only_descriptor is not None:  # here, too
                 self._hub.fd_offer.offered = region.read_only_descriptor, layout.note
-        return MemoryCache(layout.limit, row_store)
+        return MemoryCache(layout.limit, row_store, self._block_list)
 
     def _new_counts(self) -> FileCounts:
         spec, store = self._spec, None
         if spec.remember_counts and spec.cache_dir and self.source:
-            store = CountStore(Path(spec.cache_dir), cache_origin(self.schema, spec, self._files, self.source))
+            origin = cache_origin(self.schema, spec, self._files, self.source)
+            store = CountStore(Path(spec.cache_dir), origin, self._block_list)
             self.disk_threads.append(store)
         label = self._files.__getitem__
         return FileCounts(len(self._files), label, store, early_ends=spec.skip_errors)
@@ -147,6 +152,7 @@ class Resources:
             error_budget=spec.error_budget,
             cache=self.cache,
             counts=self.counts,
+            blocked=self._blocked,
         )
 
     def rows_in_cache(self, peer: bytes, picked: BatchRows) -> int:

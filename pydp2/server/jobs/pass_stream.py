@@ -160,8 +160,8 @@ class JobStream:
         """Pass under way, or the last one."""
         self.current: PassStream | None = None
         """Pass under way; None: there is none."""
-        self.samples = self.batches = self.dropped = 0
-        """Samples and batches of the pass ``pass_id`` that were delivered; bad samples, once it is over."""
+        self.samples = self.batches = self.dropped = self.blocked = 0
+        """Samples and batches of the pass ``pass_id`` that were delivered; bad and blocked samples, once it is over."""
         self.padding = PaddingStats()
         """Padding of its batches."""
         self.total_samples = self.total_batches = 0
@@ -174,7 +174,7 @@ class JobStream:
         of ``start`` is no point of this pass, and StateMismatch for a damaged one."""
         self.close()
         self.pass_id, self.padding = start.pass_id, PaddingStats()
-        self.samples = self.batches = self.dropped = 0
+        self.samples = self.batches = self.dropped = self.blocked = 0
         plan = self._plan_of(start, world)
         if plan.buckets is not None and plan.buckets.bounds is not None:
             self.known_buckets = {"bounds": list(plan.buckets.bounds)}  # needed before the next batch, too
@@ -238,6 +238,7 @@ class JobStream:
             "samples_in_pass": self.samples,
             "batches_in_pass": self.batches,
             "dropped": self.dropped if current is None else current.losses.dropped,
+            "blocked": self.blocked if current is None else current.dispatcher.samples_blocked,
             "padding": {} if buckets is None else self.padding.figures(self._bucket_slot(buckets)),
             **(_NO_PASS if current is None else current.stats()),
         }
@@ -309,6 +310,7 @@ class PassStream:
         there = cached_rows(plan, job.context.cache) if from_start else None
         if there is not None and (listing := there[1]) is not None:
             self.losses.taken = len(listing.row_ids)  # there is nothing that it would read
+            self.dispatcher.samples_blocked = listing.blocked
             return there[0], CachedPassBatcher(plan, self._source, listing)
         store = job.open_store(plan) if there is None else there[0]
         try:
@@ -513,7 +515,8 @@ class PassStream:
         uniform = not self.job.schema.weighted or (counts is not None and counts.is_plain)
         batches = max(batches, self._skip_to)  # a state counts batches that were padding alone, too
         # A pass that counts reads only some of the files, or none.
-        is_empty = not (self.job.counting or batches or losses.taken or losses.dropped)
+        found = batches or losses.taken or losses.dropped or self.dispatcher.samples_blocked
+        is_empty = not (self.job.counting or found)
         return PassEnded(batches, self.job.samples, losses.dropped, uniform, is_empty)
 
     def _drop_group(self) -> None:
@@ -525,7 +528,7 @@ class PassStream:
         """Give back all that the pass has: it is over, or not wanted any more."""
         self._drop_group()
         self.job.memory.close_pass(self._store)
-        self.job.dropped = self.losses.dropped
+        self.job.dropped, self.job.blocked = self.losses.dropped, self.dispatcher.samples_blocked
 
 
 def _equal_share(file: int) -> int:

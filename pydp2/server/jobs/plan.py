@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
+from pydp2.data.columns.block_list import BlockList
 from pydp2.data.schema.input_types import Slots
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError, OptionTypeError, StateMismatch
@@ -18,7 +19,7 @@ from pydp2.order.plan import BucketPlan
 from pydp2.order.random_bits import ORDER_VERSION
 
 _PLAN_OPTIONS = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
-_SERVICE_FIELDS = ("order_version", "list", "args", "is_train", "on_error", *_PLAN_OPTIONS)
+_SERVICE_FIELDS = ("order_version", "list", "args", "is_train", "on_error", "block_list", *_PLAN_OPTIONS)
 _DEFAULT_BUCKETS = 8  # buckets, where neither they nor their bounds were given
 
 
@@ -59,6 +60,7 @@ def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: Fil
         **{name: getattr(plan, name) for name in ("shuffle", *_PLAN_OPTIONS)},
         **{name: declared[name] for name in declared if name not in ("shuffle", "slots")},
         "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
+        **({"block_list": BlockList(spec.blocked).fingerprint} if spec.blocked else {}),
         **bucket_identity(plan.buckets, schema.slots),
     }
 

@@ -205,6 +205,7 @@ _NO_STATS: dict[str, Any] = {
     "samples_per_second": 0.0,
     "batches_per_second": 0.0,
     "dropped": 0,
+    "blocked": 0,
     "pool": {},
     "read_ahead": {"used": 0},
     "run_again": {"files": 0, "samples": 0},
