@@ -30,7 +30,7 @@ from pydp2.options.values import MAX_CYCLE
 from pydp2.protocol import messages as m
 from pydp2.providers import Provider, address_of
 from pydp2.server.cache.counts import CountsLoaded, CountStore
-from pydp2.server.cache.disk_messages import CacheOrigin
+from pydp2.server.cache.disk_messages import CacheSource
 from pydp2.server.cache.folder import default_folder
 from pydp2.system.stdlib import time
 
@@ -173,18 +173,18 @@ def count(
             "counts of samples can be remembered for a provider in a file only, because pydp2 could not notice when "
             "another one changes; put process into a module"
         )
-    origin = CacheOrigin(
+    source = CacheSource(
         counts["key"], address_of(served.provider), served.files, str(served.root), schema.slots, schema.weighted
     )
     block_list = resolve_block_list(chosen.block_list, served.files)
-    with closing(CountStore(folder, origin, block_list)) as store:
-        return _listed(origin, store.find(), counts["read"])
+    with closing(CountStore(folder, source, block_list)) as store:
+        return _listed(source, store.find(), counts["read"])
 
 
-def _listed(origin: CacheOrigin, found: CountsLoaded, read: int) -> ListCount:
+def _listed(source: CacheSource, found: CountsLoaded, read: int) -> ListCount:
     rows = dict(zip(found.files.tolist(), found.counts.tolist(), strict=True))
     listed = []
-    for number, file in enumerate(origin.files):
+    for number, file in enumerate(source.files):
         samples, dropped, weight, _, early = rows.get(number, (None, 0, 0, True, False))
         listed.append(FileCount(file, samples, dropped, weight, early))
     return ListCount(listed, read, bool(found.counts["plain"].all()))

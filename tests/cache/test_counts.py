@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydp2.data.schema.input_types import Slots, integer_value
 from pydp2.server.cache import counts as module
 from pydp2.server.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore, read_counts
-from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin
+from pydp2.server.cache.disk_messages import CacheNotice, CacheSource
 from pydp2.server.cache.file_format import DamagedEntry
 from pydp2.server.cache.folder import remove_leftovers
 
@@ -39,12 +39,12 @@ class Place:
         (self.folder / name).write_text(text)
         os.utime(self.folder / name, (OLD, OLD))
 
-    def origin(self, files: Sequence[str], key: str = "a1") -> CacheOrigin:
-        return CacheOrigin(key, "prov.process", files, str(self.folder), Slots((integer_value(3),)), False)
+    def source(self, files: Sequence[str], key: str = "a1") -> CacheSource:
+        return CacheSource(key, "prov.process", files, str(self.folder), Slots((integer_value(3),)), False)
 
     def open(self, files: Sequence[str], key: str = "a1") -> tuple[CountStore, dict[str, int], list[str]]:
         """A store, what it remembers of the files by name, and what it has to say."""
-        store = CountStore(self.cache, self.origin(files, key))
+        store = CountStore(self.cache, self.source(files, key))
         self.stores.append(store)
         store.load()
         said: list[Any] = []

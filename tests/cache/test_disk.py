@@ -18,7 +18,7 @@ from pydp2.order.sample_source import SampleRun
 from pydp2.server.cache import disk as module
 from pydp2.server.cache import folder as cache_folder
 from pydp2.server.cache.disk import DiskCache
-from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin, DiskHit, DiskMiss, OfferSettled
+from pydp2.server.cache.disk_messages import CacheNotice, CacheSource, DiskHit, DiskMiss, OfferSettled
 from pydp2.server.cache.file_format import CacheEntryReader
 
 from ..runs import wait_until
@@ -35,7 +35,7 @@ class User:
     def __init__(self, folder: Path, key: str, limit: int | None) -> None:
         files = [f"http://x/{key}{number}" for number in range(20)]
         self.folder = folder / (key * 24)
-        self.disk = DiskCache(folder, CacheOrigin(key * 24, "p.process", files, ".", SLOTS, False), limit)
+        self.disk = DiskCache(folder, CacheSource(key * 24, "p.process", files, ".", SLOTS, False), limit)
         self.notices: list[str] = []
 
     def answer(self, *kinds: type) -> Any:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from pydp2.data.columns.block_list import BlockList
 from pydp2.server.cache import folder as cache_folder
-from pydp2.server.cache.disk_messages import CacheNotice, CacheOrigin, cache_key
+from pydp2.server.cache.disk_messages import CacheNotice, CacheSource, cache_key
 from pydp2.server.cache.disk_thread import DISK_ERRORS, DiskThread, failure_text
 from pydp2.server.cache.entry_names import EntryNames
 from pydp2.server.cache.file_format import DamagedEntry, own_file, read_exactly
@@ -78,20 +78,20 @@ CountAnswer = CountsLoaded | CacheNotice
 
 
 class CountStore(DiskThread[CountAnswer]):
-    """Counts of the entries of ``origin``, in the directory ``folder`` of the cache. ``block_list``: samples that
+    """Counts of the entries of ``source``, in the directory ``folder`` of the cache. ``block_list``: samples that
     are not delivered, so they are not counted."""
 
-    def __init__(self, folder: Path, origin: CacheOrigin, block_list: BlockList | None = None) -> None:
+    def __init__(self, folder: Path, source: CacheSource, block_list: BlockList | None = None) -> None:
         super().__init__("pydp2-counts")
-        self.key = origin.key
+        self.key = source.key
         self._folder = folder
-        self._origin = origin
-        self._names = EntryNames(origin)
+        self._source = source
+        self._names = EntryNames(source)
         self._block_list = block_list or BlockList()
-        self._path = folder / origin.key / cache_folder.COUNTS_NAME
+        self._path = folder / source.key / cache_folder.COUNTS_NAME
         self._counted = bytearray()  # rows (_COUNTED) that are not written yet
         # One hash of stamp and count for each file, 0 for none. Mapped memory takes pages only for counted files.
-        mapped = mmap.mmap(-1, 8 * max(1, len(origin.files)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapped = mmap.mmap(-1, 8 * max(1, len(source.files)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._remembered = np.frombuffer(mapped, np.int64)
         self._failed = False
         self._noted_at = -math.inf  # when the last use was noted, on time.monotonic
@@ -146,7 +146,7 @@ class CountStore(DiskThread[CountAnswer]):
 
     def _find(self, rows: Rows) -> Iterator[CountsLoaded]:
         """Yield the counts in ``rows`` whose stamp is the present one of their file, some at a time."""
-        number = len(self._origin.files) if len(rows) else 0
+        number = len(self._source.files) if len(rows) else 0
         for first in range(0, number, _FEW):
             self._note_progress()
             files = np.arange(first, min(first + _FEW, number))
@@ -210,7 +210,7 @@ class CountStore(DiskThread[CountAnswer]):
     def _locked(self) -> Iterator[None]:
         """Keep other services from writing counts inside the context. Raises OSError if one of them takes
         too long."""
-        lock = os.open(cache_folder.prepare_folder(self._folder, self._origin.key), os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(cache_folder.prepare_folder(self._folder, self._source.key), os.O_RDONLY | os.O_CLOEXEC)
         deadline = time.monotonic() + _LOCK_SECONDS
         try:
             while True:
@@ -230,7 +230,7 @@ class CountStore(DiskThread[CountAnswer]):
         with contextlib.suppress(DamagedEntry, FileNotFoundError):
             known = read_counts(self._path)[1]
             rows = np.concatenate([rows, known[~np.isin(known["name"], rows["name"])]])
-        label = cast(bytes, msgpack.packb({"key": self._origin.key, "provider": self._origin.provider}))
+        label = cast(bytes, msgpack.packb({"key": self._source.key, "provider": self._source.provider}))
         body = label, rows[np.argsort(rows["name"], kind="stable")].view(np.uint8).data
         new = self._path.with_name(f"{cache_folder.TEMPORARY_PREFIX}{os.urandom(8).hex()}")
         try:

@@ -23,7 +23,7 @@ from pydp2.data.columns.columns import Columns
 from pydp2.server.cache import folder as cache_folder
 from pydp2.server.cache.disk_messages import (
     CacheNotice,
-    CacheOrigin,
+    CacheSource,
     DiskAnswer,
     DiskHit,
     DiskMiss,
@@ -62,16 +62,16 @@ class _PendingFile:
 
 
 class DiskCache(DiskThread[DiskAnswer]):
-    """Cache of entries of ``origin`` in the directory ``folder``, "" for the default one. All entries of the directory
+    """Cache of entries of ``source`` in the directory ``folder``, "" for the default one. All entries of the directory
     together have at most ``limit`` bytes; None: half of the free space. :meth:`take_answers` returns answers once
     :attr:`wake_fd` can be read. Raises OptionError if there is no default directory."""
 
-    def __init__(self, folder: str | Path, origin: CacheOrigin, limit: int | None) -> None:
+    def __init__(self, folder: str | Path, source: CacheSource, limit: int | None) -> None:
         self._folder = folder = Path(folder or cache_folder.default_folder())
         super().__init__("pydp2-cache")
-        self._origin = origin
-        self._names = EntryNames(origin)
-        self._key_folder = folder / origin.key
+        self._source = source
+        self._names = EntryNames(source)
+        self._key_folder = folder / source.key
         self.limit = limit
         self.used_bytes = 0
         """Number of bytes in the directory, as far as it is known."""
@@ -144,7 +144,7 @@ class DiskCache(DiskThread[DiskAnswer]):
 
     def _prepare(self) -> None:
         try:
-            cache_folder.prepare_folder(self._folder, self._origin.key)
+            cache_folder.prepare_folder(self._folder, self._source.key)
         except OSError as error:
             self._note_failure(error)
         self._count()
@@ -166,7 +166,7 @@ class DiskCache(DiskThread[DiskAnswer]):
             found = None
         except (DamagedEntry, *DISK_ERRORS) as error:
             why = failure_text(error)
-            entry = self._origin.files[file]
+            entry = self._source.files[file]
             self._notify(
                 f"{path}, which has the samples of {entry}, cannot be used: {why}; they are read again", "cache"
             )
@@ -190,7 +190,7 @@ class DiskCache(DiskThread[DiskAnswer]):
             reader.verify(self._note_progress)
             self._verified[file] = known
         self._touch(file, path, reader.stat.st_mtime_ns)
-        pieces = reader.pieces(self._origin.slots, weighted=self._origin.weighted)
+        pieces = reader.pieces(self._source.slots, weighted=self._source.weighted)
         return DiskHit(file, stored.stamp, pieces, reader.index.dropped, reader.index.end)
 
     def _touch(self, file: int, path: Path, last_used: int = 0) -> None:
@@ -226,7 +226,7 @@ class DiskCache(DiskThread[DiskAnswer]):
         weights = None
         try:
             columns = Columns.concat([part.columns.slice(part.lo, part.hi) for part in waiting])
-            if self._origin.weighted:
+            if self._source.weighted:
                 weights = np.concatenate([part.weights[part.lo : part.hi] for part in waiting])
             if pending.writer is None:
                 pending.writer = self._new_writer()
@@ -244,7 +244,7 @@ class DiskCache(DiskThread[DiskAnswer]):
         try:
             made = CacheEntryWriter(self._key_folder)
         except FileNotFoundError:  # another service removed the empty folder
-            cache_folder.prepare_folder(self._folder, self._origin.key)
+            cache_folder.prepare_folder(self._folder, self._source.key)
             made = CacheEntryWriter(self._key_folder)
         self.used_bytes += made.size
         return made

@@ -22,7 +22,7 @@ class WeightedRun(CacheableRun, Protocol):
 
 
 @dataclass(frozen=True)
-class CacheOrigin:
+class CacheSource:
     """Origin of the entries of a service: ``key`` of the provider with its arguments; its address; the list, whose
     entries are files below ``root`` or other names; the slots."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pydp2.file_parts import file_of
-from pydp2.server.cache.disk_messages import CacheOrigin, cache_key
+from pydp2.server.cache.disk_messages import CacheSource, cache_key
 from pydp2.server.cache.file_format import EntryLabel
 
 _RACY_NS = 20_000_000  # ns; a file whose last change is more recent may change again without a new time stamp
@@ -19,21 +19,21 @@ _HASH_BITS = (1 << 31) - 1  # enough to find the few entries that may be equal t
 
 
 class EntryNames:
-    """Names of the entries of the list of ``origin``."""
+    """Names of the entries of the list of ``source``."""
 
-    def __init__(self, origin: CacheOrigin) -> None:
-        self._origin = origin
+    def __init__(self, source: CacheSource) -> None:
+        self._source = source
         self._duplicates: dict[int, int] | None = None
 
     def label(self, file: int, stamp: tuple[int, ...] = ()) -> EntryLabel:
         """Return the label of the entry of ``file``."""
-        origin = self._origin
+        source = self._source
         if self._duplicates is None:
             self._duplicates = self._number_duplicates()
         return EntryLabel(
-            key=origin.key,
-            provider=origin.provider,
-            list_entry=origin.files[file],
+            key=source.key,
+            provider=source.provider,
+            list_entry=source.files[file],
             duplicate=self._duplicates.get(file, 0),
             stamp=stamp,
         )
@@ -62,13 +62,13 @@ class EntryNames:
         return _stamp_of(known)
 
     def _stat(self, file: int) -> os.stat_result | None:
-        root, entry = Path(self._origin.root), self._origin.files[file]
+        root, entry = Path(self._source.root), self._source.files[file]
         return _stat_or_none(root / entry) or _stat_or_none(root / file_of(entry))
 
     def _number_duplicates(self) -> dict[int, int]:
         """Number the equal entries of the list. They are stored apart, as in memory, because their samples may
         differ."""
-        files = self._origin.files
+        files = self._source.files
         hashes = np.fromiter((hash(text) & _HASH_BITS for text in files), np.int32, len(files))
         hashes.sort()
         several = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())

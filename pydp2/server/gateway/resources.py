@@ -23,7 +23,7 @@ from pydp2.order.sample_source import SampleRun
 from pydp2.server.available_memory import AvailableMemory, available_memory
 from pydp2.server.cache.counts import CountStore
 from pydp2.server.cache.disk import DiskCache
-from pydp2.server.cache.disk_messages import CacheOrigin, cache_key
+from pydp2.server.cache.disk_messages import CacheSource, cache_key
 from pydp2.server.cache.disk_thread import DiskThread
 from pydp2.server.cache.file_format import FORMAT_VERSION
 from pydp2.server.cache.memory import MemoryCache
@@ -88,8 +88,8 @@ class Resources:
     def _new_cache(self) -> CacheFill:
         spec, schema = self._spec, self.schema
         if schema.cached_on_disk and self.source:
-            origin = cache_origin(schema, spec, self._files, self.source)
-            self._disk = DiskCache(spec.cache_dir, origin, spec.cache_size)
+            cached = cache_source(schema, spec, self._files, self.source)
+            self._disk = DiskCache(spec.cache_dir, cached, spec.cache_size)
             self.disk_threads.append(self._disk)
         elif schema.cached_on_disk:
             self._log(
@@ -121,8 +121,8 @@ class Resources:
     def _new_counts(self) -> FileCounts:
         spec, store = self._spec, None
         if spec.remember_counts and spec.cache_dir and self.source:
-            origin = cache_origin(self.schema, spec, self._files, self.source)
-            store = CountStore(Path(spec.cache_dir), origin, self._block_list)
+            cached = cache_source(self.schema, spec, self._files, self.source)
+            store = CountStore(Path(spec.cache_dir), cached, self._block_list)
             self.disk_threads.append(store)
         label = self._files.__getitem__
         return FileCounts(len(self._files), label, store, early_ends=spec.skip_errors)
@@ -181,7 +181,7 @@ class Resources:
             thread.stop()
 
 
-def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> CacheOrigin:
+def cache_source(schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> CacheSource:
     """Return what the cache on disk has to tell apart: all that decides what a provider yields for a file. Options
     of the job and levels of the pool are not in it, because they decide what becomes of samples later."""
     declared = schema.to_wire()
@@ -197,7 +197,7 @@ def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str
         told,
         sys.byteorder,
     )
-    return CacheOrigin(key, spec.provider, files, spec.root, schema.slots, schema.weighted)
+    return CacheSource(key, spec.provider, files, spec.root, schema.slots, schema.weighted)
 
 
 class SharedPool:
