@@ -38,6 +38,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "matplotlib": {"cli"},
     "cramjam": {"formats"},
     "msgspec": {"formats"},
+    "h5py": {"formats"},
     "google_crc32c": {"formats"},
     "zstandard": {"formats", "transport"},
     "torch": {"torch", "fluid"},

@@ -25,6 +25,7 @@ from pydp2.data.packers.many_samples import ManySamples, rows
 from pydp2.data.schema.input_types import InputType, scalar
 from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, bad_value
 from pydp2.file_parts import split_entry
+from pydp2.formats.library_errors import errors_of
 from pydp2.formats.serving import BLOCK, in_pieces
 
 MAX_ROWS = 1 << 14
@@ -38,29 +39,6 @@ def rows_of_block(row_bytes: float, kinds: Iterable[Any]) -> int:
     ``kinds`` of the columns say so (values that are repeated take little room in a file)."""
     rows = max(1, min(MAX_ROWS, int(BLOCK / max(1, row_bytes, sum(map(_width, kinds))))))
     return rows - rows % _CHUNK if rows > _CHUNK else rows
-
-
-@contextlib.contextmanager
-def errors_of(file: str, place: Callable[[], str] = str) -> Iterator[None]:
-    """Raise what Arrow finds wrong with ``file`` as a FormatError, which names the ``place`` in it. Errors of the
-    system, which have a number, pass; Arrow raises those of damaged data as an OSError without one."""
-    try:
-        yield
-    except FormatError:
-        raise
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise _format_error(file, place(), error) from error
-    except (ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError, MemoryError) as error:
-        if isinstance(error, OptionError | OptionTypeError) or type(error) is MemoryError:
-            raise
-        raise _format_error(file, place(), error) from error
-
-
-def _format_error(file: str, place: str, error: BaseException) -> FormatError:
-    what = " ".join(str(error).split()) or type(error).__name__
-    return FormatError(f"{file}{place and ', '}{place}: {what:.400}", file=file)
 
 
 def checked(file: str, batches: Generator[Any]) -> Iterator[Any]:

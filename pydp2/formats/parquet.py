@@ -20,10 +20,10 @@ from pydp2.formats.arrow_tables import (
     checked,
     chosen_names,
     column_types,
-    errors_of,
     rows_of_block,
     table_hook,
 )
+from pydp2.formats.library_errors import errors_of
 from pydp2.formats.source import Closable, PathOrFile, open_source
 from pydp2.providers import provider
 

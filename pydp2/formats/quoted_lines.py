@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pydp2.data.packers.arrow_values import pyarrow
 from pydp2.errors import FormatError, OptionError
 from pydp2.file_parts import FilePart
-from pydp2.formats.arrow_tables import errors_of
 from pydp2.formats.first_bytes import COUNT, is_no_table, looks_like
+from pydp2.formats.library_errors import errors_of
 from pydp2.formats.lines import MOST, line_from
 from pydp2.formats.source import ByteSource, Closable, PathOrFile, open_source
 

@@ -21,6 +21,8 @@ SUFFIXES = {
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
     ".rec": "dmlc_recordio",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
 }
 """Module of :mod:`pydp2.formats` for each suffix. Formats whose provider needs an argument have none."""
 _COMPRESSED = (".gz", ".zst")

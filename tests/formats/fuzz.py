@@ -31,12 +31,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import zstandard
 from rich.console import Console
 
-from pydp2.data.packers.many_samples import ManySamples
+from pydp2.data.packers.many_samples import ManySamples, rows
 from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError
 from pydp2.file_parts import WHOLE_FILE
 from pydp2.formats import (
@@ -45,6 +46,7 @@ from pydp2.formats import (
     csv,
     decoders,
     dmlc_recordio,
+    hdf5,
     idx,
     irheader,
     jsonl,
@@ -53,6 +55,7 @@ from pydp2.formats import (
     paddle_recordio,
     parquet,
     record_index,
+    row_arrays,
     snappy_frames,
     tar,
     tfrecord,
@@ -404,7 +407,37 @@ def kinds() -> dict[str, Kind]:
     made["paddle go in gzip"] = Kind(
         [_PAYLOAD], _read_paddle, lambda data: _chunk("go", 2)(zlib.compress(data, wbits=31))
     )
-    return made | _arrow_kinds()
+    return made | _arrow_kinds() | _hdf5_kinds()
+
+
+def _hdf5_kinds() -> dict[str, Kind]:
+    """Those of HDF5; none where h5py is not installed."""
+    try:
+        import h5py
+    except ImportError:
+        return {}
+
+    def write(file: io.BytesIO, options: dict[str, Any]) -> None:
+        with h5py.File(file, "w") as made:
+            made.create_dataset("x", data=np.arange(400, dtype=np.float32).reshape(200, 2), **options)
+            made.create_dataset("text", data=np.array([b"a", b"bc", b"", b"d"] * 50))  # others may hang HDF5
+            made.create_dataset("t", data=np.zeros(200, np.dtype([("a", "i4"), ("b", "S3")])), **options)
+
+    options: list[dict[str, Any]] = [{}, {"chunks": True, "compression": "gzip"}, {"chunks": True, "fletcher32": True}]
+    seeds = [_made(lambda f, o=o: write(f, o)) for o in options]  # type: ignore[misc]  # o is one of them
+    return {"hdf5": Kind(seeds, _read_arrays(hdf5.open_arrays, "a.h5"))}
+
+
+def _read_arrays(open_file: Callable[[str], Any], name: str) -> Callable[[bytes], Iterator[int]]:
+    """The bytes of the arrays of a file as a provider serves them, with chunks of at most :data:`LIMIT` bytes."""
+
+    def read(data: bytes) -> Iterator[int]:
+        with _file(name, data) as path, patch.object(row_arrays, "MOST_BYTES", LIMIT), open_file(path) as file:
+            for block in file.blocks(WHOLE_FILE, 0, None):
+                rows(**{key: slot.values(block) for key, slot in file.slots.items()})
+                yield sum(array.nbytes for array in block.values())
+
+    return read
 
 
 def _arrow_kinds() -> dict[str, Kind]:
