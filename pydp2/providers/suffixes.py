@@ -23,6 +23,7 @@ SUFFIXES = {
     ".rec": "dmlc_recordio",
     ".h5": "hdf5",
     ".hdf5": "hdf5",
+    ".zarr": "zarr",
 }
 """Module of :mod:`pydp2.formats` for each suffix. Formats whose provider needs an argument have none."""
 _COMPRESSED = (".gz", ".zst")

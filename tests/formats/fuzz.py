@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import importlib.util
 import io
 import os
 import random
@@ -60,6 +61,7 @@ from pydp2.formats import (
     tar,
     tfrecord,
     tokens,
+    zarr,
 )
 from pydp2.formats.arrow_tables import TableSlots
 from pydp2.formats.crc32c import masked_crc32c
@@ -407,7 +409,7 @@ def kinds() -> dict[str, Kind]:
     made["paddle go in gzip"] = Kind(
         [_PAYLOAD], _read_paddle, lambda data: _chunk("go", 2)(zlib.compress(data, wbits=31))
     )
-    return made | _arrow_kinds() | _hdf5_kinds()
+    return made | _arrow_kinds() | _hdf5_kinds() | _zarr_kinds()
 
 
 def _hdf5_kinds() -> dict[str, Kind]:
@@ -426,6 +428,37 @@ def _hdf5_kinds() -> dict[str, Kind]:
     options: list[dict[str, Any]] = [{}, {"chunks": True, "compression": "gzip"}, {"chunks": True, "fletcher32": True}]
     seeds = [_made(lambda f, o=o: write(f, o)) for o in options]  # type: ignore[misc]  # o is one of them
     return {"hdf5": Kind(seeds, _read_arrays(hdf5.open_arrays, "a.h5"))}
+
+
+_ZARR = {
+    ".zgroup": b'{"zarr_format": 2}',
+    "x/.zarray": b"""{"zarr_format": 2, "shape": [400, 2], "chunks": [400, 2], "dtype": "<i4", "fill_value": 0,
+        "order": "C", "filters": null, "compressor": {"id": "zlib", "level": 1}}""",
+    "x/0.0": zlib.compress(np.arange(800, dtype="<i4").tobytes()),
+    "t/.zarray": b"""{"zarr_format": 2, "shape": [400], "chunks": [400], "dtype": "|O", "fill_value": "",
+        "order": "C", "filters": [{"id": "vlen-utf8"}], "compressor": null}""",
+    "t/0": struct.pack("<I", 400) + b"".join(struct.pack("<I", i % 3) + b"a" * (i % 3) for i in range(400)),
+}
+
+
+def _zarr_kinds() -> dict[str, Kind]:
+    """A folder with one damaged file, whose number is the first byte; none where zarr is not installed."""
+    if importlib.util.find_spec("zarr") is None:
+        return {}
+    files = {name: data for name, data in _ZARR.items() if name not in (".zgroup", "t/0")}  # that claims any memory
+
+    def opened(path: str) -> Any:
+        data = Path(path).read_bytes()
+        Path(path).unlink()
+        damaged = [*files][data[0] % len(files)] if data else ""
+        for name, content in _ZARR.items():
+            file = Path(path, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data[1:] if name == damaged else content)
+        return zarr.open_arrays(path)
+
+    seeds = [bytes([number]) + data for number, data in enumerate(files.values())]
+    return {"zarr": Kind(seeds, _read_arrays(opened, "a.zarr"))}
 
 
 def _read_arrays(open_file: Callable[[str], Any], name: str) -> Callable[[bytes], Iterator[int]]:
