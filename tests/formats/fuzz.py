@@ -31,6 +31,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -53,6 +54,7 @@ from pydp2.formats import (
     jsonl,
     libsvm,
     lst,
+    mds,
     paddle_recordio,
     parquet,
     record_index,
@@ -67,6 +69,8 @@ from pydp2.formats.arrow_tables import TableSlots
 from pydp2.formats.crc32c import masked_crc32c
 from pydp2.formats.paddle_recordio import Layout
 from pydp2.providers.address import resolve
+
+from . import mds_folders
 
 LIMIT = 1 << 20
 """The cap on compressed input that the readers are given here."""
@@ -387,6 +391,9 @@ def kinds() -> dict[str, Kind]:
         "tar, right sums": Kind(_TARS, _read_tar, _with_right_sums),
         "tar in gzip, right sums": Kind(_TARS, _read_tar, lambda data: _packed(_with_right_sums(data))),
         "npy": Kind(_NPY, _read_npy),
+        "mds": _mds_kind(mds_folders.ALL),
+        "mds gzip": _mds_kind(mds_folders.FEW_GZ),
+        "mds zstd": _mds_kind(mds_folders.FEW_ZSTD),
         "dmlc": Kind([_made(lambda f: dmlc_recordio.write(f, _RECORDS))], _read_dmlc),
     }
     for layout in ("go", "fluid"):
@@ -442,23 +449,49 @@ _ZARR = {
 
 
 def _zarr_kinds() -> dict[str, Kind]:
-    """A folder with one damaged file, whose number is the first byte; none where zarr is not installed."""
+    """A folder of zarr; none where zarr is not installed."""
     if importlib.util.find_spec("zarr") is None:
         return {}
-    files = {name: data for name, data in _ZARR.items() if name not in (".zgroup", "t/0")}  # that claims any memory
+    names = [name for name in _ZARR if name not in (".zgroup", "t/0")]  # the last one claims any memory
+    read = _read_arrays(lambda path: zarr.open_arrays(_unpacked(path, _ZARR, names)), "a")
+    kind = Kind(_damageable(_ZARR, names), read)
+    any(kind.read(kind.seeds[0]))  # imports much
+    return {"zarr": kind}
 
-    def opened(path: str) -> Any:
-        data = Path(path).read_bytes()
-        Path(path).unlink()
-        damaged = [*files][data[0] % len(files)] if data else ""
-        for name, content in _ZARR.items():
-            file = Path(path, name)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data[1:] if name == damaged else content)
-        return zarr.open_arrays(path)
 
-    seeds = [bytes([number]) + data for number, data in enumerate(files.values())]
-    return {"zarr": Kind(seeds, _read_arrays(opened, "a.zarr"))}
+def _damageable(files: dict[str, bytes], names: list[str]) -> list[bytes]:
+    """The files that are damaged in turn, each behind a byte with its number."""
+    return [bytes([number]) + files[name] for number, name in enumerate(names)]
+
+
+def _unpacked(path: str, files: dict[str, bytes], names: list[str]) -> str:
+    """Make a folder of ``files`` in the place of a file, whose content is one of them, damaged."""
+    data = Path(path).read_bytes()
+    Path(path).unlink()
+    damaged = names[data[0] % len(names)] if data else ""
+    for name, content in files.items():
+        file = Path(path, name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data[1:] if name == damaged else content)
+    return path
+
+
+def _mds_kind(packed: str) -> Kind:
+    with tempfile.TemporaryDirectory() as folder:
+        files = {file.name: file.read_bytes() for file in sorted(mds_folders.unpack(Path(folder), packed).iterdir())}
+    names = ["index.json", min(name for name in files if name.startswith("shard"))]
+
+    def read(data: bytes) -> Iterator[int]:
+        with _file("a", data) as path:
+            settings: Any = SimpleNamespace()
+            try:
+                mds._hook(settings, file_list=[_unpacked(path, files, names)], is_train=True, input_order=None)
+                for samples in mds.process(settings, path, 0, None):
+                    yield 4096 * len(samples) if isinstance(samples, ManySamples) else 0
+            except OSError as error:  # the index names another file
+                raise FormatError(str(error)) from error
+
+    return Kind(_damageable(files, names), read)
 
 
 def _read_arrays(open_file: Callable[[str], Any], name: str) -> Callable[[bytes], Iterator[int]]:
