@@ -39,6 +39,8 @@ LIBRARIES = {  # numpy is at home everywhere
     "cramjam": {"formats"},
     "msgspec": {"formats"},
     "h5py": {"formats"},
+    "lance": {"formats"},
+    "lmdb": {"formats"},
     "numcodecs": {"formats"},
     "zarr": {"formats"},
     "google_crc32c": {"formats"},

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 from pydp2.errors import Error, FormatError
 
+_PANIC = "PanicException"  # of libraries in Rust; it is no Exception
+
 
 @contextlib.contextmanager
 def errors_of(file: str, place: Callable[[], str] = str) -> Iterator[None]:
@@ -19,7 +21,9 @@ def errors_of(file: str, place: Callable[[], str] = str) -> Iterator[None]:
         yield
     except (Error, ImportError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
         if (isinstance(error, OSError) and error.errno is not None) or type(error) is MemoryError:
             raise
         what = " ".join(str(error).split()) or type(error).__name__

@@ -20,7 +20,7 @@ _MODES = {b"L": (), b"RGB": (3,), b"RGBA": (4,), b"CMYK": (4,), b"YCbCr": (3,), 
 
 
 class MdsColumn(NamedTuple):
-    """MdsColumn of a name. ``size``: bytes of its values, None if they differ. ``decode`` makes a value of its bytes, and
+    """Column of a name. ``size``: bytes of its values, None if they differ. ``decode`` makes a value of its bytes, and
     raises ValueError if they are none. ``type``: of its slot, None if the first sample has to say it."""
 
     name: str

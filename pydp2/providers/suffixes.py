@@ -24,6 +24,9 @@ SUFFIXES = {
     ".h5": "hdf5",
     ".hdf5": "hdf5",
     ".zarr": "zarr",
+    ".lance": "lance",
+    ".lmdb": "lmdb",
+    ".mdb": "lmdb",
 }
 """Module of :mod:`pydp2.formats` for each suffix. Formats whose provider needs an argument have none."""
 _COMPRESSED = (".gz", ".zst")

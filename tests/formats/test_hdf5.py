@@ -98,6 +98,18 @@ def test_parts_are_complete_and_starts_and_single_rows_are_those_of_the_part(
             assert listed(hdf5.read(path, **options), "z") == [b"a%d" % i for i in ids]
 
 
+def test_parts_of_a_file_are_read_by_turns(tmp_path: Path) -> None:
+    file = write(tmp_path / "a", {"label": columns()["label"]}, chunks=(50,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_arrays, "BLOCK", 300)
+        readings = [hdf5.read(file, part=FilePart(i, 3)) for i in range(3)]
+        first = [next(reading)["label"].tolist() for reading in readings]
+        rest = [listed(reading, "label") for reading in readings]  # each ends before the next one goes on
+    both = [label for begin, end in zip(first, rest, strict=True) for label in begin + end]
+    assert both == columns()["label"].tolist()
+    assert all(rest)
+
+
 def test_each_chunk_is_decoded_once_whatever_the_chunks_of_others(tmp_path: Path) -> None:
     path = write(tmp_path / "a", {"x": np.arange(1 << 18)}, chunks=(1 << 17,))
     write(path, {"y": np.arange(1 << 18)}, chunks=(100_000,))

@@ -114,6 +114,16 @@ def test_no_thread_is_started_and_no_file_stays_open(folder: Path) -> None:
     assert held() == before
 
 
+def test_parts_of_a_folder_are_read_by_turns(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_arrays, "BLOCK", 30_000)
+        readings = [zarr_format.read(folder, part=FilePart(i, 3)) for i in range(3)]
+        first = [next(reading)["label"].tolist() for reading in readings]
+        rest = [listed(reading, "label") for reading in readings]
+    assert [label for begin, end in zip(first, rest, strict=True) for label in begin + end] == EXPECTED["label"]
+    assert all(rest)
+
+
 def test_a_zip_file_is_read_as_the_folder_in_it(folder: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for file in folder.rglob("*"):
