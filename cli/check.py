@@ -58,7 +58,8 @@ def command(
 
     It runs the provider in this process, without a service, so breakpoint() works. It continues after a bad sample,
     and after a file whose generator raises. Then it runs one file twice, each time in a process of its own, and shows
-    the first sample that differs. The exit code is 1 if there is any error, or a difference.
+    the first sample that differs. The exit code is 1 if there is any error, or a difference. Without --provider, or if
+    the init_hook decides the slots, it prints them as an input_types that can be pasted into a provider.
 
     \b
     pydp2 check train.list --provider my_provider.process
@@ -130,6 +131,8 @@ class _ProgressLine:
 
 def _show(console: Console, report: Any) -> None:
     console.print(_table(report))
+    if report.input_types:  # plain lines, for a paste: no indentation, no line is cut
+        console.print(f"\n{_escaped(report.input_types)}\n", soft_wrap=True, highlight=False)
     _show_repeat(console, report)
     for finding in report.findings:
         console.print(f"[red]✗[/red] {_escaped(finding.text)}", soft_wrap=True)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Never
 
 from pydp2.api.sources import Files, ResolvedSource, Source
+from pydp2.diagnostics.declaration import declaration_text
 from pydp2.diagnostics.local_provider import foreground, provider_spec
 from pydp2.diagnostics.repeat_check import Difference, RepeatCheck, check_repeats
 from pydp2.diagnostics.slot_figures import SlotFigures, merge_figures
@@ -66,11 +67,13 @@ class FileReport:
 
 @dataclass
 class Report:
-    """Result of :func:`check`. ``findings``: the first bad samples, and the first files whose generator raised;
-    ``found``: number of all findings. ``repeat``: result for the file that ran twice, None if this was not wanted. A
-    difference counts as one finding, with the values of both runs as ``expected`` and ``got``."""
+    """Result of :func:`check`. ``input_types``: lines of Python that declare the slots, if the ``init_hook`` decides
+    them (as in the ready-made providers), else ''. ``findings``: the first bad samples, and the first files whose
+    generator raised; ``found``: number of all findings. ``repeat``: result for the file that ran twice, None if this
+    was not wanted. A difference counts as one finding, with the values of both runs as ``expected`` and ``got``."""
 
     provider: str
+    input_types: str = ""
     files: list[FileReport] = field(default_factory=list)
     slots: list[SlotFigures] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -92,6 +95,7 @@ class Report:
         return {
             "ok": self.ok,
             "provider": self.provider,
+            "input_types": self.input_types,
             "samples": self.samples,
             "found": self.found,
             "findings": [vars(finding) for finding in self.findings],
@@ -147,6 +151,8 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
         generator = running.settings.generator
         keep = partial(_first, most=max_errors)
         report = Report(f"{generator.__module__}.{generator.__qualname__}")
+        if running.slots_by_hook:
+            report.input_types = declaration_text(running.schema.slots)
         for number, name in enumerate(source.files):
             run = FileRun(running, name, number, keep, progress)
             run.run(limit)

@@ -13,8 +13,8 @@ import numpy as np
 from pydp2.api.sources import Files, Source
 from pydp2.data.columns.batch import Batch
 from pydp2.data.rowstore.heap import HeapStore
+from pydp2.diagnostics.declaration import type_text
 from pydp2.diagnostics.local_provider import foreground
-from pydp2.diagnostics.slot_figures import type_text
 from pydp2.errors import BadSample, Error, OptionError, SampleTooLarge
 from pydp2.options.file_list import FileList
 from pydp2.options.tables import check_keywords, job_options, takes

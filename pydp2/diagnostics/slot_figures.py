@@ -9,35 +9,11 @@ from typing import Any
 import numpy as np
 
 from pydp2.data.columns.columns import Array
-from pydp2.data.schema.input_types import STRING_TYPES, DataType, Field, InputType, SequenceType, Slots, is_bfloat16
+from pydp2.data.schema.input_types import DataType, Field, InputType, SequenceType, Slots, is_bfloat16
+from pydp2.diagnostics.declaration import type_text
 from pydp2.errors import count_text
 
-_NAMES = {
-    DataType.Dense: "dense_vector",
-    DataType.SparseNonValue: "sparse_binary_vector",
-    DataType.SparseValue: "sparse_float_vector",
-    DataType.Index: "integer_value",
-    DataType.Text: "text",
-    DataType.Raw: "raw",
-}
-_LEVELS = {SequenceType.NO_SEQUENCE: "", SequenceType.SEQUENCE: "_sequence", SequenceType.SUB_SEQUENCE: "_sub_sequence"}
 _FORMS = 6  # different forms that are listed
-
-
-def type_text(slot: InputType) -> str:
-    """Return ``slot`` in the form of source code, such as ``dense_vector(64)``."""
-    name, level = _NAMES[DataType(slot.type)], SequenceType(slot.seq_type)
-    arguments = [] if slot.type in STRING_TYPES else [str(slot.dim)]
-    if slot.is_scalar:
-        name, arguments = "scalar", [] if slot.dtype is None else [f'"{slot.dtype.name}"']
-    else:
-        if slot.dtype is not None:
-            arguments.append(f'dtype="{slot.dtype.name}"')
-        if slot.shape is not None:
-            arguments.append(f"shape={slot.shape}")
-    if level == SequenceType.SUB_SEQUENCE and (slot.is_scalar or slot.type in STRING_TYPES):
-        return f"{name}({', '.join([*arguments, 'seq_type=SequenceType.SUB_SEQUENCE'])})"
-    return f"{name}{_LEVELS[level]}({', '.join(arguments)})"
 
 
 @dataclass

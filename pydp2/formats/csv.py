@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.arrow_tables import chosen_names, first_table
 from pydp2.formats.lines import MOST, good_only
 from pydp2.formats.quoted_lines import RecordReader, is_blank
-from pydp2.formats.serving import BLOCK, bad_record, flag, text
+from pydp2.formats.serving import BLOCK, bad_record, flag, show_inferred, text
 from pydp2.formats.source import Closable, PathOrFile
 from pydp2.providers import provider
 
@@ -351,7 +350,8 @@ def _hook(  # noqa: PLR0913 - the arguments of the provider
     settings.table = first_table(file_list, schema_of, chosen, nulls)
     settings.input_types = settings.table.types
     shown = {name: _named(settings.types[name]) for name in settings.table.types if name in settings.types}
-    settings.logger.info("types=%s", json.dumps(shown, ensure_ascii=False))
+    if not shown.keys() <= given.keys():
+        show_inferred(settings.logger, "types", shown)
 
 
 @provider(init_hook=_hook)

@@ -51,6 +51,11 @@ class JsonField:
             return scalar(self.kind)
         return dense_vector(self.length, dtype=self.kind) if self.length else scalar_sequence(self.kind)
 
+    @property
+    def type_text(self) -> str:
+        """Text from which :func:`declared` makes its type."""
+        return self.kind if self.length is None else f"{self.kind}[{self.length or ''}]"
+
     def value_type(self) -> Any:
         """Return the type as which msgspec decodes a value."""
         kind: Any = _KINDS[self.kind]

@@ -19,7 +19,7 @@ from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.json_fields import JsonField, declared, inferred, msgspec_library, with_nulls
 from pydp2.formats.line_blocks import LineBlocks
 from pydp2.formats.lines import good_only
-from pydp2.formats.serving import bad_record, chosen_types
+from pydp2.formats.serving import bad_record, chosen_types, show_inferred
 from pydp2.formats.source import PathOrFile
 from pydp2.providers import provider
 
@@ -173,6 +173,8 @@ def _hook(
     nulls: Mapping[str, Any] | None = None,
 ) -> None:
     served = chosen_types("field", fields, declared, lambda names: _inferred(file_list, names))
+    if not isinstance(fields, Mapping):
+        show_inferred(settings.logger, "fields", {field.name: field.type_text for field in served})
     settings.table = _Decoding(with_nulls(served, {} if nulls is None else nulls))
     settings.input_types = {field.name: field.slot for field in served}
 

@@ -10,6 +10,8 @@ With ``on_error="skip"`` a service drops only that record. A provider raises if 
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -166,6 +168,11 @@ def chosen_types(
     if not chosen:
         raise OptionError(f"{what}s must name at least one {what}")
     return chosen
+
+
+def show_inferred(logger: logging.Logger, option: str, types: Mapping[str, str]) -> None:
+    """Log the types that were inferred from the first file, in the form in which ``option`` takes them."""
+    logger.info("inferred %s=%s", option, json.dumps(types, ensure_ascii=False))
 
 
 def whole(name: str, value: Any, meaning: str = "") -> int:

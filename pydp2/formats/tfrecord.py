@@ -34,7 +34,7 @@ from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, c
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats import tf_example
 from pydp2.formats.lines import good_only
-from pydp2.formats.serving import bad_record, chosen_types
+from pydp2.formats.serving import bad_record, chosen_types, show_inferred
 from pydp2.formats.source import PathOrFile
 from pydp2.formats.tf_example import BYTES, FLOATS, INTEGERS
 from pydp2.formats.tfrecord_file import RecordFile
@@ -128,6 +128,11 @@ class _Feature:
     length: int | None
 
     @property
+    def type_text(self) -> str:
+        """Text from which :func:`_declared` makes its type."""
+        return self.kind if self.length is None else f"{self.kind}[{self.length or ''}]"
+
+    @property
     def slot(self) -> InputType:
         if self.kind in ("bytes", "text"):
             types = (raw, raw_sequence) if self.kind == "bytes" else (text, text_sequence)
@@ -200,6 +205,8 @@ def _hook(
     features: Sequence[str] | Mapping[str, str] | None = None,
 ) -> None:
     served = chosen_types("feature", features, _declared, lambda names: _inferred(file_list, names))
+    if not isinstance(features, Mapping):
+        show_inferred(settings.logger, "features", {feature.name: feature.type_text for feature in served})
     settings.features = served
     settings.input_types = {feature.name: feature.slot for feature in served}
 

@@ -119,12 +119,21 @@ class StartedProvider:
         slot_order: the object of the method ``arrange``; its ``on_unknown`` may be set.
         can_start: True if ``process`` can begin at any sample of a file: it has a parameter ``start``.
         can_select: True if it can also yield chosen samples alone: it has a parameter ``indices``.
+        slots_by_hook: True if the ``init_hook`` declares the slots, not the decorator.
     """
 
-    def __init__(self, settings: Settings, schema: Schema, calc_batch_size: Callable[[list[Any]], Any] | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        schema: Schema,
+        calc_batch_size: Callable[[list[Any]], Any] | None,
+        *,
+        slots_by_hook: bool = False,
+    ) -> None:
         self.settings = settings
         self.schema = schema
         self.is_single_slot = len(schema.slots) == 1
+        self.slots_by_hook = slots_by_hook
         declared = settings.input_types  # it has more names than the slots if input_order leaves some out
         self.slot_order = SlotOrder(
             schema.slots, self.is_single_slot, tuple(declared) if isinstance(declared, Mapping) else ()
@@ -275,7 +284,10 @@ def start_provider(
             f"args have no effect: {name} has no init_hook to take {', '.join(args)}", UserWarning, stacklevel=3
         )
     weigher = check_calc_batch_size(settings.calc_batch_size)
-    return StartedProvider(settings, _make_schema(settings, options, is_train, weigher is not None, name), weigher)
+    schema = _make_schema(settings, options, is_train, weigher is not None, name)
+    by_decorator = (options.input_types, options.slots)
+    by_hook = all(settings.input_types is not declared for declared in by_decorator)
+    return StartedProvider(settings, schema, weigher, slots_by_hook=by_hook)
 
 
 def _checked_args(args: Mapping[str, Any] | None) -> dict[str, Any]:

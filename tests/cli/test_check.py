@@ -34,6 +34,27 @@ def test_what_is_in_the_files_is_told_file_by_file_and_together(folder: Path, cl
     ]
 
 
+def test_slots_of_data_files_are_shown_as_a_declaration_that_can_be_pasted(
+    folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "a.jsonl").write_text('{"count": 1, "word": "a"}\n{"count": 2, "word": "b"}\n')
+    result = cli("check", "a.jsonl")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[lines.index("") + 1 :][:7] == [
+        "from pydp2 import scalar, text",
+        "",
+        "input_types = {",
+        '    "count": scalar("int64"),',
+        '    "word": text(),',
+        "}",
+        "",
+    ]
+    assert json.loads(cli("check", "a.jsonl", "--json").stdout)["input_types"] == "\n".join(
+        lines[lines.index("") + 1 :][:6]
+    )
+
+
 def test_a_bad_sample_is_named_and_makes_the_exit_code_1(folder: Path, cli: Callable[..., Result]) -> None:
     (folder / "a.txt").write_text("1\n2000\n3\n")
     result = cli(*CHECK)

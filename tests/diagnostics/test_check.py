@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.data.schema.input_types import STRING_TYPES, DataType
 from pydp2.errors import AddressError, ListError, OptionError, OptionTypeError, ProviderError
 
 from ..provider_code import yields
@@ -263,30 +262,6 @@ def test_values_given_in_many_ways_are_counted_in_few(provider_file: Write) -> N
     given = pydp2.check(["f", "g"], address).slots[0].given
     assert list(given) == ["list of 1", "list of 2", "list of 3", "list of 4", "list of 5", "list of 6", "others"]
     assert sum(given.values()) == 40
-
-
-@pytest.mark.parametrize("kind", DataType)
-@pytest.mark.parametrize("level", ["", "_sequence", "_sub_sequence"])
-def test_a_declaration_is_shown_as_its_author_writes_it(kind: DataType, level: str) -> None:
-    from pydp2.diagnostics.slot_figures import type_text
-
-    names = {
-        DataType.Dense: "dense_vector", DataType.SparseNonValue: "sparse_binary_vector",
-        DataType.SparseValue: "sparse_float_vector", DataType.Index: "integer_value",
-        DataType.Text: "text", DataType.Raw: "raw",
-    }  # fmt: skip
-    arguments = "" if kind in STRING_TYPES else "7"
-    text = f"{names[kind]}{level}({arguments})"
-    if text.startswith(("text_sub", "raw_sub")):
-        text = f"{names[kind]}(seq_type=SequenceType.SUB_SEQUENCE)"
-    assert type_text(eval(text, vars(pydp2.data.schema.input_types))) == text
-
-
-@pytest.mark.parametrize("text", ["scalar()", 'scalar("int64")', 'scalar_sequence("bool")', "dense_vector(1)"])
-def test_a_scalar_is_shown_as_its_author_writes_it(text: str) -> None:
-    from pydp2.diagnostics.slot_figures import type_text
-
-    assert type_text(eval(text, vars(pydp2.data.schema.input_types))) == text
 
 
 def test_root_is_working_directory_and_first_on_the_path_meanwhile_and_nothing_of_it_stays(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,8 @@ from pydp2.file_parts import part_entries
 from pydp2.formats import comma, dmlc_recordio, idx, libsvm, lst, paddle_recordio
 from pydp2.formats.irheader import IRHeader, pack
 from pydp2.providers import Provider, resolve
+
+from .test_tfrecord import GOLDEN
 
 N = 50
 RECORDS = [bytes([i]) * (i % 7) for i in range(N)]
@@ -317,3 +321,27 @@ def test_an_argument_that_a_format_does_not_have_is_named_with_the_one_that_is_m
         resolve(f"pydp2.formats.{module}").start(args={name: 3, **({"dim": 3} if module == "libsvm" else {})})
     assert isinstance(caught.value, TypeError)
     assert "kwargs" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "option"),
+    [
+        ("csv", b"i,x,word\n1,2.5,a\n", "types"),
+        ("jsonl", b'{"i": 1, "x": 2.5, "word": "a", "o": {"list": [1], "texts": ["a"]}}\n', "fields"),
+        ("tfrecord", GOLDEN, "features"),
+    ],
+)
+def test_types_that_are_inferred_are_printed_in_the_form_in_which_they_are_given(
+    name: str, content: bytes, option: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_bytes(content)
+    provider: Provider = resolve(f"pydp2.formats.{name}")
+    with caplog.at_level(logging.INFO):
+        running = provider.start(file_list=[str(tmp_path / "file")])
+        (line,) = caplog.messages
+        given = json.loads(line.removeprefix(f"inferred {option}="))
+        caplog.clear()
+        again = provider.start(file_list=[str(tmp_path / "file")], args={option: given})
+    assert again.schema.slots == running.schema.slots
+    assert list(given) == list(running.schema.slots.names or ())
+    assert caplog.messages == []

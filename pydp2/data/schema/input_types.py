@@ -115,6 +115,10 @@ class InputType:
             )
         if self.dtype is not None and not is_bfloat16(self.dtype):  # samples are packed in the machine's byte order
             object.__setattr__(self, "dtype", self.dtype.newbyteorder("="))
+        if self.dtype == np.float32:  # what repeats a default is dropped, so that equal declarations are equal
+            object.__setattr__(self, "dtype", None)
+        if self.shape == (self.dim,):
+            object.__setattr__(self, "shape", None)
         if self.shape is not None and any(side < 1 for side in self.shape):
             raise OptionError(f"every side of a dense slot's shape must be at least 1, got {self.shape}")
         if self.shape is not None and len(self.shape) > _MAX_SIDES:
@@ -238,14 +242,7 @@ def _input_type(
         level = SequenceType(seq_type)
     except ValueError:
         raise OptionError(f"seq_type must be one of SequenceType, got {seq_type!r}") from None
-    # Arguments that repeat a default are dropped, so that equal declarations are equal.
-    return InputType(
-        dim=width,
-        seq_type=level,
-        type=kind,
-        dtype=None if made == np.dtype(np.float32) else made,
-        shape=None if sides == (width,) else sides,
-    )
+    return InputType(dim=width, seq_type=level, type=kind, dtype=made, shape=sides)
 
 
 def dense_vector(
