@@ -41,7 +41,9 @@ from pydp2.formats.source import Closable, PathOrFile, open_source
 from pydp2.providers import provider
 
 Indices = NDArray[np.int64]
-_MAGIC = b"ARROW1\0\0"
+_MAGIC = b"ARROW1\0\0"  # at the end of a file without the zeros
+_END = 10  # bytes of the length of the footer and of the magic behind it
+_BLOCK_SIZE = 24  # bytes of an entry of the footer
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 _MOST_JSON = _MOST_SCHEMA = 1 << 24  # bytes
 
@@ -94,7 +96,7 @@ class MessageFile(Closable):
         """Return the position and the number of rows of each record batch."""
         source, ipc = self._source, pyarrow("ipc")
         positions, counts = list[int](), list[int]()
-        source.seek(len(_MAGIC) if self._is_file else 0)
+        source.seek(self._begin())
         while True:
             at = source.tell()
             try:
@@ -110,6 +112,23 @@ class MessageFile(Closable):
         if not self._is_file and end != self._size:
             raise ValueError(f"expected the end of the file at byte {end}, got {self._size - end} more bytes")
         return positions, counts
+
+    def _begin(self) -> int:
+        """Return where the first message is that has its length before it. In files of polars the schema has none, and
+        it is the first one that the footer names."""
+        if not self._is_file:
+            return 0
+        source = self._source
+        source.seek(len(_MAGIC))
+        if _is_schema(source.read(16)):
+            return len(_MAGIC)
+        end = self._size - _END
+        source.seek(end)
+        footer = end - int.from_bytes(source.read(4), "little")
+        if not len(_MAGIC) <= footer < end:
+            raise ValueError(f"the footer begins at byte {footer}")
+        source.seek(footer)
+        return min(_block_offsets(source.read(end - footer)), default=footer)
 
     def _opened(self) -> Any:
         """Return pyarrow's reader of the file or stream from its beginning."""
@@ -165,30 +184,58 @@ def _is_schema(head: bytes) -> bool:
     return len(head) >= 8 and 8 <= int.from_bytes(head[:4], "little") < _MOST_SCHEMA and head[5:8] == b"\0\0\0"
 
 
+def _taken(batch: Any, wanted: Indices) -> Any:
+    """Return the given rows of a batch, at least one."""
+    pa = pyarrow()
+    try:
+        return batch.take(pa.array(wanted))
+    except NotImplementedError:  # Arrow has no kernel that takes from views
+        pieces = [batch.slice(row, 1) for row in wanted.tolist()]
+        return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Return the place of a field of the table at ``table`` of a flatbuffer, 0 if the table leaves it out."""
+    fields = table - struct.unpack_from("<i", data, table)[0]
+    place = 4 + 2 * number
+    has = place + 2 <= struct.unpack_from("<H", data, fields)[0]
+    offset: int = struct.unpack_from("<H", data, fields + place)[0] if has else 0
+    return table + offset if offset else 0
+
+
+def _behind(data: bytes, place: int) -> int:
+    """Return the place to which the offset at ``place`` of a flatbuffer leads."""
+    offset: int = struct.unpack_from("<I", data, place)[0]
+    return place + offset
+
+
 def _row_count(metadata: bytes) -> int:
     """Return the length in the header of a record batch, which is the flatbuffer ``metadata``."""
-
-    def field(table: int, number: int) -> int:
-        """The place of a field, 0 if the table leaves it out."""
-        fields = table - struct.unpack_from("<i", metadata, table)[0]
-        place = 4 + 2 * number
-        has = place + 2 <= struct.unpack_from("<H", metadata, fields)[0]
-        offset: int = struct.unpack_from("<H", metadata, fields + place)[0] if has else 0
-        return table + offset if offset else 0
-
-    def behind(place: int) -> int:
-        offset: int = struct.unpack_from("<I", metadata, place)[0]
-        return place + offset
-
     try:
-        header = field(behind(0), 2)  # of Message: version, kind of the header, header
-        length = field(behind(header), 0) if header else 0
+        header = _field(metadata, _behind(metadata, 0), 2)  # of Message: version, kind of the header, header
+        length = _field(metadata, _behind(metadata, header), 0) if header else 0
         count: int = struct.unpack_from("<q", metadata, length)[0] if length else 0
     except struct.error:
         count = -1
     if count < 0:
         raise ValueError("the header of a record batch is damaged")
     return count
+
+
+def _block_offsets(footer: bytes) -> list[int]:
+    """Return where the dictionaries and record batches begin that the flatbuffer ``footer`` names."""
+    offsets: list[int] = []
+    try:
+        for number in (2, 3):  # of Footer: version, schema, dictionaries, record batches
+            if place := _field(footer, _behind(footer, 0), number):
+                blocks = _behind(footer, place)
+                count = min(struct.unpack_from("<I", footer, blocks)[0], len(footer) // _BLOCK_SIZE)
+                offsets += [struct.unpack_from("<q", footer, blocks + 4 + _BLOCK_SIZE * i)[0] for i in range(count)]
+    except struct.error:
+        raise ValueError("the footer is damaged") from None
+    if any(offset < len(_MAGIC) for offset in offsets):
+        raise ValueError("the footer names a message before the beginning")
+    return offsets
 
 
 def _has_dictionary(kind: Any) -> bool:
@@ -341,7 +388,7 @@ class Reader(Closable):
             if int(wanted[-1] - wanted[0]) + 1 == len(wanted):
                 yield piece.slice(int(wanted[0]), len(wanted))
             else:
-                yield piece.take(pyarrow().array(wanted))
+                yield _taken(piece, wanted)
 
     def _validated(self, batch: Any, reader: MessageFile, number: int) -> Any:
         """Return ``batch``, which nothing can crash that looks at it. Raises FormatError: it is damaged."""

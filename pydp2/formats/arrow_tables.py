@@ -14,12 +14,14 @@ import numpy as np
 
 from pydp2.data.packers.arrow_values import (
     as_arrow,
+    decoded_dictionary,
     flattened_types,
     input_type,
     plain_values,
     pyarrow,
     table_columns,
     undecodable,
+    without_views,
 )
 from pydp2.data.packers.many_samples import ManySamples, rows
 from pydp2.data.schema.input_types import InputType, scalar
@@ -205,7 +207,8 @@ class TableSlots:
             column = columns[name]
             if column.null_count:
                 if pyarrow().types.is_dictionary(column.type):
-                    column = column.dictionary_decode()
+                    column = decoded_dictionary(column)
+                column = without_views(column)  # Arrow has no kernel that fills views
                 columns[name] = as_arrow(
                     pyarrow("compute").coalesce(column, self._fill_value(name, value, column.type))
                 )

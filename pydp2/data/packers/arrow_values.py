@@ -308,13 +308,29 @@ def _decoded(array: Any) -> tuple[Any, list[int]]:
                 shape = _stored(kind)[1]
             array = array.storage
         elif pa.types.is_dictionary(kind):
-            array = array.dictionary_decode()
+            array = decoded_dictionary(array)
         elif pa.types.is_run_end_encoded(kind):
             array = pyarrow("compute").run_end_decode(array)
         elif pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-            array = array.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
+            array = without_views(array)
         else:
             return array, shape
+
+
+def without_views(array: Any) -> Any:
+    """Return an Array of ``string_view`` or ``binary_view`` as one of offsets and bytes, another Array as it is."""
+    pa = pyarrow()
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if pa.types.is_binary_view(array.type) else array
+
+
+def decoded_dictionary(array: Any) -> Any:
+    """Return the values of a DictionaryArray, each in full."""
+    dictionary = without_views(array.dictionary)  # Arrow has no kernel that takes from views
+    if dictionary is not array.dictionary:
+        array = pyarrow().DictionaryArray.from_arrays(array.indices, dictionary)
+    return array.dictionary_decode()
 
 
 def _text_kind(array: Any) -> type[StringArray]:
