@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import io
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -40,6 +43,7 @@ from pydp2.server.dispatch.ledger import MAX_DEATHS
 from pydp2.server.jobs.membership import TRAINER_TRANSITIONS
 from pydp2.server.workers.worker_pool import WORK_TRANSITIONS
 
+from .formats.written_by_others import write
 from .warm_starts import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,6 +91,31 @@ FRAMEWORKS = {"jax", "keras", "orbax", "paddle", "pyarrow", "tensorflow", "torch
 """A block that imports one of them is skipped where it is not installed."""
 
 
+def write_data(folder: Path) -> None:
+    """Write the files of data that README.md and quickstart.md read. All libraries are in the extra ``test``."""
+    import pyarrow.parquet
+    import zstandard
+    from PIL import Image
+
+    for name in ("train", "docs", "shards"):
+        (folder / name).mkdir()
+    columns = {"age": [i / 2 for i in range(512)], "label": [i % 3 for i in range(512)]}
+    table = pyarrow.table(columns, pyarrow.schema([("age", pyarrow.float32()), ("label", pyarrow.int64())]))
+    lines = "".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(100))
+    picture = io.BytesIO()
+    Image.new("RGB", (40, 30)).save(picture, "jpeg")
+    for shard in range(2):
+        pyarrow.parquet.write_table(table, folder / f"train/{shard}.parquet")
+        (folder / f"docs/{shard}.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
+        with tarfile.open(folder / f"shards/{shard}.tar", "w") as archive:
+            for i in range(64):
+                for extension, data in (("jpg", picture.getvalue()), ("cls", b"%d" % (i % 10))):
+                    member = tarfile.TarInfo(f"{shard}{i:03d}.{extension}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    write(folder, "hf").rename(folder / "my_dataset")
+
+
 @pytest.mark.parametrize(("page", "code"), cases("python"))
 def test_a_python_block_runs_in_a_folder_with_the_digits(page: Path, code: str, folder: Path) -> None:
     for name in sorted(FRAMEWORKS.intersection(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))):
@@ -94,6 +123,8 @@ def test_a_python_block_runs_in_a_folder_with_the_digits(page: Path, code: str, 
             pytest.skip(f"{name} is not installed")
     for name, content in files_of(page):
         (folder / name).write_text(content, "utf-8")
+    if page.name in ("README.md", "quickstart.md"):
+        write_data(folder)
     (folder / "block.py").write_text(code, "utf-8")
     address = re.search(r'connect\("(ipc://[^"]+)"', code)
     if address is None:

@@ -65,20 +65,27 @@ def resolve_source(
         files = files.files
     if isinstance(files, str | os.PathLike) and (service := _service_of(os.fspath(files), provider is not None)):
         raise OptionTypeError(service)
-    if provider is None and isinstance(files, str | os.PathLike) and is_data(os.fspath(files)):
-        files = [files]  # a file of data itself, in place of a list
     if not isinstance(is_train, bool | None):
         raise OptionTypeError(f"is_train must be True or False, got {is_train!r:.80} ({type(is_train).__name__})")
     home = resolve_root(root)
+    if provider is None and isinstance(files, str | os.PathLike) and is_data(os.fspath(files), str(home)):
+        files = [files]  # a file of data itself, in place of a list
     listed = _read_or_match(files, root, home) if isinstance(files, str | os.PathLike) else FileList.of(files, home)
     if provider is None:
-        provider = provider_of(listed)
+        provider = provider_of(listed, str(home))
     return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
 
 
 def resolve_block_list(path: str | None, files: FileList) -> BlockList:
     """Return the block list in the file ``path``, for the list ``files``; an empty one for None. Raises OptionError."""
     return BlockList() if path is None else BlockList.of_samples(*read_block_list(path, files))
+
+
+def names_data(files: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> bool:
+    """Return True if ``files`` needs no provider to be known as data: a pattern, a file of a known format, or a folder
+    of Hugging Face below ``root``."""
+    text = os.fspath(files)
+    return "://" not in text and (is_pattern(text) or is_data(text, os.fspath(root or "")))
 
 
 def resolve_root(root: str | os.PathLike[str] | None) -> Path:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 from pydp2.api.distributed import distributed_environment
 from pydp2.api.rundir import run_directories
 from pydp2.api.service import Service, connect, launch, load
-from pydp2.api.sources import Files, Source
+from pydp2.api.sources import Files, Source, names_data
 from pydp2.client import Client
 from pydp2.client.stream import Stream
 from pydp2.errors import Error, OptionError
@@ -187,8 +187,8 @@ def open_client(
     equally many batches.
 
     Args:
-        files: as for :func:`pydp2.load`, with a ``provider``; or without a provider the address or the connection file
-            of a service, or a stream: a client, a mixture, packed sequences.
+        files: as for :func:`pydp2.load`; a list file with a ``provider``; or without a provider the address or the
+            connection file of a service, or a stream: a client, a mixture, packed sequences.
         provider: as for :func:`pydp2.load`.
         ranks: rank of this process.
         job: name of the job.
@@ -209,7 +209,7 @@ def open_client(
     rank_options: dict[str, Any] = {"job": job, "rank": ranks.rank, "world_size": ranks.world_size}
     if ranks.world_size > 1:
         options.setdefault("last_batch", "pad")
-    if is_address(files, provider):
+    if is_address(files, provider, options.get("root")):
         try:
             return connect(files, **rank_options, **options)
         except OptionError as error:
@@ -260,6 +260,7 @@ def leave(client: Stream) -> None:
         client.owner.close()
 
 
-def is_address(files: Any, provider: Any) -> TypeGuard[str | os.PathLike[str]]:
-    """Return True if ``files``, without a provider, is the address of a service."""
-    return provider is None and isinstance(files, str | os.PathLike)
+def is_address(files: Any, provider: Any, root: Any = None) -> TypeGuard[str | os.PathLike[str]]:
+    """Return True if ``files``, without a provider, is the address or the connection file of a service, and no data
+    below ``root``, whose suffix chooses the provider."""
+    return provider is None and isinstance(files, str | os.PathLike) and not names_data(files, root)

@@ -71,7 +71,7 @@ class WorkerShares:
         self._address: str | os.PathLike[str]
         self._options = options  # with an address, connect() refuses options of a service
         self._end: weakref.finalize[..., WorkerShares] | None = None
-        if is_address(files, provider):
+        if is_address(files, provider, options.get("root")):
             self._address = files
         else:
             of_job, rest = split_options(options)

@@ -120,7 +120,8 @@ def loader(
         _check_options(placement, sharding, given)
         if placement.replica:
             given["job"] = f"{given.get('job', 'default')}-replica-{placement.replica}"
-    shares = placement.world_size > 1 and not isinstance(files, Stream) and not is_address(files, provider)
+    is_open = isinstance(files, Stream) or is_address(files, provider, given.get("root"))
+    shares = placement.world_size > 1 and not is_open
     if shares and placement.world_size != jax.process_count():  # jax does not know the others, and cannot reach them
         ranks = Ranks(placement.rank, placement.world_size, 0)
     else:

@@ -30,6 +30,8 @@ SUFFIXES = {
 }
 """Module of :mod:`pydp2.formats` for each suffix. Formats whose provider needs an argument have none."""
 _COMPRESSED = (".gz", ".zst")
+_FOLDER = "a folder of save_to_disk"
+_FOLDER_FILES = ("state.json", "dataset_dict.json")  # by which a folder of Hugging Face is known, also one of splits
 _SHOWN = 5
 
 
@@ -41,18 +43,28 @@ def suffix_of(entry: str) -> str:
     return os.path.splitext(name)[1]  # noqa: PTH122
 
 
-def is_data(path: str) -> bool:
-    """Return True if ``path`` names a file of a known format by its suffix, and is no pattern."""
-    return suffix_of(path) in SUFFIXES and not set(path) & set("*?[")
+def is_data(path: str, root: str = "") -> bool:
+    """Return True if ``path`` names a file of a known format by its suffix, or a folder below ``root`` that
+    ``save_to_disk`` of Hugging Face wrote, and is no pattern."""
+    return not set(path) & set("*?[") and _kind_of(path, root) in (*SUFFIXES, _FOLDER)
 
 
-def provider_of(entries: Iterable[str]) -> str:
-    """Return the address of the provider for ``entries``, which all have the same format.
+def _kind_of(entry: str, root: str) -> str:
+    suffix = suffix_of(entry)
+    if suffix not in SUFFIXES:
+        folder = os.path.join(root, file_of(entry))  # noqa: PTH118 - as above
+        if any(os.path.isfile(f"{folder}/{name}") for name in _FOLDER_FILES):  # noqa: PTH113
+            return _FOLDER
+    return suffix
+
+
+def provider_of(entries: Iterable[str], root: str = "") -> str:
+    """Return the address of the provider for ``entries``, which all have the same format. Entries are below ``root``.
 
     Raises OptionTypeError, which lists the suffixes, unless all have one that is known.
     """
-    seen = Counter(map(suffix_of, entries))
-    formats = {SUFFIXES.get(suffix, "") for suffix in seen}
+    seen = Counter(_kind_of(entry, root) for entry in entries)
+    formats = {"arrow" if kind == _FOLDER else SUFFIXES.get(kind, "") for kind in seen}
     if len(formats) == 1 and (name := formats.pop()):
         return f"pydp2.formats.{name}"
     shown = ", ".join(

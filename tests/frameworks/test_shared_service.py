@@ -106,6 +106,15 @@ def test_a_list_without_a_provider_is_an_error_that_names_the_provider(tmp_path:
         open_client(tmp_path / "train.list", None, Ranks(), batch_size=4)
 
 
+@pytest.mark.parametrize("files", ["*.jsonl", "0.jsonl", ["0.jsonl", "1.jsonl"]])
+def test_data_of_a_known_format_need_no_provider(files: str | list[str], tmp_path: Path) -> None:
+    pytest.importorskip("msgspec")
+    for number in range(2):
+        (tmp_path / f"{number}.jsonl").write_text('{"n": 7}\n' * 3)
+    with open_client(files, None, Ranks(), root=tmp_path, batch_size=10, workers=1) as data:
+        assert [batch["n"].tolist() for batch in data] == [[7] * (3 if files == "0.jsonl" else 6)]
+
+
 def test_a_rank_keeps_the_service_while_nothing_of_it_reads(
     provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -14,6 +14,8 @@ from pydp2.errors import OptionTypeError
 from pydp2.providers import Provider
 from pydp2.providers.suffixes import SUFFIXES, is_data, provider_of, suffix_of
 
+from ..formats.written_by_others import write
+
 
 @pytest.mark.parametrize(
     ("entry", "suffix"),
@@ -58,6 +60,28 @@ def test_a_pattern_of_data_is_no_file_of_data() -> None:
     assert is_data("train.parquet")
     assert not is_data("*.parquet")
     assert not is_data("train.list")
+
+
+@pytest.mark.parametrize("name", ["state.json", "dataset_dict.json"])
+def test_a_folder_that_save_to_disk_wrote_is_data_below_its_root(name: str, tmp_path: Path) -> None:
+    for folder in ("saved", "other"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "saved" / name).write_text("{}")
+    assert is_data("saved", str(tmp_path))
+    assert not is_data("saved")
+    assert not is_data("other", str(tmp_path))
+    assert provider_of(["saved", "saved?part=1/2", "a.arrow"], str(tmp_path)) == "pydp2.formats.arrow"
+    with pytest.raises(
+        OptionTypeError, match=r"they have a folder of save_to_disk \(1 entry\), no suffix \(1 entry\)$"
+    ):
+        provider_of(["saved", "other"], str(tmp_path))
+
+
+def test_such_a_folder_is_served_in_place_of_a_list(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    write(tmp_path, "hf")
+    with pydp2.load("hf", root=tmp_path, batch_size=6, shuffle=False, workers=1) as data:
+        assert [batch["num"].tolist() for batch in data] == [[1, 2, 3, 4, 5, 6]]
 
 
 @pytest.fixture
