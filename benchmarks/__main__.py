@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, latency, many, prepared, replay, resume, rounds, show, tensors
+from benchmarks import figures, forks, latency, many, prepared, replay, resume, rounds, show, tensors
+from benchmarks.fork_provider import PLACES, USES
 from benchmarks.job import PREPARED, WORKLOADS
 from benchmarks.results import tables
 
@@ -204,6 +205,10 @@ def _resume(given: argparse.Namespace) -> int:
     return 0
 
 
+def _forks(given: argparse.Namespace) -> int:
+    return forks.show(given.library, given.place, given.starts, given.deadline)
+
+
 def _tensors(given: argparse.Namespace) -> int:
     tensors.show(
         given.step, given.rounds, framework=given.framework, cached=not given.no_cache, milliseconds=given.compute
@@ -311,6 +316,14 @@ def parser() -> argparse.ArgumentParser:
     taken.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     taken.add_argument("--scale", type=float, default=1.0, help="share of the 1,000 files; default: %(default)s")
     taken.set_defaults(do=_resume)
+
+    forked = commands.add_parser("forks", help="starts of workers that hang or fail, by the libraries that they use")
+    forked.add_argument("--library", nargs="+", choices=tuple(USES), default=tuple(USES), help="default: all")
+    forked.add_argument("--place", nargs="+", choices=PLACES, default=PLACES, help="default: all")
+    forked.add_argument("--starts", type=int, default=200, help="of workers; default: %(default)s")
+    text = "seconds until a service has read its pass; default: %(default)s"
+    forked.add_argument("--deadline", type=float, default=120.0, help=text)
+    forked.set_defaults(do=_forks)
 
     steps = commands.add_parser("tensors", help="what tensors of a framework cost over arrays, from step to step")
     steps.add_argument("--framework", choices=tensors.FRAMEWORKS, default="torch", help="default: %(default)s")

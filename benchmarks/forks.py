@@ -71,7 +71,7 @@ def count_starts(library: str, place: str, path: Path, starts: int, deadline: fl
                 words, stdout=subprocess.PIPE, stderr=log, env=environment, text=True, start_new_session=True
             )
             with program:
-                done, in_time = _watch(program, deadline)
+                done, in_time = watch(program, deadline)
                 if not in_time:
                     program.kill()
             log.seek(0)
@@ -86,7 +86,7 @@ def count_starts(library: str, place: str, path: Path, starts: int, deadline: fl
     return counted
 
 
-def _watch(program: subprocess.Popen[str], deadline: float) -> tuple[int, bool]:
+def watch(program: subprocess.Popen[str], deadline: float) -> tuple[int, bool]:
     """Return the number of good services, and False if one of them took longer than ``deadline``."""
     assert program.stdout is not None
     done = 0
@@ -99,8 +99,9 @@ def _watch(program: subprocess.Popen[str], deadline: float) -> tuple[int, bool]:
     return done, False
 
 
-def show(libraries: Sequence[str], places: Sequence[str], starts: int, deadline: float) -> None:
-    """Count and print a line of Markdown for each library and place."""
+def show(libraries: Sequence[str], places: Sequence[str], starts: int, deadline: float) -> int:
+    """Count and print a line of Markdown for each library and place. Return 1 if a start hung or failed, else 0."""
+    wrong = 0
     print("| library | used first in | starts | hangs | errors | workers are not forked because |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
@@ -116,9 +117,11 @@ def show(libraries: Sequence[str], places: Sequence[str], starts: int, deadline:
             for place in places:
                 got = count_starts(library, place, path, starts, deadline)
                 errors = sum(got.errors.values())
+                wrong += got.hangs + errors
                 print(f"| {name} | {place} | {got.starts} | {got.hangs} | {errors} | {got.apart} |", flush=True)
                 for text, count in got.errors.items():
                     print(f"{library}, {place}: {count} times: {text}", file=sys.stderr, flush=True)
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":
