@@ -62,7 +62,7 @@ class MessageFile(Closable):
         OSError: the file cannot be read.
     """
 
-    def __init__(self, path: PathOrFile, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, path: PathOrFile, columns: Sequence[str] | None = None, *, only_schema: bool = False) -> None:
         pa = pyarrow()
         with open_source(path) as source:
             self.name, head, self._size = source.name, source.head(), source.size or 0
@@ -79,8 +79,8 @@ class MessageFile(Closable):
                 self._positions, self.row_counts = self._walk()
                 self._stream: Any = None
                 self._next = 0  # number of the batch that comes next, in a stream with dictionaries
-                self._file = self._opened() if self._is_file else None
-                self.schema = (self._file or self._restarted()).schema
+                self._file = self._opened() if self._is_file and not only_schema else None
+                self.schema = self._first_schema() if only_schema else (self._file or self._restarted()).schema
                 list(flattened_types(self.schema))  # all names are UTF-8
                 if self._file is not None and self._file.num_record_batches != len(self.row_counts):
                     raise ValueError(f"the footer has {self._file.num_record_batches}, the file {len(self.row_counts)}")
@@ -129,6 +129,15 @@ class MessageFile(Closable):
             raise ValueError(f"the footer begins at byte {footer}")
         source.seek(footer)
         return min(_block_offsets(source.read(end - footer)), default=footer)
+
+    def _first_schema(self) -> Any:
+        """Return the schema of the file or stream, as pyarrow's reader of streams gives it, which starts no thread."""
+        source, ipc, begin = self._source, pyarrow("ipc"), self._begin()
+        source.seek(len(_MAGIC) if self._is_file else 0)
+        if begin > source.tell():  # of polars: the length is missing
+            schema = source.read(begin - source.tell())
+            source = pyarrow().BufferReader(struct.pack("<Ii", 0xFFFFFFFF, len(schema)) + schema)
+        return ipc.open_stream(source).schema
 
     def _opened(self) -> Any:
         """Return pyarrow's reader of the file or stream from its beginning."""
@@ -321,11 +330,11 @@ class Reader(Closable):
     schema.
     """
 
-    def __init__(self, path: PathOrFile, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, path: PathOrFile, columns: Sequence[str] | None = None, *, only_schema: bool = False) -> None:
         self._readers: list[MessageFile] = []
         try:
             for file in data_files(path):
-                self._readers.append(MessageFile(file, columns))
+                self._readers.append(MessageFile(file, columns, only_schema=only_schema))
                 last = self._readers[-1]
                 if not last.schema.equals(self._readers[0].schema):
                     raise FormatError(f"{last.name} must have the schema of {self._readers[0].name}", file=last.name)
@@ -437,7 +446,7 @@ def read(
 
 # -- the provider ------------------------------------------------------------------------------------------------------
 def _schema_of(path: str) -> tuple[Any, bool]:
-    with Reader(path) as reader:
+    with Reader(path, only_schema=True) as reader:
         return reader.schema, len(reader) > 0
 
 

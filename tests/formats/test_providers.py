@@ -19,7 +19,7 @@ from pydp2.formats import comma, dmlc_recordio, idx, libsvm, lst, paddle_recordi
 from pydp2.formats.irheader import IRHeader, pack
 from pydp2.providers import Provider, resolve
 
-from .test_tfrecord import GOLDEN
+from .written_by_others import write
 
 N = 50
 RECORDS = [bytes([i]) * (i % 7) for i in range(N)]
@@ -328,20 +328,22 @@ def test_an_argument_that_a_format_does_not_have_is_named_with_the_one_that_is_m
     [
         ("csv", b"i,x,word\n1,2.5,a\n", "types"),
         ("jsonl", b'{"i": 1, "x": 2.5, "word": "a", "o": {"list": [1], "texts": ["a"]}}\n', "fields"),
-        ("tfrecord", GOLDEN, "features"),
+        ("tfrecord", None, "features"),
     ],
 )
 def test_types_that_are_inferred_are_printed_in_the_form_in_which_they_are_given(
-    name: str, content: bytes, option: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, content: bytes | None, option: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "file").write_bytes(content)
+    path = str(tmp_path / "file") if content is not None else str(write(tmp_path, "pypi.tfrecord"))
+    if content is not None:
+        (tmp_path / "file").write_bytes(content)
     provider: Provider = resolve(f"pydp2.formats.{name}")
     with caplog.at_level(logging.INFO):
-        running = provider.start(file_list=[str(tmp_path / "file")])
+        running = provider.start(file_list=[path])
         (line,) = caplog.messages
         given = json.loads(line.removeprefix(f"inferred {option}="))
         caplog.clear()
-        again = provider.start(file_list=[str(tmp_path / "file")], args={option: given})
+        again = provider.start(file_list=[path], args={option: given})
     assert again.schema.slots == running.schema.slots
     assert list(given) == list(running.schema.slots.names or ())
     assert caplog.messages == []

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,29 @@ def test_tables_are_read_from_any_row_on(
     path = write(tmp_path, name)
     for start in range(7):
         assert served(module, path, start) == {key: values[start:] for key, values in expected.items()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the kernel does not count threads here")
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("parquet", "polars.parquet"), ("arrow", "polars.arrow"), ("arrow", "pyarrow"), ("arrow", "hf")],
+)
+def test_slots_are_found_without_a_thread_so_that_workers_are_forked(module: str, name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, name)
+    if name == "pyarrow":
+        pa: Any = pytest.importorskip("pyarrow")
+        table = pa.table({"num": NUM, "word": pa.array(WORD).dictionary_encode()})
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    code = (
+        "import os, sys, numpy\nfrom pydp2.providers import resolve\n"
+        "count = lambda: len(os.listdir('/proc/self/task'))\n"
+        "before = count()\nresolve(sys.argv[1]).start(file_list=sys.argv[2:])\nprint(count() - before)"
+    )
+    words = [sys.executable, "-c", code, f"pydp2.formats.{module}", str(path)]
+    environment = os.environ | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "0\n"
 
 
 @pytest.mark.parametrize("name", ["polars.arrow", "hf"])
