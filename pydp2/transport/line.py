@@ -29,7 +29,6 @@ from pydp2.transport.sockets import (
     VOID_FRAME,
     Frames,
     error_text,
-    prepare_zero_copy,
     read_event,
     set_options,
 )
@@ -49,7 +48,8 @@ _RECEIVE_SLAB_BYTES = 256 << 20  # the same for what a trainer receives
 
 
 class Line:
-    """Peer's end of a connection to a hub. ``share_send_slab``: what it sends may go through shared memory.
+    """Peer's end of a connection to a hub. ``share_send_slab``: what it sends may go through shared memory, and is
+    copied in any case: the frames may change after the call.
 
     A hub at an ipc address is asked for admission, until ``deadline`` (``time.monotonic``;
     None: as long as it is there). ``key_pair``: the keys of this peer, for a hub that has some. ``ack_timeout``: a TCP
@@ -78,7 +78,8 @@ class Line:
     ) -> None:
         self._address = address
         self._key_pair = key_pair
-        self._may_share_slab = self._copy_frames = share_send_slab
+        self._may_share_slab = share_send_slab
+        self._copies_frames = share_send_slab  # their memory is used again after the call
         self._slab_writer: SlabWriter | None = None
         self._sent_slabs: list[SentFd] = []
         self._slab_reader: SlabReader | None = None
@@ -137,9 +138,6 @@ class Line:
         message = message_frames(self._slab_writer, frames)
         if self._may_share_slab and are_large(message):
             self._may_share_slab = False
-            with contextlib.suppress(OSError, RuntimeError, zmq.ZMQError):  # without a slab frames are copied
-                prepare_zero_copy()
-                self._copy_frames = False
             self._share_send_slab()
         self._send(message)
 
@@ -149,7 +147,7 @@ class Line:
                 if self._send_interrupted:
                     self._socket.send(VOID_FRAME, zmq.NOBLOCK)
                 self._send_interrupted = len(frames) > 1
-                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=self._copy_frames)
+                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=self._copies_frames)
         except zmq.ZMQError as error:
             if error.errno == errno.ENOMEM:  # like anything else that takes memory
                 raise MemoryError("none for a message") from None

@@ -375,11 +375,39 @@ def test_what_was_packed_does_not_change_with_what_was_yielded(declared: InputTy
     laid = rows(value).columns(slots, 0, 9)
     assert laid is not None
     packer.add_columns(laid)
+    packer.copy_lent()
     for array in (value, *([value.values] if isinstance(value, Csr | Ragged) else []), getattr(value, "indices", None)):
         if isinstance(array, np.ndarray):
             array[:] = 0
     cut = packer.finish()
     assert all(array.all() for array in cut.columns.arrays[0])
+
+
+def test_a_chunk_of_one_block_is_not_copied() -> None:
+    value = np.ones((9, 2), np.float32)
+    slots = Slots((dense_vector(2),))
+    packer = Packer(slots, strict=True)
+    for start in (0, 3):
+        laid = rows(value).columns(slots, start, 9)
+        assert laid is not None
+        assert packer.add_columns(laid) == []
+        assert np.shares_memory(packer.finish().columns.arrays[0][0], value)
+
+
+def test_blocks_that_share_a_chunk_keep_their_values_and_their_order() -> None:
+    slots = Slots((dense_vector(1), text()))
+    packer = Packer(slots, strict=True)
+    value = np.zeros((8, 1), np.float32)
+    for number in range(5):
+        value[:] = number
+        laid = rows(value, StringArray(np.arange(9), np.full(8, 65 + number, np.uint8))).columns(slots, 0, 8)
+        assert laid is not None
+        assert packer.add_columns(laid) == []
+        if number < 4:
+            packer.copy_lent()
+    found = packer.finish().columns
+    assert found.arrays[0][0].ravel().tolist() == np.repeat(range(5), 8).tolist()
+    assert bytes(found.arrays[1][1]) == b"".join(bytes([65 + number]) * 8 for number in range(5))
 
 
 # -- what rows() refuses -----------------------------------------------------------------------------------------------

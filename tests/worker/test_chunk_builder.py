@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -12,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydp2.data.columns.columns import frame_count
+from pydp2.data.packers.many_samples import rows
 from pydp2.data.schema.input_types import Slots, dense_vector, integer_value, sparse_float_vector_sequence
 from pydp2.errors import BadSample, NotRepeatable, ProviderError
 from pydp2.host.worker import chunk_builder
 from pydp2.host.worker.chunk_builder import MAX_BLOCKED, MAX_RANGES, MAX_ROWS, ChunkBuilder
+from pydp2.host.worker.yielded_samples import YieldedSamples
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import FILE_OPEN, FILE_RAISED
 from pydp2.providers.error_location import with_location
@@ -417,3 +420,18 @@ def test_files_that_are_empty_or_tiny_travel_together(lengths: list[int], choose
     ledger = run_at_random(choose, contents, schema(drop=False, weighted=False), cuts=0.0)
     for file, content in enumerate(contents):
         assert ledger.found[file] == expected(content, drop=False, weighted=False)
+
+
+def test_a_block_that_fills_half_a_chunk_is_sent_without_a_copy_and_a_smaller_one_waits() -> None:
+    declared = replace(schema(drop=False, weighted=False), slots=Slots((dense_vector(128),)))
+    for count, is_enough in ((200, False), (1200, True)):
+        builder, task = ChunkBuilder(declared, lambda error, task, y: error), task_of(fresh(0), declared)
+        values = np.ones((count, 128), np.float32)
+        task.yielded = YieldedSamples(rows(values), declared.slots, True)
+        while task.yielded is not None:
+            assert not builder.is_full
+            assert builder.add_yielded(task, task.next_stop, list, len)
+        assert builder.is_full == is_enough
+        (chunk,) = builder.finish()
+        assert np.shares_memory(chunk.columns.arrays[0][0], values)
+        assert not builder.is_full

@@ -265,6 +265,8 @@ class Columns:
     def sample_bytes(self) -> Ints:
         """Return the bytes of each row, ``(rows,)``: what its entries take in all arrays. They
         sum to :attr:`nbytes`."""
+        if row_bytes := self.slots.row_bytes:
+            return np.full(self.rows, row_bytes, np.int64)
         fixed = 0
         result = np.zeros(self.rows, np.int64)
         for slot, fields in enumerate(self.slots.fields):
@@ -284,7 +286,11 @@ class Columns:
 
     def frames(self) -> list[Array]:
         """Return the arrays of all slots, flat and C-contiguous, for the wire; see :meth:`from_frames`."""
-        return [np.ascontiguousarray(a).reshape(-1) for arrays in self.arrays for a in arrays]
+        return [
+            a if a.ndim == 1 and a.flags.c_contiguous else np.ascontiguousarray(a).reshape(-1)
+            for arrays in self.arrays
+            for a in arrays
+        ]
 
     @staticmethod
     def from_frames(slots: Slots, rows: int, frames: Sequence[Any]) -> Columns:

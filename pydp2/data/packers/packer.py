@@ -25,7 +25,8 @@ _CHUNK_BYTES = 1 << 20
 
 class PackedSamples(NamedTuple):
     """Result of :meth:`Packer.finish`: the good rows, the bytes of each (``(rows,)``), and the bad ones by their
-    position in the order of :meth:`Packer.add`."""
+    position in the order of :meth:`Packer.add`. The rows may lie in memory that :meth:`Packer.add_columns` was given
+    last: then they are right until its owner changes it."""
 
     columns: Columns
     sample_bytes: Ints
@@ -55,8 +56,9 @@ class _LeafBuffers:
             del self._arrays[key]
         memory = self._arrays.get(key)
         if memory is None or used + count > len(memory):
-            # what is never written costs no memory, but each new page costs time
-            entries = self._rows or self._nbytes * count // max(1, array.nbytes)
+            # What is never written costs no memory, but each new page costs time. A quarter more, because the last
+            # samples of a chunk, which may be large, go beyond its size.
+            entries = self._rows or self._nbytes * 5 // 4 * count // max(1, array.nbytes)
             memory, used = np.empty((max(count, entries), *array.shape[1:]), array.dtype), 0
             self._arrays[key] = memory
         self._used[key] = used + count
@@ -69,15 +71,33 @@ class _LeafBuffers:
         self._used.clear()
 
 
+def _nbytes(arrays: list[list[Array]]) -> int:
+    return sum(array.nbytes for made in arrays for array in made)
+
+
 class Packer:
     """Packer of arranged samples into columns.
 
     ``strict``: ints are refused where floats are declared ("write float(x)"), else they are converted. ``rows`` and
     ``nbytes``: what was added since the last cut, bad rows included. ``native``: in the compiled form (default: if it
     was built). ``chunk_bytes``: about so many bytes are added between two cuts. See docs/semantics.md.
+
+    Columns that were added are copied as late as possible (:meth:`copy_lent`), because a chunk that consists of them
+    alone need not be copied at all.
     """
 
-    __slots__ = ("_bad", "_checked_rows", "_leaves", "_parts", "_slots", "_strict", "_writers", "nbytes", "rows")
+    __slots__ = (
+        "_bad",
+        "_checked_rows",
+        "_leaves",
+        "_lent",
+        "_parts",
+        "_slots",
+        "_strict",
+        "_writers",
+        "nbytes",
+        "rows",
+    )
 
     def __init__(
         self, slots: Slots, strict: bool, native: bool | None = None, *, chunk_bytes: int = _CHUNK_BYTES
@@ -93,6 +113,7 @@ class Packer:
         self._checked_rows = 0
         self._leaves.restart()
         self._parts: list[Columns] = []
+        self._lent: list[int] = []  # the parts whose elements may lie in memory of the provider
         self._bad: list[tuple[int, BadSample]] = []
 
     def add(self, values: list[Any]) -> int:
@@ -149,19 +170,44 @@ class Packer:
 
     def add_columns(self, columns: Columns) -> list[tuple[int, BadSample]] | None:
         """Pack the samples of ``columns``, at least one, which :meth:`ManySamples.columns` returned, and judge them.
-        Return the bad ones by their position since the last cut. What lies in ``columns`` is copied.
+        Return the bad ones by their position since the last cut. What lies in ``columns`` must not change before
+        :meth:`copy_lent` or :meth:`finish`.
 
         Return None and add nothing if the samples must be added one by one, so that each is blamed for
         what is found first then.
         """
-        of_ints = slots_of_ints(columns)
-        if of_ints and self._strict:
+        arrays, bad = self._stored_arrays(columns), dict[int, BadSample]()
+        if arrays is None:
+            if slots_of_ints(columns) and self._strict:
+                return None
+            self.verify()
+            arrays, bad = self._judge(columns)
+            # A NumPy scalar is judged as it is added, and named by its own type.
+            if bad and (exceeds_id_dtype(columns) or any(each.is_scalar for each in self._slots.types)):
+                return None
+        else:
+            self.verify()
+        self._lent.append(len(self._parts))
+        self.rows += columns.rows
+        self.nbytes += columns.rows * row_bytes if (row_bytes := self._slots.row_bytes) else _nbytes(arrays)
+        return self._record_checked(columns.rows, arrays, bad)
+
+    def _stored_arrays(self, columns: Columns) -> list[list[Array]] | None:
+        """Return the arrays of ``columns`` if any value in them is right, because each is of the very dtype and shape
+        of a dense slot; else None."""
+        if any(self._slots.depths):
             return None
-        self.verify()
-        arrays, bad = [], dict[int, BadSample]()
+        arrays = [given[0] for given in columns.arrays]
+        if not all(map(is_as_stored, self._slots.types, arrays)) or any(array.dtype.kind == "V" for array in arrays):
+            return None
+        return [[np.ascontiguousarray(array)] for array in arrays]
+
+    def _judge(self, columns: Columns) -> tuple[list[list[Array]], dict[int, BadSample]]:
+        """Return the arrays of ``columns`` in the dtypes of their slots, and the bad samples by their row."""
+        arrays, bad, of_ints = [], dict[int, BadSample](), slots_of_ints(columns)
         for slot, (given, depth) in enumerate(zip(columns.arrays, self._slots.depths, strict=True)):
             if not depth and given[0].dtype.kind != "V" and is_as_stored(self._slots.types[slot], given[0]):
-                arrays.append([given[0]])
+                arrays.append([np.ascontiguousarray(given[0])])
                 continue
             counts, leaves = list(given[:depth]), given[depth:]
             runs: list[Any] = []
@@ -172,14 +218,23 @@ class Packer:
             made, wrong = check_values(self._slots, slot, counts, runs, False)
             arrays.append(made)
             bad = wrong | bad
-        # A NumPy scalar is judged as it is added, and named by its own type.
-        if bad and (exceeds_id_dtype(columns) or any(each.is_scalar for each in self._slots.types)):
-            return None
-        for slot, (made, depth) in enumerate(zip(arrays, self._slots.depths, strict=True)):
-            made[depth:] = [self._leaves.copy(slot, i, array) for i, array in enumerate(made[depth:])]
-        self.rows += columns.rows
-        self.nbytes += sum(array.nbytes for made in arrays for array in made)
-        return self._record_checked(columns.rows, arrays, bad)
+        return arrays, bad
+
+    @property
+    def is_one_block(self) -> bool:
+        """True if all that was added are columns that were added at once, and not copied."""
+        return len(self._lent) == 1 == len(self._parts) and self._checked_rows == self.rows
+
+    def copy_lent(self) -> None:
+        """Copy what lies in columns that were added: from now on their memory may change."""
+        for number in self._lent:
+            part = self._parts[number]
+            arrays = [
+                [*made[:depth], *(self._leaves.copy(slot, i, array) for i, array in enumerate(made[depth:]))]
+                for slot, (made, depth) in enumerate(zip(part.arrays, self._slots.depths, strict=True))
+            ]
+            self._parts[number] = Columns(self._slots, part.rows, arrays)
+        self._lent.clear()
 
     def _record_checked(
         self, rows: int, arrays: list[list[Any]], bad: dict[int, BadSample]
@@ -198,8 +253,10 @@ class Packer:
         self._checked_rows -= 1
 
     def finish(self) -> PackedSamples:
-        """Return the good rows as columns, over memory of their own, and empty the packer."""
+        """Return the good rows as columns, and empty the packer."""
         self.verify()
+        if len(self._parts) > 1:  # copied behind each other they need no second copy to be joined
+            self.copy_lent()
         columns = Columns.concat(self._parts) if self._parts else Columns.empty(self._slots)
         bad = self._bad
         if bad:

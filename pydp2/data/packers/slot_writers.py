@@ -92,8 +92,8 @@ class NotCertain(Exception):
     """The value may be right, but a fast path cannot be certain of it."""
 
 
-class _StructPackers(dict[int, Callable[..., bytes]]):
-    """Functions that pack ints, by the number of ints."""
+class StructPackers(dict[int, Callable[..., bytes]]):
+    """Functions that pack numbers of the format ``code`` of struct, by how many they are."""
 
     def __init__(self, code: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class IdWriter:
     def __init__(self, dtype: np.dtype[Any]) -> None:
         code = "q" if dtype.itemsize == 8 else "i"
         self._id_dtype = dtype
-        self._packs = _StructPackers(code)
+        self._packs = StructPackers(code)
         self._pack_one = struct.Struct(code).pack
         self.buffer = TypedBuffer(dtype)
         self.value_bytes = dtype.itemsize

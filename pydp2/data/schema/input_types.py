@@ -109,7 +109,7 @@ class InputType:
         if self.dtype is not None and not isinstance(self.dtype, np.dtype):
             raise OptionTypeError(f"the dtype of an input type must be a numpy dtype, got {self.dtype!r}")
         known = self.dtype is None or is_bfloat16(self.dtype) or self.dtype.kind in "fiub"
-        if not known or self.element_dtype.itemsize > 8:
+        if not known or (self.dtype is not None and self.dtype.itemsize > 8):
             raise OptionError(
                 f"a dense slot's dtype must be bool, an integer type, bfloat16 or float16 to float64, got {self.dtype}"
             )
@@ -129,7 +129,7 @@ class InputType:
         if self.dim * self.element_dtype.itemsize > _ROW_BYTES_LIMIT:
             raise OptionError(f"a dense row of {self.dim} values would be larger than a TiB")
 
-    @property
+    @cached_property
     def element_dtype(self) -> np.dtype[Any]:
         """dtype of a dense slot's values in a batch, of another slot's ids or indices, or of the bytes of strings."""
         if self.type == DataType.Dense:
@@ -138,7 +138,7 @@ class InputType:
             return np.dtype(np.uint8)
         return np.dtype(np.int64 if self.dim > INT32_RANGE else np.int32)
 
-    @property
+    @cached_property
     def element_shape(self) -> tuple[int, ...]:
         """Shape of one dense element."""
         return self.shape if self.shape is not None else (self.dim,)
@@ -154,7 +154,7 @@ class InputType:
         inner = inner_sides(shape)
         return len(inner) < 2 or inner == inner_sides(self.shape)
 
-    @property
+    @cached_property
     def stored_dtype(self) -> np.dtype[Any]:
         """dtype in which elements are stored and sent: that of the batch, or uint16 for bfloat16, which is no dtype of
         numpy's own and has no buffers."""
@@ -166,7 +166,7 @@ class InputType:
         """True if an element is one number by itself, and no vector."""
         return self.shape == ()
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """Number of arrays that are counts: one for each level of sequences, one more where elements differ in size."""
         return self.seq_type + (self.type not in (DataType.Dense, DataType.Index))

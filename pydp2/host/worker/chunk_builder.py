@@ -91,7 +91,8 @@ class TaskSegment:
 
 @dataclass(slots=True)
 class ChunkContent:
-    """Content of a chunk: parts, and the rows of all parts one after another."""
+    """Content of a chunk: parts, and the rows of all parts one after another. They may lie in memory of a provider, and
+    must be sent, with a copy, before its code runs again."""
 
     ranges: list[FileRange]
     columns: Columns
@@ -120,6 +121,7 @@ class ChunkBuilder:
         self._allows_changed = allows_changed_samples
         # the pool copies no more than a chunk that it needs a part of; rows that lie in cells are not copied
         self._max_bytes = MAX_CELL_BYTES if schema.uses_cells else MAX_BYTES
+        self._enough_of_block = min(self._max_bytes // 2, MAX_BYTES)
         self._packer = Packer(schema.slots, strict=schema.check, chunk_bytes=self._max_bytes)
         self._locate = locate
         self._drops_bad = schema.check_fail_continue
@@ -141,8 +143,10 @@ class ChunkBuilder:
     @property
     def is_full(self) -> bool:
         """True if it is time to send."""
+        nbytes = self._packer.nbytes
         return (
-            self._packer.nbytes >= self._max_bytes
+            nbytes >= self._max_bytes
+            or (nbytes >= self._enough_of_block and self._packer.is_one_block)  # to copy it would cost more
             or self._packer.rows >= self._enough_rows
             or len(self._segments) >= MAX_RANGES
             or self._dropped_count >= MAX_DROPPED
@@ -249,6 +253,10 @@ class ChunkBuilder:
         if not block.remaining:
             task.yielded = None
         return added
+
+    def copy_lent(self) -> None:
+        """Copy what lies in memory of a provider, before its code runs and may change that."""
+        self._packer.copy_lent()
 
     def _add_together(self, task: FileTask, yielded: YieldedSamples, next_stop: int) -> bool:
         packer = self._packer

@@ -54,6 +54,7 @@ class SampleDrawer:
     @contextmanager
     def user_code(self) -> Iterator[None]:
         """Run the user's code within this context: meanwhile, another thread may send."""
+        self._builder.copy_lent()
         self._sample_loop.in_user_code = True
         try:
             yield
@@ -117,6 +118,7 @@ class SampleDrawer:
         """Return the next sample that is not packed yet; None if the task is over."""
         assert task.iterator is not None
         sample_loop = self._sample_loop
+        self._builder.copy_lent()
         try:
             try:
                 return sample_loop.next_unpacked(
