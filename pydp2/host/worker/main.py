@@ -29,6 +29,7 @@ from pydp2.providers.import_progress import is_installed
 from pydp2.providers.process_setup import import_by_address, set_up_process, start_by_address
 from pydp2.providers.program_state import ProgramState
 from pydp2.providers.started_provider import StartedProvider
+from pydp2.system.freed_memory import keep_freed_memory
 from pydp2.system.stdlib import gc, hashlib, os
 from pydp2.transport import Line
 from pydp2.transport.sockets import new_context
@@ -230,6 +231,7 @@ def _report_broken(spec: WorkerSpec, error: dict[str, Any], worker: int, row: me
 def _run_worker(spec: WorkerSpec, prepared: _PreparedProvider, worker: int, row: memoryview, output: int) -> None:
     """Run worker number ``worker`` until the server ends it."""
     os.environ[IN_WORKER] = str(worker)
+    keep_freed_memory()
     process_state = ProcessState(worker, row, output, prepared.working_directory)
     speaker = _ServerLink(spec, worker)
     speaker.send(prepared.message)
