@@ -6,18 +6,30 @@ are packed in one field, or have a field each. Unknown fields are passed over, a
 
 :func:`features_of` finds where each feature of a record lies, and :func:`numbers_of` its numbers, still packed. The
 lists of one feature of many records then become one array: :func:`floats` and :func:`integers` decode them together.
+
+Where it was built, :func:`lists_of` does all of this at once in compiled form, for records as writers have them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pydp2.data.native import is_active
+
+try:
+    from pydp2.data.native import _examples
+except ImportError:  # not built
+    _examples = None  # type: ignore[assignment]
+
 BYTES, FLOATS, INTEGERS = 1, 2, 3
 KINDS = {BYTES: "bytes_list", FLOATS: "float_list", INTEGERS: "int64_list"}
 """Names of the kinds of lists, by the numbers of their fields."""
+
+Ints = NDArray[np.int64]
 
 _FIRST, _SECOND = 0x0A, 0x12  # tags of fields 1 and 2 with a length
 _UNPACKED = {FLOATS: 0x0D, INTEGERS: 0x08}
@@ -88,6 +100,28 @@ def _add_any_entry(data: bytes, start: int, stop: int, found: dict[bytes, tuple[
         elif tag == _SECOND:
             feature = lo, hi
     found[name] = feature
+
+
+def lists_of(data: bytes, starts: Ints, stops: Ints, name: bytes, kind: int) -> tuple[NDArray[Any], Ints] | None:
+    """Return the values of a feature in the Examples ``data[starts[i]:stops[i]]``, and how many each has, int64
+    ``(records,)``. Of lists of bytes the values are the bytes of the only string in each. None: the feature of a record
+    is absent or in any way unusual, or nothing was built."""
+    if _examples is None or not is_active():
+        return None
+    places = np.empty((len(starts), 2), np.int64)
+    if not _examples.find_lists(data, starts, stops, name, kind, places):
+        return None
+    counts = places[:, 1] - places[:, 0]
+    if kind == INTEGERS:
+        numbers = np.empty(_examples.count_integers(data, places, counts), np.int64)
+        return (numbers, counts) if _examples.integers(data, places, numbers) else None
+    if kind == FLOATS and (counts % 4).any():
+        return None
+    joined = np.empty(int(counts.sum()), np.uint8)
+    _examples.join(data, places, joined)
+    if kind == BYTES:
+        return joined, counts
+    return joined.view("<f4").astype(np.float32, copy=False), counts // 4
 
 
 def kind_of(data: bytes, start: int, stop: int) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -37,7 +38,7 @@ from pydp2.formats.lines import good_only
 from pydp2.formats.serving import bad_record, chosen_types, show_inferred
 from pydp2.formats.source import PathOrFile
 from pydp2.formats.tf_example import BYTES, FLOATS, INTEGERS
-from pydp2.formats.tfrecord_file import RecordFile
+from pydp2.formats.tfrecord_file import RecordBlock, RecordFile
 from pydp2.providers import provider
 
 Places = Mapping[bytes, tuple[int, int]]
@@ -142,13 +143,13 @@ class _Feature:
             return scalar(dtype)
         return dense_vector(self.length, dtype=dtype) if self.length else scalar_sequence(dtype)
 
-    def column(self, found: Sequence[tuple[bytes, Places]]) -> Any:
+    def column(self, records: _Records) -> Any:
         """Return the values of the feature in records as ``rows`` takes them.
 
         Raises ValueError: it does not fit, or a record does not have it.
         """
         try:
-            values, counts = self._values(found)
+            values, counts = self._values(records)
         except ValueError as error:
             raise ValueError(f"feature {self.name!r}: {error}") from None
         if self.length == 0:
@@ -161,11 +162,20 @@ class _Feature:
             )
         return values.reshape(-1, self.length) if self.length else values
 
-    def _values(self, found: Sequence[tuple[bytes, Places]]) -> tuple[Any, NDArray[np.int64]]:
+    def _values(self, records: _Records) -> tuple[Any, NDArray[np.int64]]:
         """Return the values of all records, and how many each has."""
         key, kind = self.name.encode(), _KIND_OF[self.kind]
+        together = records.lists_of(key, kind)
+        if together is not None and kind == BYTES:
+            data, sizes = together
+            return _joined(data, sizes, self.kind == "text"), np.ones(len(sizes), np.int64)
+        return together or self._values_one_by_one(records.examples, key, kind)
+
+    def _values_one_by_one(
+        self, examples: Sequence[tuple[bytes, Places]], key: bytes, kind: int
+    ) -> tuple[Any, NDArray[np.int64]]:
         lists: list[Any] = []
-        for data, places in found:
+        for data, places in examples:
             place = places.get(key)
             one: Any = None
             if place is None:
@@ -183,13 +193,30 @@ class _Feature:
         if kind == INTEGERS:
             return tf_example.integers(lists)
         counts = np.fromiter(map(len, lists), np.int64, len(lists))
-        return _strings([value for one in lists for value in one], self.kind == "text"), counts
+        strings = [value for one in lists for value in one]
+        sizes = np.fromiter(map(len, strings), np.int64, len(strings))
+        return _joined(np.frombuffer(b"".join(strings), np.uint8), sizes, self.kind == "text"), counts
 
 
-def _strings(values: list[Any], is_text: bool) -> BinaryArray | StringArray:
-    edges = _edges(np.fromiter(map(len, values), np.int64, len(values)))
-    data = np.frombuffer(b"".join(values), np.uint8)
-    return StringArray(edges, data) if is_text else BinaryArray(edges, data)
+class _Records:
+    """Records of a block, all of them right; ``examples``: each with the places of its features, found once."""
+
+    def __init__(self, block: RecordBlock, only: slice = slice(None)) -> None:
+        self._data, self._starts, self._stops = block.data, block.starts[only], block.stops[only]
+
+    def lists_of(self, name: bytes, kind: int) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
+        """Return the values of a feature and how many each record has: see :func:`.tf_example.lists_of`."""
+        return tf_example.lists_of(self._data, self._starts, self._stops, name, kind)
+
+    @cached_property
+    def examples(self) -> list[tuple[bytes, Places]]:
+        pairs = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+        records = [self._data[start:stop] for start, stop in pairs]
+        return [(record, tf_example.features_of(record)) for record in records]
+
+
+def _joined(data: NDArray[np.uint8], sizes: NDArray[np.int64], is_text: bool) -> BinaryArray | StringArray:
+    return (StringArray if is_text else BinaryArray)(_edges(sizes), data)
 
 
 def _edges(counts: NDArray[np.int64]) -> Any:
@@ -225,9 +252,8 @@ def process(settings: Any, filename: str, start: int) -> Iterator[ManySamples | 
     name, part = split_entry(filename)
     with RecordFile(name, part) as file:
         for block in file.blocks(start):
-            right = [data for data in block if not isinstance(data, FormatError)]
             try:
-                together = _rows(settings.features, right) if len(right) == len(block) else None
+                together = None if block.errors else _rows(settings.features, _Records(block))
             except ValueError:
                 together = None
             if together is None:
@@ -237,25 +263,24 @@ def process(settings: Any, filename: str, start: int) -> Iterator[ManySamples | 
 
 
 def _one_by_one(
-    file: RecordFile, features: Sequence[_Feature], block: Sequence[bytes | FormatError]
+    file: RecordFile, features: Sequence[_Feature], block: RecordBlock
 ) -> Iterator[ManySamples | BadSample]:
     """Yield the right records, and an error in place of each wrong one."""
-    for i, data in enumerate(block):
-        if isinstance(data, FormatError):
-            yield bad_record(data)
+    for i in range(len(block)):
+        if i in block.errors:
+            yield bad_record(block.errors[i])
             continue
         try:
-            alone = _rows(features, [data])
+            alone = _rows(features, _Records(block, slice(i, i + 1)))
         except ValueError as error:
             yield bad_record(file.error(i, str(error)))
         else:
             yield alone
 
 
-def _rows(features: Sequence[_Feature], records: Sequence[bytes]) -> ManySamples:
+def _rows(features: Sequence[_Feature], records: _Records) -> ManySamples:
     """Return records as samples. Raises ValueError: one of them is wrong."""
-    found = [(data, tf_example.features_of(data)) for data in records]
-    return rows(**{feature.name: feature.column(found) for feature in features})
+    return rows(**{feature.name: feature.column(records) for feature in features})
 
 
 def _declared(name: Any, kind: Any) -> _Feature:

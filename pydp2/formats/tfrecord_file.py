@@ -10,6 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pydp2.errors import FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart
 from pydp2.formats.crc32c import masked_crc32c
@@ -18,8 +21,31 @@ from pydp2.formats.source import LIMIT, Closable, PathOrFile, open_source
 
 _HEAD = struct.Struct("<QI")
 _SUM = struct.Struct("<I")
-_BLOCK = 1 << 19  # bytes of the records that are decoded together
-_WINDOW = 1 << 16  # bytes that are read at a time: malloc maps larger ones anew each time
+_BLOCK = 1 << 20  # bytes that are read at a time; the whole records in them are decoded together
+_COMPRESSED = 1 << 18  # the same of a gzip file
+_SKIPPED = 1 << 16  # and where records are passed over
+
+
+class RecordBlock:
+    """Records that lie in ``data``: iterating gives the bytes of each, or the error of one whose data are damaged.
+
+    Attributes:
+        data: bytes that hold them.
+        starts, stops: offsets in ``data`` of the first byte of each and of the one behind it, int64 ``(records,)``.
+        errors: the errors, by the index of the record.
+    """
+
+    def __init__(self, data: bytes, places: list[tuple[int, int]], errors: dict[int, FormatError]) -> None:
+        self.data, self.errors = data, errors
+        places_array: NDArray[np.int64] = np.array(places, np.int64).reshape(-1, 2)
+        self.starts, self.stops = np.ascontiguousarray(places_array.T)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[bytes | FormatError]:
+        for i, (start, stop) in enumerate(zip(self.starts.tolist(), self.stops.tolist(), strict=True)):
+            yield self.errors.get(i) or self.data[start:stop]
 
 
 class RecordFile(Closable):
@@ -43,40 +69,27 @@ class RecordFile(Closable):
         if source.size is not None:
             self._begin, self._end = part.range(source.size)
         self._offset, self._data = 0, b""  # the bytes in hand, and the offset of the first
-        self._offsets: list[int] = []  # of the records of the current block
+        self._block = 0, RecordBlock(b"", [], {})  # the current one, and the offset of its data
 
-    def blocks(self, start: int = 0) -> Iterator[list[bytes | FormatError]]:
-        """Yield the data of records from record ``start`` of the part on, about 512 KiB at a time. In place of a record
-        whose data are damaged stands its error.
+    def blocks(self, start: int = 0) -> Iterator[RecordBlock]:
+        """Yield records from record ``start`` of the part on, about a MiB at a time.
 
         Raises:
-            FormatError: a length is damaged, or the file ends within a record.
+            FormatError: a length is damaged, or the file ends within a record. The records before it were yielded.
         """
         at, error = self._first(start), None
-        records: list[bytes | FormatError] = []
-        offsets: list[int] = []
-        while error is None and (self._end is None or at < self._end):
-            try:
-                if not self._has_record(at):
-                    break
-            except FormatError as wrong:  # the records before it are right
-                error = wrong
-                break
-            before = offsets[0] if offsets else at
-            at, error = self._take(at, records, offsets)
-            if at - before >= _BLOCK:
-                self._offsets = offsets
-                yield records
-                records, offsets = [], []
-        if records:
-            self._offsets = offsets
-            yield records
+        while error is None and (self._end is None or at < self._end) and self._has_record(at):
+            block, at, error = self._take(at)
+            if len(block):
+                self._block = self._offset, block
+                yield block
         if error is not None:
             raise error
 
     def error(self, index: int, what: str) -> FormatError:
         """Return a FormatError for the record of this index in the current block."""
-        return self._source.error(what, self._offsets[index])
+        offset, block = self._block
+        return self._source.error(what, offset + int(block.starts[index]) - _HEAD.size)
 
     def close(self) -> None:
         """Close the file."""
@@ -84,40 +97,44 @@ class RecordFile(Closable):
 
     def _has_record(self, at: int) -> bool:
         """Read on until the record at ``at`` is in hand; return False at the end of the file."""
-        place = self._place(at, _HEAD.size)
+        together = _COMPRESSED if self._source.compressed else _BLOCK
+        place = self._place(at, _HEAD.size, together)
         if place is None:
             return False
-        self._place(at, _HEAD.size + self._length(place, at) + _SUM.size)
+        self._place(at, _HEAD.size + self._length(place, at) + _SUM.size, together)
         return True
 
-    def _take(self, at: int, records: list[bytes | FormatError], offsets: list[int]) -> tuple[int, FormatError | None]:
-        """Add the whole records in hand from offset ``at`` on, and their offsets. Return the offset of the first that
-        is not whole or belongs to the next part, and the error of its length."""
+    def _take(self, at: int) -> tuple[RecordBlock, int, FormatError | None]:
+        """Return the whole records in hand from offset ``at`` on, the offset of the first that is not whole or belongs
+        to the next part, and the error of its length."""
         data, offset, size = self._data, self._offset, len(self._data)
         last = size if self._end is None else self._end - offset
         at -= offset
+        places: list[tuple[int, int]] = []
+        errors: dict[int, FormatError] = {}
+        wrong = None
+        unpack, unpack_sum, checksum_of = _HEAD.unpack_from, _SUM.unpack_from, masked_crc32c
         while at < last and at + _HEAD.size <= size:
-            length, checksum = _HEAD.unpack_from(data, at)
-            if masked_crc32c(data[at : at + 8]) != checksum:
-                return at + offset, self._damaged_length(at, at + offset)
-            first, stop = at + _HEAD.size, at + _HEAD.size + length
+            length, checksum = unpack(data, at)
+            if checksum_of(data[at : at + 8]) != checksum:
+                wrong = self._damaged_length(at, at + offset)
+                break
+            first = at + _HEAD.size
+            stop = first + length
             if stop + _SUM.size > size:
                 break
-            record = data[first:stop]
-            if masked_crc32c(record) == _SUM.unpack_from(data, stop)[0]:
-                records.append(record)
-            else:
+            if checksum_of(data[first:stop]) != unpack_sum(data, stop)[0]:
                 what = f"the checksum of a record of {length} bytes is wrong"
-                records.append(self._source.error(what, offset + at))
-            offsets.append(offset + at)
+                errors[len(places)] = self._source.error(what, offset + at)
+            places.append((first, stop))
             at = stop + _SUM.size
-        return at + offset, None
+        return RecordBlock(data, places, errors), at + offset, wrong
 
     def _first(self, start: int) -> int:
         """Pass over the records before the part, and ``start`` more; return the offset of the next."""
         at = 0
         while start or at < self._begin:
-            place = self._place(at, _HEAD.size)
+            place = self._place(at, _HEAD.size, _SKIPPED)
             if place is None:
                 break
             start -= at >= self._begin
@@ -145,23 +162,29 @@ class RecordFile(Closable):
             return self._source.unexpected("a TFRecord file, which begins with a length and its checksum", head, 0)
         return self._source.error(f"the checksum of a record's length is wrong, got {head.hex()}", offset)
 
-    def _place(self, at: int, count: int) -> int | None:
+    def _place(self, at: int, count: int, together: int) -> int | None:
         """Return the place in hand of offset ``at``, after reading on if fewer than ``count`` bytes from there are in
-        hand; None at the end of the file.
+        hand, ``together`` or more at a time; None at the end of the file.
 
         Raises FormatError: the file ends within these bytes, or before them.
         """
         source, have = self._source, self._offset + len(self._data) - at
         if have >= count:
             return at - self._offset
-        tail = self._data[at - self._offset :] if have > 0 else b""
-        if have < 0:
+        # Bytes of a plain file are read again, which costs less than to join them with those behind.
+        tail = self._data[at - self._offset :] if have > 0 and source.compressed else b""
+        if source.size is not None:
+            source.seek(at)
+        elif have < 0:
             source.seek(at - 1)
             if not source.read_some(1):
                 raise source.error(f"the file ends within a record{CUT_SHORT}", at)
         missing = count - len(tail)
-        more = source.read_some(_WINDOW) if missing <= _WINDOW else source.read(missing, "a record")
-        self._offset, self._data = at, tail + more
+        if missing > together:
+            more = source.read(missing, "a record")
+        else:  # without room for more than there is: a small file takes little memory
+            more = source.read_some(together if source.size is None else max(0, min(together, source.size - at)))
+        self._offset, self._data = at, tail + more if tail else more
         if not self._data:
             return None
         if len(self._data) < count:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
 import pydp2
+from pydp2.data.native import is_active
 from pydp2.errors import BadSample, FormatError, OptionError, ProviderError
 from pydp2.file_parts import FilePart, part_entries
 from pydp2.formats import crc32c, tf_example, tfrecord, tfrecord_file
@@ -163,6 +164,69 @@ def test_many_integers_are_decoded_in_pieces() -> None:
     assert tf_example.integers([b"".join(map(varint, numbers))])[0].tolist() == numbers
 
 
+def together(examples: list[bytes], name: bytes, kind: int) -> tuple[list[Any], list[int]] | None:
+    """What the compiled form finds, if it is certain of it."""
+    edges = np.cumsum([5, *map(len, examples)])
+    data = b"front" + b"".join(examples) + b"end"
+    found = tf_example.lists_of(data, edges[:-1], edges[1:], name, kind)
+    return found and (found[0].tolist(), found[1].tolist())
+
+
+def one_by_one(examples: list[bytes], name: bytes, kind: int) -> tuple[list[Any], list[int]]:
+    places = [(data, tf_example.features_of(data)[name]) for data in examples]
+    if kind == tf_example.BYTES:
+        strings = [tf_example.strings_of(data, *place) for data, place in places]
+        assert all(strings is not None and len(strings) == 1 for strings in strings)
+        values = [bytes(string) for some in strings for string in some or ()]
+        return [*b"".join(values)], [len(value) for value in values]
+    lists = [tf_example.numbers_of(data, *place, kind) for data, place in places]
+    assert None not in lists
+    decode = tf_example.floats if kind == tf_example.FLOATS else tf_example.integers
+    numbers, counts = decode([one for one in lists if one is not None])
+    return numbers.tolist(), counts.tolist()
+
+
+INTEGER = strategies.integers(-(2**63), 2**63 - 1) | strategies.integers(0, 300)
+NUMBERS = strategies.lists(INTEGER, min_size=1) | strategies.lists(strategies.floats(width=32), min_size=1)
+
+
+@settings(deadline=None)
+@given(
+    lists=strategies.lists(NUMBERS | strategies.binary().map(lambda value: [value]), min_size=1, max_size=5),
+    name=strategies.sampled_from(["a", "", "ab", "a" * 200]),
+)
+def test_what_is_found_together_is_what_is_found_one_by_one(lists: list[Any], name: str) -> None:
+    kinds = {bytes: tf_example.BYTES, float: tf_example.FLOATS, int: tf_example.INTEGERS}
+    kind = kinds[type(lists[0][0])]
+    alike = [values for values in lists if isinstance(values[0], type(lists[0][0]))]
+    examples = [example({"before": [1], name: values, "behind": [b"x"]}) for values in alike]
+    found = together(examples, name.encode(), kind)
+    assert (found is not None) == (tf_example._examples is not None and is_active())
+    if found is not None:
+        assert repr(found) == repr(one_by_one(examples, name.encode(), kind))  # NaN is not equal to itself
+    assert together(examples, b"absent", kind) is None
+    assert together([*examples, b""], name.encode(), kind) is None
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    values=NUMBERS | strategies.binary().map(lambda value: [value]),
+    changes=strategies.lists(strategies.tuples(strategies.integers(0), strategies.integers(0, 255)), max_size=3),
+    kind=strategies.sampled_from([tf_example.BYTES, tf_example.FLOATS, tf_example.INTEGERS]),
+    cut=strategies.integers(0, 60),
+)
+def test_what_is_found_together_in_damaged_records_is_what_is_found_one_by_one(
+    values: Any, changes: list[tuple[int, int]], kind: int, cut: int
+) -> None:
+    data = bytearray(example({"a": values, "b": [1, 2]}))
+    for at, byte in changes:
+        data[at % len(data)] = byte
+    examples = [bytes(data[:cut] if cut < 40 else data)]
+    found = together(examples, b"a", kind)
+    if found is not None:
+        assert repr(found) == repr(one_by_one(examples, b"a", kind))
+
+
 FEATURES = strategies.dictionaries(
     strategies.text(max_size=4),
     strategies.lists(strategies.integers(-(2**63), 2**63 - 1), max_size=5)
@@ -230,7 +294,7 @@ def test_parts_are_complete_and_in_order_from_any_record_on(
     data = b"".join(map(record, expected))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tfrecord_file, "_BLOCK", 100)
-        patch.setattr(tfrecord_file, "_WINDOW", 50)
+        patch.setattr(tfrecord_file, "_SKIPPED", 50)
         if is_gzip:
             assert list(tfrecord.records(io.BytesIO(gzip.compress(data)), start=start)) == expected[start:]
             return
