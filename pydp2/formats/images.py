@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pydp2.data.columns.batch import BinaryArray, StringArray
+from pydp2.data.packers.many_samples import ManySamples, rows
 from pydp2.data.schema.input_types import integer_value, raw, scalar, text
 from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, bad_value
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
@@ -79,6 +81,16 @@ class Listing:
         """Return the path of a picture as the list has it, or below the folder."""
         return os.fsdecode(self._paths[self._edges[number] : self._edges[number + 1]])
 
+    def samples(self, numbers: list[int], edges: Indices, data: NDArray[np.uint8]) -> ManySamples:
+        """Return pictures as samples; their bytes are ``data[edges[i]:edges[i + 1]]``."""
+        paths = [self._paths[self._edges[number] : self._edges[number + 1]] for number in numbers]
+        path_edges = np.cumsum([0, *map(len, paths)], dtype=np.int64)
+        return rows(
+            image=BinaryArray(edges, data),
+            label=self._labels[numbers],
+            path=StringArray(path_edges, np.frombuffer(b"".join(paths), np.uint8)),
+        )
+
     def label(self, number: int) -> int:
         """Return the label of a picture."""
         return int(self._labels[number])
@@ -90,16 +102,40 @@ class Listing:
             FormatError: its line is wrong.
             BadSample: it cannot be opened, or has more than 1 GiB.
         """
-        if number in self.errors:
-            raise self.errors[number]
-        path = os.path.join(self.folder, self.path(number))  # noqa: PTH118  # a Path takes longer than the file
+        path = self._file(number)
         try:
             with open(path, "rb", buffering=0) as file:
                 if (size := os.fstat(file.fileno()).st_size) > LIMIT:
-                    raise bad_value("image", f"a file of at most {LIMIT} bytes", f"{size} in {path}")
+                    raise bad_value("image", f"a file of at most {LIMIT} bytes", f"{size} in {self.path(number)}")
                 return file.readall()
         except NO_PICTURE as error:
-            raise bad_value("image", f"the picture {path}", getattr(error, "strerror", None) or str(error)) from None
+            raise self._unreadable(number, error) from None
+
+    def read_into(self, number: int, memory: memoryview) -> int:
+        """Read the bytes of a picture into ``memory`` and return how many they are; ``len(memory)`` if it may have
+        more. Raises as :meth:`read`."""
+        path = self._file(number)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)  # a file object takes as long as reading a picture
+            try:
+                done = 0
+                while done < len(memory) and (count := os.readv(descriptor, [memory[done:]])):
+                    done += count
+            finally:
+                os.close(descriptor)
+        except NO_PICTURE as error:
+            raise self._unreadable(number, error) from None
+        return done
+
+    def _file(self, number: int) -> bytes:
+        if number in self.errors:
+            raise self.errors[number]
+        path = self._paths[self._edges[number] : self._edges[number + 1]]
+        return os.path.join(os.fsencode(self.folder), path)  # noqa: PTH118  # a Path takes longer than the file
+
+    def _unreadable(self, number: int, error: Exception) -> BadSample:
+        path = os.path.join(self.folder, self.path(number))  # noqa: PTH118
+        return bad_value("image", f"the picture {path}", getattr(error, "strerror", None) or str(error))
 
 
 def listing(name: str, *, folder: str | None = None, classes: Classes = None) -> Listing:
@@ -292,7 +328,7 @@ def _checked_classes(classes: Any, is_folder: bool) -> int | tuple[str, ...] | N
 @provider(init_hook=_hook)
 def process(
     settings: Any, filename: str, start: int = 0, indices: Indices | None = None
-) -> Iterator[dict[str, Any] | BadSample]:
+) -> Iterator[ManySamples | dict[str, Any] | BadSample]:
     """Serve the pictures of folders, or of lists.
 
     Slots: ``image``, the bytes of the file (:func:`pydp2.raw`), or with the argument ``image`` the picture as uint8
@@ -309,15 +345,89 @@ def process(
         kinds = ("a folder", "a list") if settings.is_folder else ("a list", "a folder")
         raise OptionError(f"{settings.first} is {kinds[0]} and {name} is {kinds[1]}: all entries must be alike")
     found: Listing = settings.listing(name)
-    for number in _numbers(found, part, start, indices):
+    numbers = _numbers(found, part, start, indices)
+    yield from _undecoded(found, numbers) if settings.decoder is None else _pictures(settings, found, numbers)
+
+
+def _undecoded(found: Listing, numbers: Sequence[int]) -> Iterator[ManySamples | BadSample]:
+    """Yield pictures as they are in their files, about a block of bytes at a time."""
+    block = _Block(found)
+    for number in numbers:
+        added = block.add(number)
+        if added is False and len(block):
+            yield block.take()
+            added = block.add(number)
+        if added is True:
+            continue
+        if len(block):
+            yield block.take()
+        yield block.alone(number) if added is False else added
+    if len(block):
+        yield block.take()
+
+
+class _Block:
+    """Pictures that were read behind each other into memory, which is used again after :meth:`take`."""
+
+    def __init__(self, found: Listing) -> None:
+        self._found = found
+        self._memory = np.empty(serving.BLOCK, np.uint8)
+        self._numbers: list[int] = []
+        self._edges = [0]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, number: int) -> bool | BadSample:
+        """Read a picture. Return True, False if it may not fit behind the others, or its error."""
+        room = self._memory[self._edges[-1] :].data
         try:
-            data = found.read(number)
-            value = data if settings.decoder is None else _decoded(settings, data, found.path(number))
-            yield {"image": value, "label": found.label(number), "path": found.path(number)}
+            size = self._found.read_into(number, room)
         except FormatError as error:
-            yield serving.bad_record(error)
+            return serving.bad_record(error)
+        except BadSample as error:
+            return error
+        if size == len(room):
+            return False
+        self._numbers.append(number)
+        self._edges.append(self._edges[-1] + size)
+        return True
+
+    def take(self) -> ManySamples:
+        """Return the pictures, and begin anew."""
+        edges, numbers = self._edges, self._numbers
+        self._edges, self._numbers = [0], []
+        return self._found.samples(numbers, np.array(edges, np.int64), self._memory[: edges[-1]])
+
+    def alone(self, number: int) -> ManySamples | BadSample:
+        """Return a picture in memory of its own, or its error."""
+        data = _read(self._found, number)
+        if isinstance(data, BadSample):
+            return data
+        return self._found.samples([number], np.array([0, len(data)]), np.frombuffer(data, np.uint8))
+
+
+def _pictures(settings: Any, found: Listing, numbers: Sequence[int]) -> Iterator[dict[str, Any] | BadSample]:
+    for number in numbers:
+        data = _read(found, number)
+        try:
+            if isinstance(data, BadSample):
+                raise data
+            value = _decoded(settings, data, found.path(number))
         except BadSample as error:
             yield error
+        else:
+            yield {"image": value, "label": found.label(number), "path": found.path(number)}
+
+
+def _read(found: Listing, number: int) -> bytes | BadSample:
+    """Return the bytes of a picture, or its error."""
+    try:
+        return found.read(number)
+    except FormatError as error:
+        return serving.bad_record(error)
+    except BadSample as error:
+        return error
 
 
 def _decoded(settings: Any, data: bytes, path: str) -> Any:

@@ -7,6 +7,7 @@ a field has. :func:`declared` reads it, and :func:`inferred` finds it.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from pydp2.data.columns.batch import Ragged, StringArray
+from pydp2.data.packers.slot_writers import StructPackers
 from pydp2.data.schema.input_types import InputType, dense_vector, scalar, scalar_sequence, text, text_sequence
 from pydp2.errors import OptionError, OptionTypeError
 
@@ -23,6 +25,7 @@ _KINDS: dict[str, Any] = {"text": str, "bool": bool} | {f"float{bits}": float fo
 _KINDS |= {f"{sign}int{bits}": int for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _SHORT = {"int": "int64", "float": "float32"}
 _TYPE = re.compile(rf"({'|'.join(_KINDS | _SHORT)})(s|\[\]|\[([1-9]\d{{0,8}})\])?")
+_PACKERS = {code: StructPackers(code) for code in "qQd?"}
 _OF_VALUES = {bool: "bool", int: "int64", float: "float32", str: "text"}
 
 
@@ -70,17 +73,21 @@ class JsonField:
         if self.null:
             values = [self.null[0] if value is None else value for value in values]
         if self.length is None:
-            return self._array(values, len(values))
+            return _strings(values) if self.kind == "text" else self._numbers([values])
         counts = np.fromiter(map(len, values), np.int64, len(values))
-        flat = self._array(chain.from_iterable(values), int(counts.sum()))
+        flat: Any = _strings(list(chain.from_iterable(values))) if self.kind == "text" else self._numbers(values)
         return flat.reshape(-1, self.length) if self.length else Ragged(flat, _edges(counts))
 
-    def _array(self, values: Any, count: int) -> Any:
-        if self.kind == "text":
-            return _strings(list(values))
-        kind = _KINDS[self.kind]  # pydp2 checks what does not fit a narrower dtype
-        wide = {int: np.uint64 if self.kind == "uint64" else np.int64, float: np.float64}.get(kind, np.bool_)
-        return np.fromiter(values, wide, count)
+    def _numbers(self, lists: list[list[Any]]) -> Any:
+        """Return the numbers of all lists as an array; pydp2 checks what does not fit a narrower dtype."""
+        kind = _KINDS[self.kind]
+        code = {int: "Q" if self.kind == "uint64" else "q", float: "d", bool: "?"}[kind]
+        packers = _PACKERS[code]
+        try:  # struct takes a third of the time of numpy.fromiter
+            data = b"".join([packers[len(numbers)](*numbers) for numbers in lists])
+        except struct.error as error:
+            raise OverflowError(str(error)) from None
+        return np.frombuffer(data, code)
 
 
 def _strings(values: list[str]) -> StringArray:

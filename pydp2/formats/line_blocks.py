@@ -17,7 +17,7 @@ from pydp2.formats.first_bytes import looks_like
 from pydp2.formats.lines import MOST
 from pydp2.formats.source import Closable, PathOrFile, open_source
 
-BLOCK = 1 << 18
+BLOCK = 1 << 19
 """Bytes that are read at a time; whole lines of them are parsed together."""
 
 _BOM = b"\xef\xbb\xbf"

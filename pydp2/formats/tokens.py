@@ -219,7 +219,7 @@ def _samples(
 def _windows(file: TokenFile, cut: _Cut, part: FilePart, start: int, indices: Indices | None) -> Iterator[Array]:
     length, stride, _ = cut
     first, last = part.range(max(0, len(file) - length + stride) // stride)
-    together = max(1, BLOCK // (8 * max(length, stride)))
+    together = max(1, BLOCK // (4 * max(length, stride)))  # a slot has int32, if not int64
     if indices is not None:
         for at in range(0, len(indices), together):
             begins = (first + indices[at : at + together]) * stride

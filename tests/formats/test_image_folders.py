@@ -5,19 +5,20 @@ from __future__ import annotations
 import io
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 import pydp2
 from pydp2.errors import BadSample, FormatError, OptionError, ProviderError
 from pydp2.file_parts import FilePart, part_entries
-from pydp2.formats import images
+from pydp2.formats import images, serving
 from pydp2.providers import resolve
 
 PROVIDER = resolve("pydp2.formats.images")
@@ -191,6 +192,22 @@ def test_a_service_serves_a_folder_or_a_list_as_one_entry_and_in_parts(of_list: 
             columns = [batch["image"].to_list(), batch["label"].tolist(), batch["path"].to_list()]
             have += [{"image": i, "label": n, "path": p} for i, n, p in zip(*columns, strict=True)]
     assert have == samples * 2
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(sizes=st.lists(st.integers(0, 120), min_size=1, max_size=30), block=st.sampled_from([1, 64, 100, 1000]))
+def test_pictures_are_served_whatever_fits_into_a_block(sizes: list[int], block: int, tmp_path: Path) -> None:
+    (folder := Path(tempfile.mkdtemp(dir=tmp_path)) / "a").mkdir()
+    expected = [bytes([i]) * size for i, size in enumerate(sizes)]
+    for i, data in enumerate(expected):
+        (folder / f"{i:04}.jpg").write_bytes(data)
+    (folder / "0099.jpg").symlink_to("nowhere")
+    started = PROVIDER.start(args={}, file_list=[str(folder.parent)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving, "BLOCK", block)
+        found = list(started.open_file(str(folder.parent), file_index=0, seed=0, pass_id=0))
+    assert [sample["image"] for sample in found[:-1]] == expected
+    assert isinstance(found[-1], BadSample)
 
 
 # -- decoded -----------------------------------------------------------------------------------------------------------
