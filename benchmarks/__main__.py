@@ -16,6 +16,8 @@ from typing import Any
 
 from benchmarks import figures, forks, latency, many, prepared, replay, resume, rounds, show, tensors
 from benchmarks.fork_provider import PLACES, USES
+from benchmarks.formats import comparison
+from benchmarks.formats.single_run import LOADERS
 from benchmarks.job import PREPARED, WORKLOADS
 from benchmarks.results import tables
 
@@ -209,6 +211,22 @@ def _forks(given: argparse.Namespace) -> int:
     return forks.show(given.library, given.place, given.starts, given.deadline)
 
 
+def _formats(given: argparse.Namespace) -> int:
+    comparison.show(
+        comparison.Plan(
+            given.workload,
+            given.loader,
+            given.rounds,
+            given.workers,
+            given.data,
+            given.python,
+            given.scale,
+            given.deadline,
+        )
+    )
+    return 0
+
+
 def _tensors(given: argparse.Namespace) -> int:
     tensors.show(
         given.step, given.rounds, framework=given.framework, cached=not given.no_cache, milliseconds=given.compute
@@ -324,6 +342,20 @@ def parser() -> argparse.ArgumentParser:
     text = "seconds until a service has read its pass; default: %(default)s"
     forked.add_argument("--deadline", type=float, default=120.0, help=text)
     forked.set_defaults(do=_forks)
+
+    ready = commands.add_parser("formats", help="ready-made providers beside the libraries that read the same files")
+    names = comparison.WORKLOADS
+    ready.add_argument("--workload", nargs="+", choices=names, default=names, help="default: all")
+    ready.add_argument("--loader", nargs="*", choices=(*LOADERS, []), default=tuple(LOADERS), help="default: all")
+    ready.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    ready.add_argument("--workers", type=int, default=2, help="default: %(default)s")
+    ready.add_argument("--python", default=sys.executable, help="the interpreter that has the libraries and peers")
+    ready.add_argument("--data", type=Path, default=base.folder, metavar="FOLDER", help="default: %(default)s")
+    ready.add_argument("--scale", type=float, default=1.0, help="share of the samples; default: %(default)s")
+    ready.add_argument(
+        "--deadline", type=float, default=base.deadline, help="seconds for one run; default: %(default)s"
+    )
+    ready.set_defaults(do=_formats)
 
     steps = commands.add_parser("tensors", help="what tensors of a framework cost over arrays, from step to step")
     steps.add_argument("--framework", choices=tensors.FRAMEWORKS, default="torch", help="default: %(default)s")

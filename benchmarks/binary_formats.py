@@ -1,4 +1,4 @@
-"""``python -m benchmarks.formats [--megabytes 128]``: reading idx and RecordIO beside reading only the bytes.
+"""``python -m benchmarks.binary_formats [--megabytes 128]``: reading idx and RecordIO beside reading only the bytes.
 
 Files are in the page cache, so the reader is measured and not the disk. Only the bytes means: the file is read into one
 buffer of 1 MiB, without allocation or parsing. Medians of 5, in MB of the file per second.
@@ -61,7 +61,7 @@ def show(what: str, path: Path, work: Callable[[], object], count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.formats")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.binary_formats")
     parser.add_argument("--megabytes", type=int, default=128, help="of each file; default: 128")
     total = parser.parse_args().megabytes << 20
     noise = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
