@@ -17,6 +17,7 @@ from pydp2.data.schema.input_types import Slots, dense_vector, integer_value
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionTypeError, ProviderError, RemoteProtocolError
 from pydp2.providers import CacheType, GeneratorContext, Provider, StartedProvider, provider
+from pydp2.providers.global_random import prepared_random, running
 
 ONE = [integer_value(10)]
 AB = {"a": integer_value(10), "b": integer_value(100)}
@@ -401,11 +402,12 @@ def test_a_thread_that_process_starts_sees_the_file_of_process() -> None:
 
 
 def test_a_context_can_be_activated_once_for_many_samples() -> None:
-    running = telling.start()
-    x, y = opened(running, "x", 0), opened(running, "y", 1)
-    next(x)
-    running.show_context(y.context)
-    assert [name for name, _, _ in y.iterator] == ["y"] * 3
+    started = telling.start()
+    x, y = opened(started, "x", 0), opened(started, "y", 1)
+    with running(prepared_random()):  # what runs behind the block is the program again
+        next(x)
+        started.show_context(y.context)
+        assert [name for name, _, _ in y.iterator] == ["y"] * 3
 
 
 def test_random_numbers_depend_on_seed_pass_and_file_alone() -> None:
