@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import prepared
+from benchmarks import prepared, streams
 
 BATCH = 128
 WORDS = 30_000  # entries of the dictionary
@@ -208,27 +207,8 @@ PREPARED = {of.name: of for of in (_prepared(kind, form) for kind in prepared.KI
 
 
 def shuffled_batches(samples: Iterable[Any], workload: Workload, seed: int) -> Iterator[Batch]:
-    """Yield batches behind the usual shuffle buffer of a streaming dataset, as in the workers of most peers."""
-    draw = random.Random(seed)
-    number = draw.random
-    size, collate = workload.pool, workload.collate
-    waiting: list[Any] = []
-    batch: list[Any] = []
-    for sample in samples:
-        if len(waiting) < size:
-            waiting.append(sample)
-            continue
-        index = int(number() * size)
-        batch.append(waiting[index])
-        waiting[index] = sample
-        if len(batch) == BATCH:
-            yield collate(batch)
-            batch = []
-    draw.shuffle(waiting)
-    batch += waiting
-    del waiting
-    for begin in range(0, len(batch), BATCH):
-        yield collate(batch[begin : begin + BATCH])
+    """Return batches behind the usual shuffle buffer of a streaming dataset, as in the workers of most peers."""
+    return streams.shuffled_batches(samples, workload.pool, workload.collate, BATCH, seed)
 
 
 def _batches(

@@ -6,44 +6,22 @@ Each is set up as in :mod:`benchmarks.peers`. A peer raises LookupError for a wo
 
 from __future__ import annotations
 
-import queue
-import random
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import streams
 from benchmarks.formats import libraries
 from benchmarks.formats.consumer import BATCH, measure, pool, size_of
 from benchmarks.formats.files import WINDOW
 
-_PREFETCH = 8
-_END = object()
-
 
 def shuffled_batches(samples: Iterable[Any], size: int, seed: int) -> Iterator[libraries.Batch]:
-    """Yield batches behind the usual shuffle buffer of ``size`` samples."""
-    draw = random.Random(seed)
-    number = draw.random
-    waiting: list[Any] = []
-    batch: list[Any] = []
-    for sample in samples:
-        if len(waiting) < size:
-            waiting.append(sample)
-            continue
-        index = int(number() * size)
-        batch.append(waiting[index])
-        waiting[index] = sample
-        if len(batch) == BATCH:
-            yield libraries.collate(batch)
-            batch = []
-    draw.shuffle(waiting)
-    batch += waiting
-    for begin in range(0, len(batch), BATCH):
-        yield libraries.collate(batch[begin : begin + BATCH])
+    """Return batches behind the usual shuffle buffer of ``size`` samples."""
+    return streams.shuffled_batches(samples, size, libraries.collate, BATCH, seed)
 
 
 class _Files:
@@ -62,6 +40,16 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
+def _options(workers: int, collate: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the options of a DataLoader of torch."""
+    return {
+        "num_workers": workers,
+        "persistent_workers": True,
+        "prefetch_factor": streams.AHEAD,
+        "collate_fn": collate,
+    }
+
+
 def torch_loader(workload: str, files: list[str], workers: int, samples: int) -> dict[str, Any]:
     """PyTorch's DataLoader over an IterableDataset of the library."""
     import torch
@@ -76,10 +64,7 @@ def torch_loader(workload: str, files: list[str], workers: int, samples: int) ->
     loader = DataLoader(
         Dataset(),
         batch_size=None,
-        num_workers=workers,
-        persistent_workers=True,
-        prefetch_factor=_PREFETCH,
-        collate_fn=_as_it_is,
+        **_options(workers, _as_it_is),
     )
     return measure(samples, lambda: loader, size_of)
 
@@ -111,10 +96,7 @@ def datasets_loader(workload: str, files: list[str], workers: int, samples: int)
     loader = DataLoader(
         stream,
         batch_size=BATCH,
-        num_workers=workers,
-        persistent_workers=True,
-        prefetch_factor=_PREFETCH,
-        collate_fn=collate,
+        **_options(workers, collate),
     )
     return measure(samples, lambda: loader, size_of)
 
@@ -135,10 +117,7 @@ def webdataset_loader(workload: str, files: list[str], workers: int, samples: in
     loader = webdataset.WebLoader(
         stream.batched(BATCH, collation_fn=libraries.collate),
         batch_size=None,
-        num_workers=workers,
-        persistent_workers=True,
-        prefetch_factor=_PREFETCH,
-        collate_fn=_as_it_is,
+        **_options(workers, _as_it_is),
     )
     return measure(samples, lambda: loader, size_of)
 
@@ -150,7 +129,7 @@ def grain_loader(workload: str, files: list[str], workers: int, samples: int) ->
     from absl import flags
 
     flags.FLAGS(["grain"])
-    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=_PREFETCH // 2)
+    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=streams.AHEAD // 2)
 
     class Reading(grain.DatasetIterator):
         def __init__(self, own: list[str]) -> None:
@@ -209,30 +188,5 @@ def spdl_loader(workload: str, files: list[str], workers: int, samples: int) -> 
     for number in range(workers):
         ring = {} if workload.startswith("parquet") else {"arena": SharedMemoryRingBuffer(256 << 20)}
         make = partial(_Files, workload, files, number, workers)
-        sources.append(iterate_in_subprocess(make, buffer_size=_PREFETCH, mp_context="fork", timeout=120, **ring))
-    return measure(samples, lambda: _merged(sources), size_of)
-
-
-def _merged(sources: list[Iterable[Any]]) -> Iterator[Any]:
-    """Yield the items of all sources, in order of arrival."""
-    ready: queue.Queue[Any] = queue.Queue(_PREFETCH)
-
-    def pump(source: Iterable[Any]) -> None:
-        try:
-            for batch in source:
-                ready.put(batch)
-            ready.put(_END)
-        except BaseException as error:
-            ready.put(error)
-
-    for source in sources:
-        threading.Thread(target=pump, args=(source,), daemon=True).start()
-    running = len(sources)
-    while running:
-        batch = ready.get()
-        if batch is _END:
-            running -= 1
-        elif isinstance(batch, BaseException):
-            raise batch
-        else:
-            yield batch
+        sources.append(iterate_in_subprocess(make, buffer_size=streams.AHEAD, mp_context="fork", timeout=120, **ring))
+    return measure(samples, lambda: streams.merged(sources), size_of)
