@@ -34,7 +34,7 @@ _PACKED = ("zstd", "gz")
 
 
 class _Shard(NamedTuple):
-    """What the index says about a shard."""
+    """Entry of the index for a shard."""
 
     file: Path
     size: int
