@@ -25,6 +25,7 @@ from pydp2.errors import NotRepeatable, OptionError
 from pydp2.options.service_options import ServiceKeywords
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.options.values import integer_from
+from pydp2.protocol.stream_identity import damaged
 from pydp2.providers import Provider
 
 _FROM_STATE = (*JOB_OPTIONS, "on_error")
@@ -97,8 +98,8 @@ def rebuild(
         state: what ``state_dict()`` of a client or a loader returned in this pass, before the batch was delivered.
         batch: number of the batch in its pass (``batch.index``).
         files: the file list, with ``provider``, ``args``, ``is_train`` and ``root`` as for :func:`load`. Or the stream
-            itself, opened with the same arguments as then: this is needed for a mixture and for packed sequences. The
-            stream then leaves its pass, goes to the state and stays open.
+            itself, opened by one rank with the arguments of then: this is needed for a mixture and for packed
+            sequences. The stream then leaves its pass, goes to the state and stays open.
         allow: differences to accept, as for :meth:`pydp2.Client.load_state_dict`.
         options: options of the service, as for :func:`launch`.
 
@@ -117,11 +118,12 @@ def rebuild(
             raise OptionError("provider, args and options belong to the stream, which is open already; leave them out")
         return Rebuilt(_batch_of(files, found, number, allow), files.files)
     identity = found.get("stream_identity")
-    if not isinstance(identity, Mapping) or "kind" in identity:
-        kind = "another stream" if not isinstance(identity, Mapping) else identity["kind"]
+    if not isinstance(identity, Mapping):
+        raise damaged("stream_identity", ValueError("it is no object"))
+    if "kind" in identity:
         raise OptionError(
-            f"the state is that of a {kind}, which is made of other streams; pass the stream itself in place of files: "
-            f"rebuild(state, {number}, mix(…))"
+            f"a state of the kind {identity['kind']!r} is made of other streams; pass the stream itself in place of "
+            f"files: rebuild(state, {number}, mix(…))"
         )
     of_state: dict[str, Any] = {name: identity[name] for name in _FROM_STATE if identity.get(name) is not None}
     if is_train is None:
@@ -133,6 +135,11 @@ def rebuild(
 
 def _batch_of(stream: Stream, state: Mapping[str, Any], number: int, allow: Collection[str]) -> Batch:
     """Return batch ``number`` of the pass of ``state``, from ``stream``."""
+    if (ranks := stream._rank[1]) > 1:
+        raise OptionError(
+            f"rebuild() needs a stream that has all batches, and this one shares them among {ranks} ranks; pass the "
+            "file list, or open the stream with world_size=1"
+        )
     position = stream._position_of(state, allow)
     if stream._is_relaxed:
         raise OptionError('order="relaxed" gives other batches each time, so none can be made again')
@@ -148,7 +155,7 @@ def _batch_of(stream: Stream, state: Mapping[str, Any], number: int, allow: Coll
     try:
         with closing(iter(stream)) as batches:  # type: ignore[type-var]  # it is a Pass
             for batch in batches:
-                if batch.index >= number:
+                if batch.index == number:
                     return batch
     except NotRepeatable as error:
         raise NotRepeatable(f"batch {number} of pass {position.pass_id} cannot be made again: {error}") from error

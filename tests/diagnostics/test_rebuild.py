@@ -141,6 +141,18 @@ def test_what_cannot_be_made_again_is_refused_with_a_remedy(provider: str, provi
         pydp2.rebuild(relaxed, 0, FILES, provider)
 
 
+def test_a_stream_of_several_ranks_and_a_state_without_a_stream_are_refused(provider: str) -> None:
+    _, states = run(provider)
+    with (
+        pydp2.launch(FILES, provider, workers=1) as service,
+        service.connect(rank=0, world_size=2, **OPTIONS) as client,
+        pytest.raises(OptionError, match="shares them among 2 ranks; pass the file list, or open the stream with"),
+    ):
+        pydp2.rebuild(states[10], 12, client)
+    with pytest.raises(StateMismatch, match="stream_identity: it is no object: it is damaged"):
+        pydp2.rebuild({**states[10], "stream_identity": None}, 12, FILES, provider)
+
+
 def test_a_batch_without_origins_has_no_rows(provider: str) -> None:
     _, states = run(provider)
     with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data:
