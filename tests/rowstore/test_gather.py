@@ -20,6 +20,8 @@ from pydp2.data.rowstore.gather import (
     gather_in_python,
     mark_released,
     mark_released_in_python,
+    put,
+    put_in_python,
     sort_by_start,
     sort_by_start_in_python,
 )
@@ -66,6 +68,37 @@ def test_stretches_are_gathered_one_after_the_other(form: Callable[..., None], s
 def test_single_entries_are_gathered_as_stretches_are() -> None:
     rows = np.array([5, 3, 3, 39, 0])
     assert gather_copy(SOURCES[1], rows).tolist() == SOURCES[1][rows].tolist()
+
+
+@both_gather
+@pytest.mark.parametrize("dtype", ["u1", "i4", "i8", "(3,)f4"])
+def test_entries_are_gathered_from_a_field_of_records(form: Callable[..., None], dtype: str) -> None:
+    records = np.frombuffer(bytes(range(240)) * 4, np.dtype([("a", "u1"), ("b", dtype), ("c", "u1", (4,))]), 40)
+    rows = np.array([7, 0, 39, 7])
+    out = np.empty((4, *records["b"].shape[1:]), records["b"].dtype)
+    form(records["b"], rows, out)
+    assert out.tobytes() == records["b"][rows].tobytes()
+
+
+@pytest.mark.parametrize("form", [put, put_in_python])
+@pytest.mark.parametrize("dtype", ["u1", "i4", "i8", "(3,)f4"])
+@given(rows=st.lists(st.integers(0, 29), unique=True))
+def test_values_are_put_into_a_field_of_records_and_nothing_else_changes(
+    form: Callable[..., None], dtype: str, rows: list[int]
+) -> None:
+    records = np.zeros(30, np.dtype([("a", "u1"), ("b", dtype), ("c", "u1", (4,))]))
+    values = np.arange(1, 1 + len(rows) * records["b"][0].size).reshape(len(rows), *records["b"].shape[1:])
+    expected = records.copy()
+    expected["b"][rows] = values
+    form(values.astype(records["b"].dtype), np.array(rows, np.int64), records["b"])
+    assert records.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("form", [put, put_in_python])
+@pytest.mark.parametrize("rows", [[0, 30], [-1, 2], [1]])
+def test_values_are_put_only_where_there_is_a_place_for_each(form: Callable[..., None], rows: list[int]) -> None:
+    with pytest.raises(IndexError):
+        form(np.zeros(2, np.int32), np.array(rows, np.int64), np.zeros(30, np.int32))
 
 
 @both_gather

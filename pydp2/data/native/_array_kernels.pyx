@@ -5,7 +5,8 @@
 from collections import deque
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer)
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove, memset
@@ -173,38 +174,66 @@ def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssiz
         PyBuffer_Release(&theirs)
 
 
-def take(source, const int64_t[::1] where, Py_ssize_t size, out):
+cdef Py_ssize_t _entry_bytes(const Py_buffer* view) except -1:
+    """Return the bytes of an entry of an array, which lie together."""
+    cdef Py_ssize_t size = view.itemsize
+    cdef int axis
+    if view.ndim < 1:
+        raise ValueError("an array with entries is needed")
+    for axis in range(view.ndim - 1, 0, -1):
+        if view.shape[axis] != 1 and view.strides[axis] != size:
+            raise ValueError("the bytes of an entry must lie together")
+        size *= view.shape[axis]
+    return size
+
+
+cdef inline bint _copy_entries(char* to, Py_ssize_t to_step, const char* of, Py_ssize_t of_step, Py_ssize_t size,
+                               const int64_t* where, Py_ssize_t rows, Py_ssize_t there, bint is_put) noexcept nogil:
+    """Copy entry ``where[i]`` to entry ``i``, or with ``is_put`` the other way. False: one lies outside."""
+    cdef Py_ssize_t i, a, b
+    for i in range(rows):
+        if not 0 <= where[i] < there:
+            return False
+        a = where[i] if is_put else i
+        b = i if is_put else where[i]
+        if size == 4:  # a copy of a known size calls no function
+            memcpy(to + a * to_step, of + b * of_step, 4)
+        elif size == 8:
+            memcpy(to + a * to_step, of + b * of_step, 8)
+        else:
+            memcpy(to + a * to_step, of + b * of_step, size)
+    return True
+
+
+cdef _copy_all(source, const int64_t[::1] where, out, bint is_put):
     cdef Py_buffer theirs, mine
-    cdef Py_ssize_t i, at, rows = where.shape[0], there
-    cdef bint inside = True
-    cdef char* to
-    cdef const char* of
-    PyObject_GetBuffer(source, &theirs, PyBUF_SIMPLE)
+    cdef Py_ssize_t size, rows = where.shape[0]
+    cdef bint inside
+    PyObject_GetBuffer(source, &theirs, PyBUF_STRIDED_RO)
     try:
-        there = theirs.len // size
-        PyObject_GetBuffer(out, &mine, PyBUF_WRITABLE)
+        PyObject_GetBuffer(out, &mine, PyBUF_STRIDED)
         try:
-            if mine.len != rows * size:
-                raise IndexError("what is gathered does not fill the place for it")
-            to, of = <char*>mine.buf, <const char*>theirs.buf
+            size = _entry_bytes(&theirs)
+            if size != _entry_bytes(&mine) or rows != (theirs if is_put else mine).shape[0]:
+                raise IndexError("what is copied does not fill the place for it")
             with nogil:
-                for i in range(rows):
-                    at = where[i]
-                    if not 0 <= at < there:
-                        inside = False
-                        break
-                    if size == 4:  # a copy of a known size calls no function
-                        memcpy(to + i * 4, of + at * 4, 4)
-                    elif size == 8:
-                        memcpy(to + i * 8, of + at * 8, 8)
-                    else:
-                        memcpy(to + i * size, of + at * size, size)
+                inside = rows == 0 or _copy_entries(
+                    <char*>mine.buf, mine.strides[0], <const char*>theirs.buf, theirs.strides[0], size,
+                    &where[0], rows, (mine if is_put else theirs).shape[0], is_put)
             if not inside:
                 raise IndexError("an entry lies outside of its array")
         finally:
             PyBuffer_Release(&mine)
     finally:
         PyBuffer_Release(&theirs)
+
+
+def take(source, const int64_t[::1] where, out):
+    _copy_all(source, where, out, False)
+
+
+def put(source, const int64_t[::1] where, out):
+    _copy_all(source, where, out, True)
 
 
 def compact(array, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssize_t size):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ class RowView:
     def sizes(self) -> list[int]:
         """Return the bytes of each of these frames."""
         self._sources = self.store.sources(self.row_ids)
-        return [len(where) * array.strides[0] for array, where in self._sources]
+        return [len(where) * array.itemsize * math.prod(array.shape[1:]) for array, where in self._sources]
 
     def write(self, into: Sequence[NDArray[np.uint8]]) -> None:
         """Gather the frames into memory of these sizes, right after :meth:`sizes`, before

@@ -82,7 +82,20 @@ def _take_checked(source: Array, selection: Ints, out: Array) -> None:
     if len(selection):
         if int(selection.min()) < 0 or int(selection.max()) >= len(source):
             raise IndexError("an entry lies outside of its array")
-        source.take(selection, axis=0, out=out, mode="clip")  # "raise" gathers into a buffer first, and copies
+        if source.flags.c_contiguous:
+            source.take(selection, axis=0, out=out, mode="clip")  # "raise" gathers into a buffer first, and copies
+        else:  # take() would copy the whole of it
+            out[...] = source[selection]
+
+
+def put_in_python(values: Array, positions: Ints, out: Array) -> None:
+    """Copy ``values`` to the entries of ``out`` at ``positions``, int64. Raises IndexError for a position outside of
+    it."""
+    if len(values) != len(positions):
+        raise IndexError("each value needs a place")
+    if len(positions) and int(positions.min()) < 0:
+        raise IndexError("an entry lies outside of its array")
+    out[positions] = values
 
 
 def sort_by_start_in_python(rows: Ints, starts: Ints) -> None:
@@ -101,6 +114,7 @@ def mark_released_in_python(live: npt.NDArray[np.bool_], ids: Ints) -> bool:
 
 
 gather: Callable[[Array, Selection, Array], None] = gather_in_python
+put: Callable[[Array, Ints, Array], None] = put_in_python
 compact: Callable[[Array, EntryRanges], None] = compact_in_python
 sort_by_start: Callable[[Ints, Ints], None] = sort_by_start_in_python
 mark_released: Callable[[npt.NDArray[np.bool_], Ints], bool] = mark_released_in_python
@@ -111,9 +125,12 @@ if is_active():
     def _gather_native(source: Array, which: Selection, out: Array) -> None:
         if not isinstance(which, EntryRanges):
             if len(which) or len(out):
-                _array_kernels.take(source, np.ascontiguousarray(which, np.int64), source.strides[0], out)
+                _array_kernels.take(source, np.ascontiguousarray(which, np.int64), out)
         elif which.entry_count or len(out):
             _array_kernels.gather(source, which.starts, which.counts, source.strides[0], out)
+
+    def _put_native(values: Array, positions: Ints, out: Array) -> None:
+        _array_kernels.put(values, positions, out)
 
     def _compact_native(array: Array, which: EntryRanges) -> None:
         _array_kernels.compact(array, which.starts, which.counts, array.strides[0])
@@ -125,7 +142,7 @@ if is_active():
     def _mark_released_native(live: npt.NDArray[np.bool_], ids: Ints) -> bool:
         return _array_kernels.release(live.view(np.uint8), ids)
 
-    gather, compact = _gather_native, _compact_native
+    gather, put, compact = _gather_native, _put_native, _compact_native
     sort_by_start, mark_released = _sort_by_start_native, _mark_released_native
 
 

@@ -30,9 +30,17 @@ import numpy as np
 
 from pydp2.data.columns.columns import Array, Columns, Ints
 from pydp2.data.rowstore.base import LocalRows
-from pydp2.data.rowstore.gather import EntryRanges, Selection, compact, gather, sort_by_start
+from pydp2.data.rowstore.gather import EntryRanges, Selection, compact, gather, put, sort_by_start
 from pydp2.data.rowstore.ids import IdAllocator
-from pydp2.data.rowstore.region import SWEEPS, RegionLayout, RegionViews, fence, give_back_bytes, give_back_pages
+from pydp2.data.rowstore.region import (
+    SWEEPS,
+    Records,
+    RegionLayout,
+    RegionViews,
+    fence,
+    give_back_bytes,
+    give_back_pages,
+)
 from pydp2.data.rowstore.stretches import ROUNDING_DIVISOR, Stretches, rounded_lengths, scatter
 from pydp2.data.schema.input_types import Field, Slots
 
@@ -249,17 +257,19 @@ class HeapStore(LocalRows):
     what is live now, plus 1 MiB for each array; it keeps that for use again. See docs/internals/bytes.md.
     """
 
-    __slots__ = ("_arenas", "_capacity", "_fixed", "_fixed_bytes", "_ids", "slots")
+    __slots__ = ("_arenas", "_capacity", "_fixed", "_fixed_bytes", "_ids", "_record_arrays", "_records", "slots")
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
         """Slots of the rows."""
+        self._records = Records(slots)
         self._fixed_bytes = sum(fields[0].entry_bytes for fields in slots.fields)
         self._ids = IdAllocator()
         self._make_arrays()
 
     def _make_arrays(self) -> None:
-        self._fixed = [np.empty((0, *f[0].shape), f[0].dtype) for f in self.slots.fields]
+        self._record_arrays = [np.empty((0, *shape), dtype) for dtype, shape in self._records.parts()]
+        self._fixed = self._records.columns(self._record_arrays)
         self._arenas: list[list[Arena]] = [[Arena(level) for level in levels] for levels in self._arena_fields()]
         self._capacity = 0  # rows for which the arrays have room
 
@@ -302,7 +312,7 @@ class HeapStore(LocalRows):
         live = self._ids.live
         live[rows] = True
         for slot, arrays in enumerate(columns.arrays):
-            self._fixed[slot][rows] = arrays[0]
+            put(arrays[0], rows, self._fixed[slot])
             depth = len(self._arenas[slot])
             if not depth:
                 continue
@@ -379,11 +389,16 @@ class HeapStore(LocalRows):
         used = self.high_water
         arenas = [arena for arenas in self._arenas for arena in arenas]
         where = [arena.grown_rows(used, new) for arena in arenas]
-        fixed = self._fixed if in_place else [_grown_copy(a, used, new) for a in self._fixed]
+        copies = [] if in_place else [_grown_copy(a, used, new) for a in self._record_arrays]
         self._ids.reserve(new)
         if in_place:
-            _extend_in_place(fixed, new)
-        self._fixed = fixed
+            self._fixed = []  # nothing else refers to what is extended
+            try:
+                _extend_in_place(self._record_arrays, new)
+            finally:
+                self._fixed = self._records.columns(self._record_arrays)
+        else:
+            self._record_arrays, self._fixed = copies, self._records.columns(copies)
         for arena, (starts, counts) in zip(arenas, where, strict=True):
             arena.starts, arena.counts = starts, counts
         self._capacity = new

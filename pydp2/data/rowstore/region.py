@@ -13,13 +13,14 @@ import math
 import mmap
 import os
 import platform
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pydp2.data.columns.columns import Array, Ints
 from pydp2.data.native import is_active
-from pydp2.data.schema.input_types import Slots
+from pydp2.data.schema.input_types import MIN_CELL_BYTES, Slots
 
 ROW_OVERHEAD = 64
 """Number of bytes that a row counts besides those of its columns: for its name, its size, its
@@ -53,25 +54,73 @@ class _Extent(NamedTuple):
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
+    @property
+    def entry_bytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+class Records:
+    """Records of the rows of ``slots``: of each slot the field that has one entry a row. Rows come and go in any order,
+    so those that are copied together lie anywhere: where the fields of a row lie side by side, they take a line or two
+    of the processor's cache, and not one for each slot.
+
+    ``offsets``: of each field in a record of ``size`` bytes. Rows from 1 KiB on gain nothing (``is_split``): each slot
+    has an array of its own then, as it must where several processes write to whole slots (:mod:`.cells`).
+    """
+
+    __slots__ = ("_fields", "is_split", "offsets", "size")
+
+    def __init__(self, slots: Slots) -> None:
+        self._fields = [fields[0] for fields in slots.fields]
+        whole = sum(field.entry_bytes for field in self._fields)
+        self.is_split = len(self._fields) == 1 or not 0 < whole < MIN_CELL_BYTES
+        alignment = max((field.dtype.itemsize for field in self._fields), default=1)
+        self.offsets = [0] * len(self._fields)
+        self.size = 0
+        # The sizes of elements are powers of two, so in falling order all are aligned.
+        for slot in sorted(range(len(self._fields)), key=lambda slot: -self._fields[slot].dtype.itemsize):
+            self.offsets[slot] = self.size
+            self.size += self._fields[slot].entry_bytes
+        if not self.is_split:
+            self.size = -(-self.size // alignment) * alignment
+
+    def parts(self) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Return dtype and shape of the entries of the arrays that hold the records."""
+        if self.is_split:
+            return [(field.dtype, field.shape) for field in self._fields]
+        return [(np.dtype(np.uint8), (self.size,))]
+
+    def columns(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return for each slot its field of all records in ``arrays``, which have :meth:`parts`."""
+        if self.is_split:
+            return [*arrays]
+        (whole,) = arrays
+        return [
+            whole[:, offset : offset + field.entry_bytes].view(field.dtype).reshape(len(whole), *field.shape)
+            for field, offset in zip(self._fields, self.offsets, strict=True)
+        ]
+
 
 class RegionLayout:
     """Layout of the memory of a store of ``slots`` with room for ``limit`` bytes. ``size``: of all of it.
     ``max_rows``: number of rows that it can hold at most, 0 if one row is larger than that. ``min_row_bytes``: bytes
     that a row takes at least. The same slots and limit always give the same layout.
 
-    ``movable``: rows may lie in any order and move, so each has a count beside its offset at each level.
+    ``movable``: rows may lie in any order and move, so each has a count beside its offset at each level, and the fields
+    of a row lie together (``records``).
     """
 
     def __init__(self, slots: Slots, limit: int, *, movable: bool = False) -> None:
         self.slots, self.limit = slots, limit
-        self.min_row_bytes = ROW_OVERHEAD + sum(fields[0].entry_bytes for fields in slots.fields)
+        self.records = Records(slots) if movable else None
+        fixed_bytes = self.records.size if self.records else sum(fields[0].entry_bytes for fields in slots.fields)
+        self.min_row_bytes = ROW_OVERHEAD + fixed_bytes
         self.max_rows = limit // self.min_row_bytes
         self.size = 0
-        self.arrays = [
-            [
-                self._extent(self.max_rows if i == 0 else limit // max(1, field.entry_bytes), field.dtype, field.shape)
-                for i, field in enumerate(fields)
-            ]
+        kinds = self.records.parts() if self.records else [(f[0].dtype, f[0].shape) for f in slots.fields]
+        self.rows = [self._extent(self.max_rows, *kind) for kind in kinds]
+        self.entries = [
+            [self._extent(limit // max(1, field.entry_bytes), field.dtype, field.shape) for field in fields[1:]]
             for fields in slots.fields
         ]
         self.offsets = [[self._extent(self.max_rows + 1, _INT) for _ in range(depth)] for depth in slots.depths]
@@ -91,7 +140,7 @@ class RegionLayout:
 
     def _extent(self, entries: int, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> _Extent:
         extent = _Extent(self.size, entries, dtype, shape)
-        self.size += -(-entries * dtype.itemsize * math.prod(shape) // _ALIGN) * _ALIGN
+        self.size += -(-entries * extent.entry_bytes // _ALIGN) * _ALIGN
         return extent
 
 
@@ -106,7 +155,11 @@ class RegionViews:
             flat = np.frombuffer(memory, extent.dtype, count, extent.offset) if count else np.empty(0, extent.dtype)
             return flat.reshape(extent.entries, *extent.shape)
 
-        self.arrays: list[list[Array]] = [[*map(view, extents)] for extents in layout.arrays]
+        rows = [*map(view, layout.rows)]
+        columns = layout.records.columns(rows) if layout.records else rows
+        self.arrays: list[list[Array]] = [
+            [column, *map(view, extents)] for column, extents in zip(columns, layout.entries, strict=True)
+        ]
         self.starts: list[list[Ints]] = [[*map(view, extents)] for extents in layout.offsets]
         self.counts: list[list[Ints]] = [[*map(view, extents)] for extents in layout.counts]
         self.row_info: list[Ints] = [*map(view, layout.row_info)]
