@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.data.columns.sample_set import SampleSet
 from pydp2.data.rowstore.base import PoolStore
 from pydp2.errors import Error, OptionError, SampleTooLarge
 from pydp2.order.bulk_cut import BulkCutter, PlainCut
@@ -181,12 +182,12 @@ class Batcher:
             self._take_snapshot(self.pool.encode_samples(), ended=False)
         return cut
 
-    def _take_snapshot(self, samples: bytes, *, ended: bool) -> None:
-        """Take a snapshot with the pool ``samples``, a set. ``ended``: the tail begins."""
+    def _take_snapshot(self, samples: SampleSet, *, ended: bool) -> None:
+        """Take a snapshot with the pool ``samples``. ``ended``: the tail begins."""
         if self.plan.relaxed:  # its pool is in the order of arrival, so it is no set, and the pass has no state
             return
         self.pool.points_since_snapshot = 0
-        pool = encode_pool(samples, self._source.pool_checks(samples))
+        pool = encode_pool(samples.data, self._source.pool_checks(samples))
         merge = self.merge
         cycle_files = [] if ended else merge.positions()
         taken, dropped = self._source.merged_counts

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.data.columns.sample_set import encode_set
+from pydp2.data.columns.sample_set import SampleSet
 from pydp2.data.rowstore.base import PoolStore
 from pydp2.errors import OptionError
 from pydp2.order.batcher import Batcher, BlockedOnFile, PassFailed
@@ -218,19 +218,19 @@ class BucketPool(Pool):
         """Return the pool ids of all samples that wait, by name."""
         return self._in_sample_order(np.concatenate([bucket.waiting for bucket in self._by_bucket]))
 
-    def encode_samples(self) -> bytes:
-        """Return the samples of the pool as a set."""
+    def encode_samples(self) -> SampleSet:
+        """Return the samples of the pool."""
         ids = self._all_in_sample_order()
-        return encode_set(self._file[ids], self._sample_index[ids])
+        return SampleSet.of(self._file[ids], self._sample_index[ids])
 
     @property
     def tail_consumed(self) -> int:
         """Always 0: which samples of the tail are gone can only be computed from their lengths."""
         return 0
 
-    def start_tail(self) -> bytes:
+    def start_tail(self) -> SampleSet:
         """Begin the tail, after the last sample was added: what is left in each bucket gets one permutation (shuffle
-        on), or keeps its order. Return the samples as a set."""
+        on), or keeps its order. Return the samples."""
         self.fix_bounds()
         plan, ids = self._plan, self._all_in_sample_order()
         indices = self._indices_for(self._length[ids])
@@ -239,7 +239,7 @@ class BucketPool(Pool):
             if plan.shuffle:
                 bucket.tail = bucket.tail[permutation(plan.seed, plan.pass_id, "tail", len(bucket.tail), k)]
             bucket.pool_ids = array("q")
-        return encode_set(self._file[ids], self._sample_index[ids])
+        return SampleSet.of(self._file[ids], self._sample_index[ids])
 
     def resume_tail(self, tail_consumed: int, total: int) -> None:
         """Begin the tail again; the batches that are gone of it are cut once more."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.data.columns.sample_set import decode_set
+from pydp2.data.columns.sample_set import SampleSet, decode_set
 from pydp2.data.rowstore.base import PoolStore
 from pydp2.order.batcher import Batcher
 from pydp2.order.plan import PassPlan
@@ -21,12 +21,12 @@ from pydp2.order.sample_source import SampleSource
 
 @dataclass(frozen=True, slots=True)
 class CachedSamples:
-    """All samples of a list: ``row_ids``, the ids under which they are found, and ``sample_set``, as a set, both in the
-    order of names. ``weights`` and ``sizes`` by id. ``weight``, ``nbytes``: of all; ``unit_weights``: each weighs 1;
+    """All samples of a list: ``row_ids``, the ids under which they are found, and the ``samples``, both in the order
+    of names. ``weights`` and ``sizes`` by id. ``weight``, ``nbytes``: of all; ``unit_weights``: each weighs 1;
     ``blocked``: number of samples that are left out."""
 
     row_ids: RowIds
-    sample_set: bytes
+    samples: SampleSet
     weights: RowIds
     sizes: RowIds
     weight: int
@@ -47,15 +47,15 @@ class _FullPool(Pool):
         super().__init__(plan, _NoStore())
         self._listing = listing
 
-    def start_tail(self) -> bytes:
+    def start_tail(self) -> SampleSet:
         all_ = self._listing
         self._weight, self._size, self.is_uniform = all_.weights, all_.sizes, all_.unit_weights
         self.weight, self.bytes = all_.weight, all_.nbytes
         if self._plan.origin:
             self._file, self._sample_index = np.empty_like(all_.sizes), np.empty_like(all_.sizes)
-            self._file[all_.row_ids], self._sample_index[all_.row_ids] = decode_set(all_.sample_set)
+            self._file[all_.row_ids], self._sample_index[all_.row_ids] = decode_set(all_.samples.data)
         self._tail = all_.row_ids[tail_order(self._plan, len(all_.row_ids))]
-        return all_.sample_set
+        return all_.samples
 
     def remove(self, ids: PoolIds) -> RowIds:
         return ids  # what is known of samples is by row

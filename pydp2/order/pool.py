@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.data.columns.columns import Ints
-from pydp2.data.columns.sample_set import encode_set
+from pydp2.data.columns.sample_set import SampleSet
 from pydp2.data.native import is_active
 from pydp2.data.rowstore.base import PoolStore
 from pydp2.data.rowstore.gather import gather_copy
@@ -297,25 +297,25 @@ class Pool:
     def _sort(self) -> None:
         sort_by_name(self.pool_ids, self._file, self._sample_index)
 
-    def encode_samples(self) -> bytes:
-        """Return the samples of the pool, which must be in the order of names, as a set."""
+    def encode_samples(self) -> SampleSet:
+        """Return the samples of the pool, which must be in the order of names."""
         ids = np.frombuffer(self.pool_ids, np.int64)
-        return encode_set(gather_copy(self._file, ids), gather_copy(self._sample_index, ids))
+        return SampleSet.of(gather_copy(self._file, ids), gather_copy(self._sample_index, ids))
 
     @property
     def tail_consumed(self) -> int:
         """Number of samples of the tail that were delivered; 0 before it begins."""
         return self._tail_start + self._tail_position
 
-    def start_tail(self) -> bytes:
+    def start_tail(self) -> SampleSet:
         """Begin the tail, after the last sample was added: what is left gets one permutation (shuffle on), or keeps its
-        order. Return the samples as a set."""
+        order. Return the samples."""
         ids = np.array(self.pool_ids, np.int64)
         if self._plan.shuffle:  # else they are in the order of names already
             ids = self._in_sample_order(ids)
         self._tail = ids[tail_order(self._plan, len(ids))]
         self.pool_ids = array("q")
-        return encode_set(self._file[ids], self._sample_index[ids])
+        return SampleSet.of(self._file[ids], self._sample_index[ids])
 
     def resume_tail(self, tail_consumed: int, total: int) -> None:
         """Resume a tail of ``total`` samples after the first ``tail_consumed``; the pool holds the others, by name."""

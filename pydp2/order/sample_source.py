@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.data.columns.sample_set import SampleSet
 from pydp2.errors import Error
 from pydp2.order.snapshot import FilePosition, PoolChecks, Reread
 
@@ -146,8 +147,8 @@ class SampleSource(Protocol):
         """Close ``file``, whose end the merge has met: nothing of it is asked for again."""
         ...
 
-    def pool_checks(self, samples: bytes) -> PoolChecks:
-        """Return what is known of the files of a pool, a set of ``samples``: where they have a checksum."""
+    def pool_checks(self, samples: SampleSet) -> PoolChecks:
+        """Return what is known of the files of a pool of ``samples``: where they have a checksum."""
         ...
 
     def note_snapshot(self) -> None:

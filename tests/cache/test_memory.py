@@ -151,7 +151,7 @@ def test_what_is_offered_lies_in_the_store_and_nowhere_else() -> None:
     ]  # fmt: skip
     names = cache.sample_set()
     assert store.take(names.row_ids).samples() == [[101], [102], [301], [302], [303], [304], [305]]
-    assert [part.tolist() for part in decode_set(names.encoded)] == [[1, 1, 3, 3, 3, 3, 3], [0, 1, 0, 1, 2, 3, 4]]
+    assert [part.tolist() for part in decode_set(names.samples.data)] == [[1, 1, 3, 3, 3, 3, 3], [0, 1, 0, 1, 2, 3, 4]]
     cache.offer(0, run(0, 0, 1))
     cache.finish_file(0)
     assert store.take(cache.sample_set().row_ids[:1]).samples() == [[1]]

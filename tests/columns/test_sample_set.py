@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.data.columns.sample_set import decode_set, encode_set, encode_set_in_python, set_from_text, set_to_text
+from pydp2.data.columns.sample_set import (
+    SampleSet,
+    decode_set,
+    encode_set,
+    encode_set_in_python,
+    set_from_text,
+    set_to_text,
+)
 from pydp2.errors import OptionError
 
 names = st.sets(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 40)), max_size=60)
@@ -30,6 +37,17 @@ def test_a_set_comes_back_from_its_bytes_and_from_its_text(single: set[tuple[int
     assert set_from_text(set_to_text(data)) == data
     for back, sent in zip(decode_set(data), (files, sample_indices), strict=True):
         assert back.tolist() == sent.tolist()
+
+
+@given(names)
+def test_a_set_has_the_first_and_the_last_sample_of_each_file(samples: set[tuple[int, int]]) -> None:
+    made = SampleSet.of(*columns(samples))
+    assert made.data == encode_set(*columns(samples))
+    by_file: dict[int, list[int]] = {}
+    for file, sample_index in sorted(samples):
+        by_file.setdefault(file, []).append(sample_index)
+    found = zip(made.files.tolist(), made.first.tolist(), made.last.tolist(), strict=True)
+    assert [*found] == [(file, indices[0], indices[-1]) for file, indices in by_file.items()]
 
 
 def test_a_shuffle_pool_of_65536_samples_takes_less_than_45_kilobytes_of_text() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.data.columns.sample_set import files_of_set
+from pydp2.data.columns.sample_set import SampleSet
 from pydp2.errors import ProviderError
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bucketing import make_batcher
@@ -156,8 +156,8 @@ class Arrivals:
     def note_snapshot(self) -> None:
         pass
 
-    def pool_checks(self, samples: bytes) -> PoolChecks:
-        files = files_of_set(samples)
+    def pool_checks(self, samples: SampleSet) -> PoolChecks:
+        files = samples.files
         ends = np.array([len(self._files[file].items) * (file in self.finished) for file in files.tolist()], np.int64)
         return PoolChecks(ends, ends + files)
 

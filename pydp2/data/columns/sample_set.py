@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,23 @@ if is_active():
         return (_FORM_RUNS if runs else _FORM_GAPS) + out[:size].tobytes()
 
     encode_set = _encode_set_native
+
+
+class SampleSet(NamedTuple):
+    """Set of samples as bytes (``data``, :func:`encode_set`), and its ``files``, in order, with the ``first`` and the
+    ``last`` sample of each, int64."""
+
+    data: bytes
+    files: Ints
+    first: Ints
+    last: Ints
+
+    @classmethod
+    def of(cls, files: Ints, sample_indices: Ints) -> SampleSet:
+        """Return the set of samples that are in the order of (file, sample index), each once."""
+        begins = np.flatnonzero(np.diff(files, prepend=-1))
+        ends = np.append(begins[1:], len(files))[: len(begins)] - 1
+        return cls(encode_set(files, sample_indices), files[begins], sample_indices[begins], sample_indices[ends])
 
 
 def decode_set(data: bytes) -> tuple[Ints, Ints]:

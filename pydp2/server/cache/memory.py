@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pydp2.data.columns.block_list import BlockList
 from pydp2.data.columns.checksum import EndChecksum
 from pydp2.data.columns.columns import Ints, expand_ranges
-from pydp2.data.columns.sample_set import encode_set
+from pydp2.data.columns.sample_set import SampleSet
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.region import ROW_OVERHEAD
 from pydp2.server.cache.file_format import DroppedSample
@@ -95,11 +95,11 @@ class _PartialFile:
 
 class CachedSampleSet(NamedTuple):
     """All delivered samples in the cache: their row ids in the append-only store, in the order of file and sample
-    index, and these two as an encoded set. ``weight``, ``nbytes``: sums over the rows. ``max_weight``: largest weight
+    index, and the ``samples`` themselves. ``weight``, ``nbytes``: sums over the rows. ``max_weight``: largest weight
     of a row. ``blocked``: number of the other samples."""
 
     row_ids: Ints
-    encoded: bytes
+    samples: SampleSet
     weight: int
     nbytes: int
     max_weight: int
@@ -227,7 +227,7 @@ class MemoryCache(Generic[S]):
             weights = self.row_store.weights[row_ids]
             self._sample_set = CachedSampleSet(
                 row_ids,
-                encode_set(numbers, sample_indices),
+                SampleSet.of(numbers, sample_indices),
                 int(weights.sum()),
                 int(self.row_store.sizes[row_ids].sum()),
                 int(weights.max(initial=0)),

@@ -27,7 +27,7 @@ def cached_rows(plan: PassPlan, cache_fill: CacheFill | None) -> tuple[AppendOnl
         return to_merge  # it fails, at a place that the merge knows
     all_ = CachedSamples(
         names.row_ids,
-        names.encoded,
+        names.samples,
         row_store.weights,
         row_store.sizes,
         names.weight,

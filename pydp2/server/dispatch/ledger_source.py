@@ -11,6 +11,7 @@ dispatcher never calls the source. Between them lie the ledgers.
 from __future__ import annotations
 
 from pydp2.data.columns.checksum import EndChecksum
+from pydp2.data.columns.sample_set import SampleSet
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import FilePosition, PoolChecks, Reread
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
@@ -98,8 +99,8 @@ class LedgerSource:
         self._checksums.note_end(self._ledgers[file])
         self._dispatcher.close_file(file)
 
-    def pool_checks(self, samples: bytes) -> PoolChecks:
-        """Return what is known of the files of a pool, a set of ``samples``: the end of each that has ended, or an
+    def pool_checks(self, samples: SampleSet) -> PoolChecks:
+        """Return what is known of the files of a pool of ``samples``: the end of each that has ended, or an
         earlier checksum behind its samples."""
         return self._checksums.pool_checks(samples, self._end_in_cache, self._ledgers)
 

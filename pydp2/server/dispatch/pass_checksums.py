@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pydp2.data.columns.checksum import EndChecksum
 from pydp2.data.columns.checksum_log import NO_CHECKSUMS, ChecksumLog, FileChecksum, LoggedChecksums
-from pydp2.data.columns.sample_set import decode_set, files_of_set
+from pydp2.data.columns.sample_set import SampleSet
 from pydp2.errors import NotRepeatable
 from pydp2.order.sample_source import WAIT, FileFailure
 from pydp2.order.snapshot import Begin, PoolChecks
@@ -94,19 +94,17 @@ class PassChecksums:
         return logged
 
     def pool_checks(
-        self, samples: bytes, cached: Callable[[int], EndChecksum], ledgers: Mapping[int, FileLedger]
+        self, samples: SampleSet, cached: Callable[[int], EndChecksum], ledgers: Mapping[int, FileLedger]
     ) -> PoolChecks:
-        """Return what is known of the files of a pool, a set of ``samples``, and of the files of the cycle. ``cached``:
+        """Return what is known of the files of a pool of ``samples``, and of the files of the cycle. ``cached``:
         see :meth:`FileEnds.of`; ``ledgers``: of the files that have not ended."""
-        if not self.edges:
-            return PoolChecks(*self.ends.of(files_of_set(samples), cached))
-        files, sample_indices = decode_set(samples)
-        last = np.flatnonzero(np.diff(files, append=-1))
-        needed = dict(zip(files.tolist()[::-1], sample_indices.tolist()[::-1], strict=True))  # the first sample of each
-        files = files[last]
+        files = samples.files
         checks, checksums = self.ends.of(files, cached)
+        if not self.edges:
+            return PoolChecks(checks, checksums)
+        needed = dict(zip(files.tolist(), samples.first.tolist(), strict=True))
         for at in np.flatnonzero(checks).tolist():
-            if (edge := self.edges.behind(int(files[at]), int(sample_indices[last[at]]))) is not None:
+            if (edge := self.edges.behind(int(files[at]), int(samples.last[at]))) is not None:
                 checks[at], checksums[at] = edge.sample_index, edge.crcs[0]
         cycle = {file: ledger.next_index for file, ledger in ledgers.items() if ledger.bound and ledger.is_merged}
         for file, y in cycle.items():
