@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2 import dense_array, dense_vector, integer_value, integer_value_sequence, raw
+from pydp2.data.rowstore import region
 from pydp2.data.rowstore.region import Records, RegionLayout, RegionViews
 from pydp2.data.schema.input_types import Slots
 
@@ -33,6 +34,27 @@ def test_each_field_of_a_record_is_aligned_and_has_bytes_of_its_own(slots: Slots
         column[...] = number
     for number, column in enumerate(columns, 1):
         assert (column == number).all()
+
+
+@pytest.mark.parametrize("form", ["compiled", "in Python"])
+@given(slots=some_slots, rows=st.lists(st.integers(0, 699), unique=True, max_size=600))
+def test_records_are_taken_as_they_were_put(form: str, slots: Slots, rows: list[int]) -> None:
+    records, random, ids = Records(slots), np.random.default_rng(1), np.array(rows, np.int64)
+    arrays = [np.zeros((700, *shape), dtype) for dtype, shape in records.parts()]
+    values = [random.integers(0, 100, (len(rows), *field.shape)).astype(field.dtype) for field, *_ in slots.fields]
+    with pytest.MonkeyPatch.context() as patch:
+        if form == "in Python":
+            patch.setattr(region, "_copy_fields", None)
+        elif region._copy_fields is None:
+            pytest.skip("nothing was compiled here")
+        records.put(values, ids, arrays)
+        taken = records.take(ids[::-1], arrays)
+        for outside in (700, -1):
+            with pytest.raises(IndexError):
+                records.take(np.array([*rows, outside], np.int64), arrays)
+    assert all((each == value[::-1]).all() for each, value in zip(taken, values, strict=True))
+    others = np.setdiff1d(np.arange(700), ids)
+    assert not any(column[others].any() for column in records.columns(arrays))
 
 
 @given(some_slots)

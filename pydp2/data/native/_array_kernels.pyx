@@ -6,9 +6,11 @@ from collections import deque
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer)
+    PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release,
+    PyObject_GetBuffer)
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
+from posix.stdlib cimport posix_memalign
 from libc.string cimport memcpy, memmove, memset
 
 cdef extern from *:
@@ -142,6 +144,84 @@ def bytes_to_boundary(memory, Py_ssize_t boundary):
     return boundary - past if past else 0
 
 
+# Memory that was given back and is kept for the next array of about its size. The lock of the interpreter guards it.
+cdef enum:
+    MOST_BLOCKS = 32
+cdef struct _Block:
+    void* at
+    size_t room
+cdef _Block _kept[MOST_BLOCKS]  # the one that was given back first comes first
+cdef int _kept_count = 0
+cdef size_t _kept_bytes = 0
+cdef size_t _most_kept = 64 << 20
+cdef size_t _largest_kept = 256 << 20
+
+
+cdef void _remove_kept(int index) noexcept:
+    global _kept_count, _kept_bytes
+    _kept_bytes -= _kept[index].room
+    _kept_count -= 1
+    memmove(&_kept[index], &_kept[index + 1], (_kept_count - index) * sizeof(_Block))
+
+
+cdef void _free_first() noexcept:
+    free(_kept[0].at)
+    _remove_kept(0)
+
+
+cdef class Memory:
+    """Memory of ``size`` bytes at a multiple of 64; what it holds is not set. It is kept when nothing refers to it.
+
+    The system fills each page of fresh memory with zeros, when it is first written to, which takes longer than to copy
+    a batch into memory that was used before. What is kept is at most 64 MiB, or two blocks of at most 256 MiB.
+    """
+
+    cdef void* _at
+    cdef Py_ssize_t _size
+    cdef size_t _room
+
+    def __cinit__(self, Py_ssize_t size):
+        cdef size_t step = 4096
+        cdef int i
+        if size < 0:
+            raise ValueError("memory has a size")
+        while step * 16 < <size_t>size:
+            step *= 2
+        self._size, self._room = size, (<size_t>size + step - 1) // step * step  # at most an eighth more
+        for i in range(_kept_count - 1, -1, -1):  # the last one is warm
+            if _kept[i].room == self._room:
+                self._at = _kept[i].at
+                _remove_kept(i)
+                return
+        if posix_memalign(&self._at, 64, self._room):
+            self._at = NULL
+            raise MemoryError(f"Unable to allocate {size} bytes")
+
+    def __dealloc__(self):
+        global _kept_count, _kept_bytes
+        if self._at == NULL:
+            return
+        if self._room > _largest_kept:
+            free(self._at)
+            return
+        while _kept_count == MOST_BLOCKS or (_kept_count >= 2 and _kept_bytes + self._room > _most_kept):
+            _free_first()
+        _kept[_kept_count].at, _kept[_kept_count].room = self._at, self._room
+        _kept_count += 1
+        _kept_bytes += self._room
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self._at, self._size, 0, flags)
+
+
+def free_kept_memory():
+    """Give the memory that is kept back to the system, and return its number of bytes."""
+    cdef size_t count = _kept_bytes
+    while _kept_count:
+        _free_first()
+    return count
+
+
 def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssize_t size, out):
     cdef Py_buffer theirs, mine
     cdef Py_ssize_t i, at = 0, length, rows = starts.shape[0], there, room
@@ -205,6 +285,12 @@ cdef inline bint _copy_entries(char* to, Py_ssize_t to_step, const char* of, Py_
     return True
 
 
+cdef Py_ssize_t _entry_size(array) except -1:
+    if array.ndim != 2 or array.itemsize != 1 or array.shape[1] < 1:
+        raise ValueError("records are bytes that lie together")
+    return array.shape[1]
+
+
 cdef _copy_all(source, const int64_t[::1] where, out, bint is_put):
     cdef Py_buffer theirs, mine
     cdef Py_ssize_t size, rows = where.shape[0]
@@ -234,6 +320,64 @@ def take(source, const int64_t[::1] where, out):
 
 def put(source, const int64_t[::1] where, out):
     _copy_all(source, where, out, True)
+
+
+def copy_fields(records, const int64_t[::1] where, offsets, arrays, bint is_put):
+    """Copy the fields at ``offsets`` of ``records``, uint8 (n, size), at ``where``: to ``arrays``, or with ``is_put``
+    from them. Some records at a time: then the next field of each lies in the cache of the processor."""
+    cdef Py_buffer whole, part
+    cdef Py_ssize_t rows = where.shape[0], begin, count, size, offset, field, fields = len(arrays)
+    cdef bint inside = True
+    cdef char* base
+    cdef Py_ssize_t* sizes = <Py_ssize_t*>malloc(2 * fields * sizeof(Py_ssize_t) + 1)
+    cdef char** parts = <char**>malloc(fields * sizeof(char*) + 1)
+    if sizes == NULL or parts == NULL:
+        free(sizes)
+        free(parts)
+        raise MemoryError("Unable to allocate a place for each field")
+    held = []  # buffers of the arrays, until all is copied
+    try:
+        for field in range(fields):
+            array, offset = arrays[field], offsets[field]
+            PyObject_GetBuffer(array, &part, PyBUF_SIMPLE if is_put else PyBUF_WRITABLE)
+            parts[field], size = <char*>part.buf, part.len
+            PyBuffer_Release(&part)
+            held.append(array)
+            sizes[2 * field + 1] = offset
+            sizes[2 * field] = size // rows if rows else 0
+            if rows and size % rows:
+                raise IndexError("what is copied does not fill the place for it")
+        PyObject_GetBuffer(records, &whole, PyBUF_SIMPLE if not is_put else PyBUF_WRITABLE)
+        try:
+            size = _entry_size(records)
+            for field in range(fields):
+                if not 0 <= sizes[2 * field + 1] <= size - sizes[2 * field]:
+                    raise IndexError("a field lies outside of its record")
+            base = <char*>whole.buf
+            with nogil:
+                begin = 0
+                while begin < rows and inside:
+                    count = min(<Py_ssize_t>256, rows - begin)
+                    for field in range(fields):
+                        if is_put:
+                            inside = _copy_entries(
+                                base + sizes[2 * field + 1], size, parts[field] + begin * sizes[2 * field],
+                                sizes[2 * field], sizes[2 * field], &where[begin], count, whole.len // size, True)
+                        else:
+                            inside = _copy_entries(
+                                parts[field] + begin * sizes[2 * field], sizes[2 * field],
+                                base + sizes[2 * field + 1], size, sizes[2 * field], &where[begin], count,
+                                whole.len // size, False)
+                        if not inside:
+                            break
+                    begin += count
+            if not inside:
+                raise IndexError("an entry lies outside of its array")
+        finally:
+            PyBuffer_Release(&whole)
+    finally:
+        free(sizes)
+        free(parts)
 
 
 def compact(array, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssize_t size):

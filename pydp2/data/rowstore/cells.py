@@ -120,6 +120,11 @@ class CellStore(SharedHeap):
         self._copier.wait_for(ids)
         return [(array, ids) for array in self._fixed]
 
+    def take(self, ids: Any) -> Columns:
+        """Return the rows, once they are there, as columns over fresh, writable arrays."""
+        self._copier.wait_for(np.asarray(ids, np.int64))
+        return super().take(ids)
+
     def handles(self, ids: Ints) -> Ints:
         """Return the handles by which a trainer finds the rows, once they are there."""
         self._copier.wait_for(ids)

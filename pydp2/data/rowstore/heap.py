@@ -30,7 +30,7 @@ import numpy as np
 
 from pydp2.data.columns.columns import Array, Columns, Ints
 from pydp2.data.rowstore.base import LocalRows
-from pydp2.data.rowstore.gather import EntryRanges, Selection, compact, gather, put, sort_by_start
+from pydp2.data.rowstore.gather import EntryRanges, Selection, compact, gather, gather_copy, sort_by_start
 from pydp2.data.rowstore.ids import IdAllocator
 from pydp2.data.rowstore.region import (
     SWEEPS,
@@ -311,8 +311,8 @@ class HeapStore(LocalRows):
         rows = self._new_rows(columns.rows)
         live = self._ids.live
         live[rows] = True
+        self._records.put([arrays[0] for arrays in columns.arrays], rows, self._record_arrays)
         for slot, arrays in enumerate(columns.arrays):
-            put(arrays[0], rows, self._fixed[slot])
             depth = len(self._arenas[slot])
             if not depth:
                 continue
@@ -339,6 +339,15 @@ class HeapStore(LocalRows):
             for arena in arenas:
                 result += arena.sources(ids)
         return result
+
+    def take(self, ids: Any) -> Columns:
+        """Return the rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
+        ids = np.asarray(ids, np.int64)
+        arrays = [
+            [fixed, *(gather_copy(array, which) for arena in arenas for array, which in arena.sources(ids))]
+            for fixed, arenas in zip(self._records.take(ids, self._record_arrays), self._arenas, strict=True)
+        ]
+        return Columns(self.slots, len(ids), arrays)
 
     def lengths(self, ids: Ints, slot: int) -> Ints:
         """Return the length of each of the rows ``ids`` in ``slot`` (:meth:`Columns.lengths`): ``(rows,)``."""
@@ -416,6 +425,7 @@ class SharedHeap(HeapStore):
         self._ids = IdAllocator(self._views.generations)
 
     def _make_arrays(self) -> None:
+        self._record_arrays = self._views.rows
         self._fixed = [arrays[0] for arrays in self._views.arrays]
         self._arenas = [
             [_SharedArena(fields, self._views, slot, level, self._memory) for level, fields in enumerate(levels)]

@@ -13,13 +13,14 @@ import math
 import mmap
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.data.columns.columns import Array, Ints
+from pydp2.data.columns.columns import Array, Ints, aligned_empty
 from pydp2.data.native import is_active
+from pydp2.data.rowstore.gather import gather_copy, put
 from pydp2.data.schema.input_types import MIN_CELL_BYTES, Slots
 
 ROW_OVERHEAD = 64
@@ -34,7 +35,9 @@ _INT = np.dtype(np.int64)
 _HEADER_INTS = 8  # numbers that concern all rows
 _LEAST_WRITTEN = 1 << 16  # bytes: for less a call of the kernel costs more than it saves
 
+_copy_fields: Callable[..., None] | None = None
 if is_active():
+    from pydp2.data.native._array_kernels import copy_fields as _copy_fields
     from pydp2.data.native._array_kernels import fence as fence
 else:
 
@@ -100,6 +103,24 @@ class Records:
             for field, offset in zip(self._fields, self.offsets, strict=True)
         ]
 
+    def put(self, values: Sequence[Array], rows: Ints, arrays: Sequence[Array]) -> None:
+        """Copy ``values``, one array of each slot, to the records ``rows`` in ``arrays``. Raises IndexError for a row
+        that is not there."""
+        if _copy_fields is None or self.is_split:
+            for column, each in zip(self.columns(arrays), values, strict=True):
+                put(each, rows, column)
+        else:
+            _copy_fields(arrays[0], rows, self.offsets, [np.ascontiguousarray(each) for each in values], True)
+
+    def take(self, rows: Ints, arrays: Sequence[Array]) -> list[Array]:
+        """Return the field of each slot of the records ``rows`` in ``arrays``, in memory of its own. Raises IndexError
+        for a row that is not there."""
+        if _copy_fields is None or self.is_split:
+            return [gather_copy(column, rows) for column in self.columns(arrays)]
+        taken = [aligned_empty((len(rows), *field.shape), field.dtype) for field in self._fields]
+        _copy_fields(arrays[0], np.ascontiguousarray(rows, np.int64), self.offsets, taken, False)
+        return taken
+
 
 class RegionLayout:
     """Layout of the memory of a store of ``slots`` with room for ``limit`` bytes. ``size``: of all of it.
@@ -146,8 +167,9 @@ class RegionLayout:
 
 class RegionViews:
     """Arrays of ``memory`` of ``layout``, by slot. ``arrays``: those of the columns; ``starts``, ``counts``: where the
-    entries of a row begin at each level below the rows, and how many they are; ``row_info``: three numbers of each row;
-    ``header``: numbers that concern all rows."""
+    entries of a row begin at each level below the rows, and how many they are; ``rows``: what has one entry for each
+    row, as it lies (:class:`Records`); ``row_info``: three numbers of each row; ``header``: numbers that concern all
+    rows."""
 
     def __init__(self, layout: RegionLayout, memory: Any) -> None:
         def view(extent: _Extent) -> Array:
@@ -155,8 +177,8 @@ class RegionViews:
             flat = np.frombuffer(memory, extent.dtype, count, extent.offset) if count else np.empty(0, extent.dtype)
             return flat.reshape(extent.entries, *extent.shape)
 
-        rows = [*map(view, layout.rows)]
-        columns = layout.records.columns(rows) if layout.records else rows
+        self.rows = [*map(view, layout.rows)]
+        columns = layout.records.columns(self.rows) if layout.records else self.rows
         self.arrays: list[list[Array]] = [
             [column, *map(view, extents)] for column, extents in zip(columns, layout.entries, strict=True)
         ]
