@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.client.row_fetcher import RemoteRows, RowFetcher
-from pydp2.data.columns.columns import Columns, Ints, offsets
+from pydp2.data.columns.columns import Columns, Ints, free_kept_memory, offsets
 from pydp2.data.rowstore.reader import SharedRows, shared_rows_of
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import RemoteProtocolError
@@ -150,6 +150,7 @@ class RowSources:
         if self._fetcher is not None:
             self._fetcher.close()
         self._fetcher = self.shared_rows = None
+        free_kept_memory()
         self.must_read_ahead = False
 
 

@@ -510,6 +510,8 @@ def row_splits(batch: Batch, slot: int) -> list[NDArray[np.int64]]:
 def _slot_value(columns: Columns, slot: int) -> Value:
     declared = columns.slots.types[slot]
     arrays = [a if a.flags.writeable else a.copy() for a in columns.arrays[slot]]
+    if len(arrays) == 1:  # numbers, of which a batch may have many slots
+        return declared.as_declared(arrays[0])
     levels, leaves = arrays[: declared.seq_type], arrays[declared.seq_type :]
     values: Array | Csr | BinaryArray | StringArray
     if declared.type in (DataType.Dense, DataType.Index):

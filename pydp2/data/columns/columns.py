@@ -27,6 +27,7 @@ Ints = NDArray[np.int64]
 ALIGNMENT = 64
 """Bytes: the memory of the arrays of a batch begins at a multiple of it, where each array has memory of its own."""
 
+_MIN_KEPT_BYTES = 1 << 17  # of an array: the C library keeps the memory of smaller ones by itself
 _INTEGERS_LIMIT = 1 << 22  # 32 MiB of positions at most are kept
 _integers: Ints = np.arange(1 << 16, dtype=np.int64)
 
@@ -48,16 +49,28 @@ def _bytes_to_boundary_in_python(memory: Array, boundary: int) -> int:
 
 
 _bytes_to_boundary: Callable[[Array, int], int] = _bytes_to_boundary_in_python
+_Memory: Callable[[int], Any] | None = None
 if is_active():
+    from pydp2.data.native._array_kernels import Memory as _Memory
     from pydp2.data.native._array_kernels import bytes_to_boundary as _bytes_to_boundary
+    from pydp2.data.native._array_kernels import free_kept_memory as free_kept_memory
+else:
+
+    def free_kept_memory() -> int:
+        """Return 0: none is kept."""
+        return 0
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return a new array as ``np.empty(shape, dtype)`` does, whose memory begins at a multiple of 64 bytes.
 
-    JAX and TensorFlow take over such memory, and copy any other (docs/internals/bytes.md)."""
+    JAX and TensorFlow take over such memory, and copy any other. Large arrays get memory that others have left
+    (docs/internals/bytes.md)."""
     entry = np.dtype(dtype)
-    memory = np.empty(math.prod(shape) * entry.itemsize + ALIGNMENT - 1, np.uint8)
+    size = math.prod(shape) * entry.itemsize
+    if size >= _MIN_KEPT_BYTES and _Memory is not None:
+        return np.ndarray(shape, entry, _Memory(size))
+    memory = np.empty(size + ALIGNMENT - 1, np.uint8)
     return np.ndarray(shape, entry, memory, _bytes_to_boundary(memory, ALIGNMENT))
 
 
