@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pydp2 import dense_array, dense_vector, integer_value, integer_value_sequence, raw
 from pydp2.data.rowstore import region
-from pydp2.data.rowstore.region import Records, RegionLayout, RegionViews
+from pydp2.data.rowstore.region import RecordLayout, RegionLayout, RegionViews
 from pydp2.data.schema.input_types import Slots
 
 KINDS = [
@@ -25,7 +25,7 @@ some_slots = st.lists(st.sampled_from(KINDS), min_size=1, max_size=8).map(lambda
 
 @given(some_slots, st.integers(0, 5))
 def test_each_field_of_a_record_is_aligned_and_has_bytes_of_its_own(slots: Slots, rows: int) -> None:
-    records = Records(slots)
+    records = RecordLayout(slots)
     arrays = [np.zeros((rows, *shape), dtype) for dtype, shape in records.parts()]
     columns = records.columns(arrays)
     assert [(c.dtype, c.shape) for c in columns] == [(f[0].dtype, (rows, *f[0].shape)) for f in slots.fields]
@@ -39,7 +39,7 @@ def test_each_field_of_a_record_is_aligned_and_has_bytes_of_its_own(slots: Slots
 @pytest.mark.parametrize("form", ["compiled", "in Python"])
 @given(slots=some_slots, rows=st.lists(st.integers(0, 699), unique=True, max_size=600))
 def test_records_are_taken_as_they_were_put(form: str, slots: Slots, rows: list[int]) -> None:
-    records, random, ids = Records(slots), np.random.default_rng(1), np.array(rows, np.int64)
+    records, random, ids = RecordLayout(slots), np.random.default_rng(1), np.array(rows, np.int64)
     arrays = [np.zeros((700, *shape), dtype) for dtype, shape in records.parts()]
     values = [random.integers(0, 100, (len(rows), *field.shape)).astype(field.dtype) for field, *_ in slots.fields]
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +59,7 @@ def test_records_are_taken_as_they_were_put(form: str, slots: Slots, rows: list[
 
 @given(some_slots)
 def test_a_record_is_at_most_seven_bytes_larger_than_its_fields(slots: Slots) -> None:
-    assert 0 <= Records(slots).size - sum(fields[0].entry_bytes for fields in slots.fields) < 8
+    assert 0 <= RecordLayout(slots).size - sum(fields[0].entry_bytes for fields in slots.fields) < 8
 
 
 @pytest.mark.parametrize(("slots", "is_split"), [
@@ -67,7 +67,7 @@ def test_a_record_is_at_most_seven_bytes_larger_than_its_fields(slots: Slots) ->
     ([dense_vector(300), integer_value(2)], True),
 ])  # fmt: skip
 def test_large_rows_and_single_slots_have_an_array_for_each_slot(slots: list, is_split: bool) -> None:
-    assert Records(Slots(tuple(slots))).is_split is is_split
+    assert RecordLayout(Slots(tuple(slots))).is_split is is_split
 
 
 @given(some_slots, st.booleans())

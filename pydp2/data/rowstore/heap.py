@@ -34,7 +34,7 @@ from pydp2.data.rowstore.gather import EntryRanges, Selection, compact, gather, 
 from pydp2.data.rowstore.ids import IdAllocator
 from pydp2.data.rowstore.region import (
     SWEEPS,
-    Records,
+    RecordLayout,
     RegionLayout,
     RegionViews,
     fence,
@@ -262,7 +262,7 @@ class HeapStore(LocalRows):
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
         """Slots of the rows."""
-        self._records = Records(slots)
+        self._records = RecordLayout(slots)
         self._fixed_bytes = sum(fields[0].entry_bytes for fields in slots.fields)
         self._ids = IdAllocator()
         self._make_arrays()

@@ -14,7 +14,7 @@ from pydp2.data.columns.columns import Array, Columns, Ints
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.gather import EntryRanges, gather_copy
 from pydp2.data.rowstore.ids import StaleRows, check_handles, ids_of
-from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, SWEEPS, Records, RegionLayout, RegionViews, fence
+from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, SWEEPS, RecordLayout, RegionLayout, RegionViews, fence
 from pydp2.data.schema.input_types import Slots
 
 _PATIENCE = 1.0  # seconds that a sweep may take
@@ -58,7 +58,7 @@ class SharedHeapReader:
 
     def __init__(self, layout: RegionLayout, memory: Any) -> None:
         self.layout = layout
-        self._views, self._records = RegionViews(layout, memory), Records(layout.slots)
+        self._views, self._records = RegionViews(layout, memory), RecordLayout(layout.slots)
         self._fixed_bytes = sum(fields[0].entry_bytes for fields in layout.slots.fields)
         self._has_arenas = any(layout.slots.depths)
 

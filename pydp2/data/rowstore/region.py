@@ -62,8 +62,8 @@ class _Extent(NamedTuple):
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-class Records:
-    """Records of the rows of ``slots``: of each slot the field that has one entry a row. Rows come and go in any order,
+class RecordLayout:
+    """Layout of records of the rows of ``slots``: of each slot the field that has one entry a row. Rows come and go in any order,
     so those that are copied together lie anywhere: where the fields of a row lie side by side, they take a line or two
     of the processor's cache, and not one for each slot.
 
@@ -133,7 +133,7 @@ class RegionLayout:
 
     def __init__(self, slots: Slots, limit: int, *, movable: bool = False) -> None:
         self.slots, self.limit = slots, limit
-        self.records = Records(slots) if movable else None
+        self.records = RecordLayout(slots) if movable else None
         fixed_bytes = self.records.size if self.records else sum(fields[0].entry_bytes for fields in slots.fields)
         self.min_row_bytes = ROW_OVERHEAD + fixed_bytes
         self.max_rows = limit // self.min_row_bytes
@@ -168,7 +168,7 @@ class RegionLayout:
 class RegionViews:
     """Arrays of ``memory`` of ``layout``, by slot. ``arrays``: those of the columns; ``starts``, ``counts``: where the
     entries of a row begin at each level below the rows, and how many they are; ``rows``: what has one entry for each
-    row, as it lies (:class:`Records`); ``row_info``: three numbers of each row; ``header``: numbers that concern all
+    row, as it lies (:class:`RecordLayout`); ``row_info``: three numbers of each row; ``header``: numbers that concern all
     rows."""
 
     def __init__(self, layout: RegionLayout, memory: Any) -> None:
