@@ -32,15 +32,17 @@ def provider(workload: str) -> tuple[str, dict[str, Any]]:
 
 @functools.cache
 def _started(workload: str, path: str) -> StartedProvider:
+    """Do once what a worker does when it starts."""
+    keep_freed_memory()
     address, args = provider(workload)
-    return resolve(address).start(args=args, file_list=[path])
+    started = resolve(address).start(args=args, file_list=[path])
+    gc.collect()
+    gc.freeze()
+    return started
 
 
 def chunks(workload: str, path: str) -> Iterator[int]:
     """Read a file; yield the number of samples of each chunk."""
-    keep_freed_memory()  # as a worker does when it starts; so is what follows
-    gc.collect()
-    gc.freeze()
     started = _started(workload, path)
     builder = ChunkBuilder(started.schema, lambda error, task, y: error)
     row = memoryview(bytearray(8 * FIELD_COUNT)).cast("q")
