@@ -517,7 +517,7 @@ def _slot_value(columns: Columns, slot: int) -> Value:
     if declared.type in (DataType.Dense, DataType.Index):
         values = declared.as_declared(leaves[0])
     elif declared.type in STRING_TYPES:
-        edges = offsets(leaves[0])
+        edges = offsets(leaves[0]) if levels else columns.row_offsets(slot)[0]
         values = StringArray(edges, leaves[1]) if declared.type == DataType.Text else BinaryArray(edges, leaves[1])
     else:
         floats = leaves[2] if declared.type == DataType.SparseValue else None

@@ -63,9 +63,9 @@ class _Extent(NamedTuple):
 
 
 class RecordLayout:
-    """Layout of records of the rows of ``slots``: of each slot the field that has one entry a row. Rows come and go in any order,
-    so those that are copied together lie anywhere: where the fields of a row lie side by side, they take a line or two
-    of the processor's cache, and not one for each slot.
+    """Layout of records of the rows of ``slots``: of each slot the field that has one entry a row. Rows come and go in
+    any order, so those that are copied together lie anywhere: where the fields of a row lie side by side, they take a
+    line or two of the processor's cache, and not one for each slot.
 
     ``offsets``: of each field in a record of ``size`` bytes. Rows from 1 KiB on gain nothing (``is_split``): each slot
     has an array of its own then, as it must where several processes write to whole slots (:mod:`.cells`).
@@ -168,8 +168,8 @@ class RegionLayout:
 class RegionViews:
     """Arrays of ``memory`` of ``layout``, by slot. ``arrays``: those of the columns; ``starts``, ``counts``: where the
     entries of a row begin at each level below the rows, and how many they are; ``rows``: what has one entry for each
-    row, as it lies (:class:`RecordLayout`); ``row_info``: three numbers of each row; ``header``: numbers that concern all
-    rows."""
+    row, as it lies (:class:`RecordLayout`); ``row_info``: three numbers of each row; ``header``: numbers that concern
+    all rows."""
 
     def __init__(self, layout: RegionLayout, memory: Any) -> None:
         def view(extent: _Extent) -> Array:
