@@ -67,12 +67,11 @@ class BucketPool(Pool):
     """Pool whose batches are drawn from one bucket each. To draw a batch, :meth:`draw` puts the pool ids of its
     bucket into ``pool_ids``, where :class:`Pool` picks from."""
 
-    _facts = (*Pool._facts, "_length")
+    _fact_count = Pool._fact_count + 1
 
     def __init__(self, plan: PassPlan, store: PoolStore, buckets: BucketPlan) -> None:
         super().__init__(plan, store)
         self._buckets = buckets
-        self._length = np.empty(len(self._file), np.int64)
         self._sample_count = 0
         self._max_weight = 1  # weight of the heaviest sample so far, at least 1
         self._by_bucket = [_Bucket()]  # one bucket for all, until there are bounds
@@ -100,6 +99,10 @@ class BucketPool(Pool):
         ids = super()._store_span(file, run, span)
         self._length[ids] = run.columns.lengths(self._buckets.slot)[span.first : span.end]
         return ids
+
+    def _set_facts(self, facts: npt.NDArray[np.int64]) -> None:
+        super()._set_facts(facts)
+        self._length = facts[:, -1]
 
     def _sort_into_buckets(self, ids: PoolIds) -> None:
         """Put ``ids`` into their buckets, in this order."""

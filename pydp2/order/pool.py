@@ -17,15 +17,15 @@ from pydp2.data.columns.columns import Ints
 from pydp2.data.columns.sample_set import SampleSet
 from pydp2.data.native import is_active
 from pydp2.data.rowstore.base import PoolStore
-from pydp2.data.rowstore.gather import gather_copy
+from pydp2.data.rowstore.gather import gather_copy, put
 from pydp2.order.plan import PassPlan
 from pydp2.order.random_bits import RandomBits, indices_below, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun
 
 RowIds = npt.NDArray[np.int64]
 PoolIds = npt.NDArray[np.int64]
-Origins = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""Origins of samples: the file of each, as its number in the list, and its sample index there."""
+Origins = npt.NDArray[np.int64]
+"""Origins of samples, ``(samples, 2)``: the file of each, as its number in the list, and its sample index there."""
 SNAPSHOT_MIN, SNAPSHOT_DIVISOR = 1024, 4
 """A snapshot point comes once so many samples were drawn, and so large a part of the pool."""
 _SAMPLES_PER_SNAPSHOT = 4096  # drawn between two snapshots, or as many as the pool has, if these are fewer
@@ -40,7 +40,7 @@ class Pool:
     Samples that lie together go into the store with the first of them; they enter the pool one by one.
     """
 
-    _facts: tuple[str, ...] = ("_row_id", "_file", "_sample_index", "_weight", "_size")
+    _fact_count = 5
     bounds: tuple[int, ...] | None = None
     """Bounds of the buckets; None without buckets, or as long as the bounds are not known."""
     bucket_number = 0
@@ -56,11 +56,7 @@ class Pool:
         self.bytes = 0
         self.is_uniform = True
         """True if every sample so far weighs 1."""
-        self._row_id = np.empty(_FIRST_IDS, np.int64)
-        self._file = np.empty(_FIRST_IDS, np.int64)
-        self._sample_index = np.empty(_FIRST_IDS, np.int64)
-        self._weight = np.empty(_FIRST_IDS, np.int64)
-        self._size = np.empty(_FIRST_IDS, np.int64)
+        self._set_facts(np.empty((_FIRST_IDS, self._fact_count), np.int64))
         self._free: PoolIds = np.arange(_FIRST_IDS)  # a stack: the first _free_count ids are free
         self._free_count = _FIRST_IDS
         self._drawn: PoolIds = self._free[:0]  # of the last batch
@@ -121,17 +117,23 @@ class Pool:
         lo, hi = span.first, span.end
         rows = self._store.append(run.columns.slice(lo, hi))
         ids = self._new_pool_ids(hi - lo)
-        self._row_id[ids] = rows
-        self._file[ids] = file
-        self._sample_index[ids] = run.sample_indices[lo:hi]
-        self._size[ids] = run.sizes[lo:hi]
-        if run.weights is None:
-            self._weight[ids] = 1
-        else:
+        weights: PoolIds | int = 1
+        if run.weights is not None:
             weights = run.weights[lo:hi]
-            self._weight[ids] = weights
             self.is_uniform = self.is_uniform and bool((weights == 1).all())
+        facts = np.empty((hi - lo, self._fact_count), np.int64)
+        for column, fact in enumerate((rows, file, run.sample_indices[lo:hi], weights, run.sizes[lo:hi])):
+            facts[:, column] = fact
+        put(facts, ids, self._facts)
         return ids
+
+    def _set_facts(self, facts: npt.NDArray[np.int64]) -> None:
+        """Know samples by ``facts``, a row for each pool id: what is asked of a sample lies side by side, because the
+        samples that are drawn lie anywhere."""
+        self._facts = facts
+        columns: list[npt.NDArray[np.int64]] = [*facts.T]
+        self._row_id, self._file, self._sample_index, self._weight, self._size = columns[:5]
+        self._origin: Origins = facts[:, 1:3]
 
     def _new_pool_ids(self, count: int) -> PoolIds:
         """Return ``count`` pool ids that are used from now on."""
@@ -144,11 +146,9 @@ class Pool:
         """Make room for ``count`` more samples at least."""
         before = len(self._free)
         size = max(before + count, 2 * before)
-        for name in self._facts:
-            old = getattr(self, name)
-            new = np.empty(size, np.int64)
-            new[:before] = old
-            setattr(self, name, new)
+        facts = np.empty((size, self._fact_count), np.int64)
+        facts[:before] = self._facts
+        self._set_facts(facts)
         free = np.empty(size, np.int64)
         free[: self._free_count] = self._free[: self._free_count]
         free[self._free_count : self._free_count + size - before] = np.arange(before, size)
@@ -159,19 +159,19 @@ class Pool:
         end = self._free_count + len(ids)
         self._free[self._free_count : end] = ids
         self._free_count = end
-        return self._row_id[ids]
+        return gather_copy(self._row_id, ids)
 
     def origins_of(self, ids: PoolIds) -> Origins:
         """Return the origins of the samples ``ids``. A sample that was drawn has them until another one is added."""
-        return gather_copy(self._file, ids), gather_copy(self._sample_index, ids)
+        return gather_copy(self._origin, ids)
 
-    def drawn_origins(self, padding: int) -> bytes | None:
+    def drawn_origins(self, padding: int) -> Origins | None:
         """Return the origins of the batch that :meth:`draw` returned last, with ``padding`` rows from its front once
         more; None if the plan does not want them."""
         if not self._plan.origin:
             return None
         ids = self._drawn
-        return origin_bytes(self.origins_of(np.resize(ids, len(ids) + padding)))
+        return self.origins_of(np.resize(ids, len(ids) + padding))
 
     def drawn_weights(self) -> npt.NDArray[np.int64]:
         """Return the weights of the samples of the batch that :meth:`draw` returned last."""
@@ -329,12 +329,6 @@ class Pool:
         ordered = array("q", ids.tobytes())
         sort_by_name(ordered, self._file, self._sample_index)
         return np.frombuffer(ordered, np.int64)
-
-
-def origin_bytes(origins: Origins, begin: int = 0, end: int | None = None) -> bytes:
-    """Return the origins of the samples from ``begin`` to ``end`` as bytes: the files, then the sample indices."""
-    files, sample_indices = origins
-    return files[begin:end].tobytes() + sample_indices[begin:end].tobytes()
 
 
 def tail_order(plan: PassPlan, count: int) -> npt.NDArray[np.int64]:

@@ -459,7 +459,7 @@ cdef inline int _bit_length(uint64_t value) noexcept nogil:
     return bits
 
 
-def sort_rows(int64_t[::1] row_ids, const int64_t[::1] high, const int64_t[::1] low):
+def sort_rows(int64_t[::1] row_ids, const int64_t[:] high, const int64_t[:] low):
     # high: None where the numbers in low are all there is. What is sorted is one word for each row: its two numbers, in
     # as many bits as the largest of them need, and below them its place in row_ids.
     cdef Py_ssize_t i, count = row_ids.shape[0]

@@ -66,7 +66,7 @@ cdef struct _Pass:
 
 
 cdef bint _fill(_Pass* at, int64_t level, const int64_t* block_lengths, int64_t* addresses, int64_t* available,
-                int64_t* pool, const int64_t* sizes) noexcept nogil:
+                int64_t* pool, const int64_t[:] sizes) noexcept nogil:
     """Pull from the lanes until the pool holds ``level`` rows; False where the lane whose turn it is has none."""
     cdef int64_t count, i, lane
     cdef const int64_t* rows
@@ -95,7 +95,7 @@ cdef bint _fill(_Pass* at, int64_t level, const int64_t* block_lengths, int64_t*
     return True
 
 
-cdef int64_t _draw(_Pass* at, const uint64_t* key, int64_t* pool, const int64_t* sizes, int64_t* out) noexcept nogil:
+cdef int64_t _draw(_Pass* at, const uint64_t* key, int64_t* pool, const int64_t[:] sizes, int64_t* out) noexcept nogil:
     """Draw one batch from the pool and return its bytes."""
     cdef int64_t count = min(at.batch_size, at.pool_count), i, nbytes = 0
     cdef uint64_t word[4]
@@ -111,7 +111,7 @@ cdef int64_t _draw(_Pass* at, const uint64_t* key, int64_t* pool, const int64_t*
 
 
 def cut_batches(int64_t[::1] state, const int64_t[::1] limits, const int64_t[::1] block_lengths,
-                int64_t[::1] addresses, int64_t[::1] available, int64_t[::1] pool, const int64_t[::1] sizes,
+                int64_t[::1] addresses, int64_t[::1] available, int64_t[::1] pool, const int64_t[:] sizes,
                 const uint64_t[:, ::1] keys, const int64_t[::1] levels, int64_t[::1] rows, int64_t[:, ::1] batches):
     cdef _Pass at
     cdef Py_ssize_t n, count = keys.shape[0], lanes = block_lengths.shape[0], i
@@ -138,11 +138,11 @@ def cut_batches(int64_t[::1] state, const int64_t[::1] limits, const int64_t[::1
     n = 0
     with nogil:
         while n < count:
-            if not _fill(&at, levels[n], &block_lengths[0], &addresses[0], &available[0], &pool[0], &sizes[0]):
+            if not _fill(&at, levels[n], &block_lengths[0], &addresses[0], &available[0], &pool[0], sizes):
                 reason = _NEEDS_ROWS
                 break
             before = at.pool_count
-            batches[n, 2] = _draw(&at, &keys[n, 0], &pool[0], &sizes[0], &rows[taken])
+            batches[n, 2] = _draw(&at, &keys[n, 0], &pool[0], sizes, &rows[taken])
             batches[n, 0], batches[n, 1] = before - at.pool_count, before
             taken += before - at.pool_count
             n += 1
