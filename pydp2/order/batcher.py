@@ -17,7 +17,7 @@ from pydp2.errors import Error, OptionError, SampleTooLarge
 from pydp2.order.bulk_cut import BulkCutter, PlainCut
 from pydp2.order.merge import Merge, RelaxedMerge
 from pydp2.order.plan import UNBOUNDED, PassPlan
-from pydp2.order.pool import Pool, RowIds
+from pydp2.order.pool import Origins, Pool, RowIds
 from pydp2.order.restore import PoolRestore, rereads_of
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleSource
 from pydp2.order.snapshot import SnapshotPoint, decode_samples, encode_pool
@@ -31,7 +31,7 @@ class BatchCut:
 
     ``tail_consumed``: how many samples of the tail are gone after it, 0 before the tail, and with buckets.
     ``bucket_bound``: the bound of its bucket, 0 for none. ``nbytes``: of its samples, each once.
-    ``origins``: of its rows, if the plan wants them: int64 as bytes, the file of each row, then the sample indices.
+    ``origins``: of its rows, if the plan wants them.
     """
 
     index: int
@@ -42,7 +42,7 @@ class BatchCut:
     tail_consumed: int = 0
     bucket_bound: int = 0
     nbytes: int = 0
-    origins: bytes | None = None
+    origins: Origins | None = None
 
 
 @dataclass(frozen=True, slots=True)

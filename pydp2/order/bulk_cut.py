@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydp2.data.native import is_active
 from pydp2.order.merge import Merge
 from pydp2.order.plan import UNBOUNDED, PassPlan
-from pydp2.order.pool import Pool, RowIds, origin_bytes
+from pydp2.order.pool import Origins, Pool, RowIds
 from pydp2.order.random_bits import keys
 from pydp2.order.sample_source import SampleSource
 
@@ -38,7 +38,7 @@ class PlainCut(NamedTuple):
     row_ids: RowIds
     pool_weight: int
     nbytes: int
-    origins: bytes | None
+    origins: Origins | None
 
 
 class BulkCutter:
@@ -168,7 +168,6 @@ class BulkCutter:
         at = 0
         for drawn, before, nbytes in batches[:cut].tolist():
             end = at + drawn
-            encoded = None if origins is None else origin_bytes(origins, at, end)
-            self._waiting.append(PlainCut(rows[at:end], before, nbytes, encoded))
+            self._waiting.append(PlainCut(rows[at:end], before, nbytes, None if origins is None else origins[at:end]))
             at = end
         return cut, reason

@@ -52,8 +52,8 @@ class _FullPool(Pool):
         self._weight, self._size, self.is_uniform = all_.weights, all_.sizes, all_.unit_weights
         self.weight, self.bytes = all_.weight, all_.nbytes
         if self._plan.origin:
-            self._file, self._sample_index = np.empty_like(all_.sizes), np.empty_like(all_.sizes)
-            self._file[all_.row_ids], self._sample_index[all_.row_ids] = decode_set(all_.samples.data)
+            self._origin = np.empty((len(all_.sizes), 2), np.int64)
+            self._origin[all_.row_ids] = np.transpose(decode_set(all_.samples.data))
         self._tail = all_.row_ids[tail_order(self._plan, len(all_.row_ids))]
         return all_.samples
 

@@ -187,7 +187,7 @@ class Trainer:
                     picked.release()
                     files, ys = sample[0][0].tolist(), sample[1][0].tolist()
                     assert cut.origins is not None
-                    assert np.frombuffer(cut.origins, np.int64).tolist() == [*files, *(y % CHANGED for y in ys)]
+                    assert cut.origins.T.tolist() == [[*files], [y % CHANGED for y in ys]]
                     outcome.batches.append(list(zip(files, ys, strict=True)))
                     outcome.pool_weights.append(cut.pool_weight)
                     outcome.paddings.append(cut.padding)

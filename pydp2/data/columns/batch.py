@@ -328,7 +328,7 @@ class Batch:
         group_bucket: int | None = None,
     ) -> None:
         self._columns = columns
-        self._origin: Origin | memoryview | None = None  # as bytes until it is asked for: int64, entries, then samples
+        self._origin: Origin | memoryview | None = None  # as bytes until it is asked for: int64 (rows, 2)
         self._values: list[Value | None] = [None] * len(columns.slots)
         self.pass_id = pass_id
         self.index = index
@@ -375,7 +375,7 @@ class Batch:
     def _decoded_origin(self) -> Origin | None:
         """Return the origins; None if there are none."""
         if isinstance(self._origin, memoryview):
-            self._origin = Origin(*np.frombuffer(bytearray(self._origin), np.int64).reshape(2, len(self)))
+            self._origin = Origin(*np.frombuffer(self._origin, np.int64).reshape(len(self), 2).T.copy())
         return self._origin
 
     @property

@@ -112,8 +112,8 @@ class BatchHead(Message):
     them (0: the columns are here). ``elsewhere``: ``[address, rows]`` for each address at which rows are fetched, and
     ``nbytes`` of all rows. Two frames, int64, come behind the columns of the others then: for each row its place among
     these and those elsewhere, in this order, and the handles of the rows elsewhere. ``has_origins``: behind all these
-    frames, and before the checksums, a frame has the origins of the rows, if there are any, int64: of each batch first
-    the numbers of the list entries, then the sample indices.
+    frames, and before the checksums, a frame has the origins of the rows, if there are any, int64: of each row the
+    number of its list entry, then its sample index.
     """
 
     has_body: ClassVar[bool] = True

@@ -54,7 +54,8 @@ class CutBatch(NamedTuple):
     @classmethod
     def of(cls, cut: BatchCut, rows: BatchRows, bucket: dict[str, Any]) -> CutBatch:
         """Return the batch that was cut as ``cut``."""
-        return cls(cut, rows, bucket, rows.padded_bytes + len(cut.origins or b"") + BATCH_COST)
+        origin_bytes = 0 if cut.origins is None else cut.origins.nbytes
+        return cls(cut, rows, bucket, rows.padded_bytes + origin_bytes + BATCH_COST)
 
 
 class BatchGroup(NamedTuple):

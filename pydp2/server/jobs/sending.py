@@ -225,7 +225,8 @@ class StateFeed:
             checksum_records=len(records) // RECORD_BYTES,
             has_origins=cut.origins is not None,
         )
-        return head, [picked, cut.origins or b"", records, *(() if point is None else (point.pool,)), *early_ends]
+        origins = b"" if cut.origins is None else cut.origins.tobytes()
+        return head, [picked, origins, records, *(() if point is None else (point.pool,)), *early_ends]
 
 
 @dataclass(slots=True)
