@@ -317,7 +317,7 @@ FIGURES = [
     ("internals/wire.md", "| `args` | {} MiB", plain_data.MAX_BYTES >> 20),
     ("internals/wire.md", " MiB, {} levels", plain_data.MAX_DEPTH),
     ("architecture.md", "at most {} rows or", chunk_builder.MAX_ROWS),
-    ("architecture.md", "rows or {} KiB", chunk_builder.MAX_BYTES >> 10),
+    ("architecture.md", "rows or {} MiB", chunk_builder.MAX_BYTES >> 20),
     ("internals/memory.md", "| what workers print | {} MB/s", output.MAX_BYTES_PER_SECOND // 10**6),
 ]
 

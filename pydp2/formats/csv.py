@@ -24,12 +24,14 @@ from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.arrow_tables import chosen_names, first_table
 from pydp2.formats.lines import MOST, good_only
 from pydp2.formats.quoted_lines import RecordReader, is_blank
-from pydp2.formats.serving import BLOCK, bad_record, flag, show_inferred, text
+from pydp2.formats.serving import bad_record, flag, show_inferred, text
 from pydp2.formats.source import Closable, PathOrFile
 from pydp2.providers import provider
 
 MISSING = ("", "NA", "N/A", "null", "NULL")
 """Fields that stand for a value that is missing, in a column that is not text."""
+TEXT_BLOCK = 1 << 20
+"""Number of bytes that are parsed at a time; the first ones of the first file also say the types."""
 NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32", "float64")
 _BOOLS = ("true", "false")
 _SHOWN = 60
@@ -92,7 +94,7 @@ class Reader(Closable):
         return RecordReader(self._path, self._dialect.separator.encode(), self._dialect.quotes)
 
     def _read_names(self) -> None:
-        for offset, block in self._text.blocks(WHOLE_FILE, 0, BLOCK):
+        for offset, block in self._text.blocks(WHOLE_FILE, 0, TEXT_BLOCK):
             begin = 0
             for end in self._text.ends(block):
                 if not is_blank(block[begin:end]):
@@ -127,7 +129,7 @@ class Reader(Closable):
         return block
 
     def _blocks(self, part: FilePart) -> Generator[tuple[int, bytes]]:
-        yield from self._text.blocks(part, self._behind, BLOCK)
+        yield from self._text.blocks(part, self._behind, TEXT_BLOCK)
 
     def batches(
         self, part: FilePart, start: int, types: Mapping[str, Any], columns: Sequence[str] | None

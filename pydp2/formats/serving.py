@@ -31,7 +31,7 @@ IDS = 2**63 - 1
 
 _LARGEST = 1 << 53  # a float64 holds all whole numbers up to it
 _SHOWN = 5
-BLOCK = 1 << 20
+BLOCK = 4 << 20
 """Approximate number of bytes that providers yield at a time, if they yield many samples at once."""
 
 

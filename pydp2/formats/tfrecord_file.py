@@ -21,7 +21,7 @@ from pydp2.formats.source import LIMIT, Closable, PathOrFile, open_source
 
 _HEAD = struct.Struct("<QI")
 _SUM = struct.Struct("<I")
-_BLOCK = 1 << 20  # bytes that are read at a time; the whole records in them are decoded together
+_BLOCK = 4 << 20  # bytes that are read at a time; the whole records in them are decoded together
 _COMPRESSED = 1 << 18  # the same of a gzip file
 _SKIPPED = 1 << 16  # and where records are passed over
 

@@ -73,8 +73,8 @@ def test_what_pythons_module_writes_is_read_in_parts_that_respect_quotes(
     file = io.BytesIO(as_text([names, *records], end, quoting=stdlib_csv.QUOTE_ALL).encode())
     types = dict.fromkeys(names, "text")
     expected = [dict(zip(names, record, strict=True)) for record in records]
-    before = csv.BLOCK
-    csv.BLOCK = block
+    before = csv.TEXT_BLOCK
+    csv.TEXT_BLOCK = block
     try:
         assert listed(csv.read(file, types=types)) == expected
         read = [listed(csv.read(file, types=types, part=FilePart(i, parts))) for i in range(parts)]
@@ -84,7 +84,7 @@ def test_what_pythons_module_writes_is_read_in_parts_that_respect_quotes(
         rest = listed(csv.read(file, types=types, start=start // 2, part=FilePart(index, parts)))
         assert rest == read[index][start // 2 :]
     finally:
-        csv.BLOCK = before
+        csv.TEXT_BLOCK = before
 
 
 @given(data=st.text(st.sampled_from('a",\n'), max_size=40).map(str.encode), size=st.integers(1, 10))

@@ -110,7 +110,10 @@ def test_parts_of_a_file_are_read_by_turns(tmp_path: Path) -> None:
     assert all(rest)
 
 
-def test_each_chunk_is_decoded_once_whatever_the_chunks_of_others(tmp_path: Path) -> None:
+def test_each_chunk_is_decoded_once_whatever_the_chunks_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_arrays, "BLOCK", 1 << 20)
     path = write(tmp_path / "a", {"x": np.arange(1 << 18)}, chunks=(1 << 17,))
     write(path, {"y": np.arange(1 << 18)}, chunks=(100_000,))
     calls = []

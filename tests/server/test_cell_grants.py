@@ -15,7 +15,7 @@ from pydp2.data.rowstore.reader import SharedHeapReader
 from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, RegionLayout
 from pydp2.data.schema.input_types import Slots, dense_vector, integer_value_sequence
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.host.worker.chunk_builder import MAX_CELL_BYTES
+from pydp2.host.worker.chunk_builder import MAX_BYTES
 from pydp2.server.workers import cell_grants as placing_
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.transport.shared_region import map_region
@@ -61,7 +61,7 @@ def test_where_memory_cannot_be_shared_there_are_none(monkeypatch: pytest.Monkey
 
 def test_what_a_worker_is_granted_at_least_holds_two_chunks() -> None:
     """It sends one that lacks a cell without any, and is granted more once half of them are used."""
-    assert placing_._LEAST_AHEAD == 2 * MAX_CELL_BYTES
+    assert placing_._LEAST_AHEAD == 2 * MAX_BYTES
 
 
 @pytest.mark.parametrize(

@@ -422,9 +422,9 @@ def test_files_that_are_empty_or_tiny_travel_together(lengths: list[int], choose
         assert ledger.found[file] == expected(content, drop=False, weighted=False)
 
 
-def test_a_block_that_fills_half_a_chunk_is_sent_without_a_copy_and_a_smaller_one_waits() -> None:
+def test_a_block_that_fills_a_quarter_of_a_chunk_is_sent_without_a_copy_and_a_smaller_one_waits() -> None:
     declared = replace(schema(drop=False, weighted=False), slots=Slots((dense_vector(128),)))
-    for count, is_enough in ((200, False), (1200, True)):
+    for count, is_enough in ((1200, False), (2400, True)):
         builder, task = ChunkBuilder(declared, lambda error, task, y: error), task_of(fresh(0), declared)
         values = np.ones((count, 128), np.float32)
         task.yielded = YieldedSamples(rows(values), declared.slots, True)

@@ -20,7 +20,7 @@ from pydp2.data.packers.vector_checks import check_values
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import BadSample, bad_value, count_text
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 4 << 20
 
 
 class PackedSamples(NamedTuple):

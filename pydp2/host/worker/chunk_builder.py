@@ -31,8 +31,7 @@ from pydp2.providers.error_location import mismatch_text
 from pydp2.system.stdlib import time
 
 MAX_ROWS = 4096
-MAX_BYTES = 1024 * 1024
-MAX_CELL_BYTES = 4 * MAX_BYTES  # in place of that, of samples that have cells
+MAX_BYTES = 4 << 20
 MAX_RANGES = 128
 MAX_DROPPED = 24
 """Limits of a chunk: it is sent when it reaches any of these."""
@@ -42,6 +41,8 @@ MAX_RANGES_BYTES = HEADER_LIMIT - 48 * MAX_BLOCKED
 """Number of bytes of a header that are left for parts. Bad values are found when a chunk is cut, by thousands at worst:
 then it takes several chunks. An error takes half of it at most."""
 _MAX_DROPPED_BYTES = MAX_RANGES_BYTES // 3
+
+_ENOUGH_OF_BLOCK = MAX_BYTES // 4  # of samples of one yield: to put more to them would copy them
 
 Ints = npt.NDArray[np.int64]
 _NO_ROWS: Ints = np.empty(0, np.int64)
@@ -119,10 +120,7 @@ class ChunkBuilder:
     ) -> None:
         self._sends_all_checksums = can_start
         self._allows_changed = allows_changed_samples
-        # the pool copies no more than a chunk that it needs a part of; rows that lie in cells are not copied
-        self._max_bytes = MAX_CELL_BYTES if schema.uses_cells else MAX_BYTES
-        self._enough_of_block = min(self._max_bytes // 2, MAX_BYTES)
-        self._packer = Packer(schema.slots, strict=schema.check, chunk_bytes=self._max_bytes)
+        self._packer = Packer(schema.slots, strict=schema.check, chunk_bytes=MAX_BYTES)
         self._locate = locate
         self._drops_bad = schema.check_fail_continue
         self._drops_yielded = schema.check_fail_continue or skips_errors
@@ -145,8 +143,8 @@ class ChunkBuilder:
         """True if it is time to send."""
         nbytes = self._packer.nbytes
         return (
-            nbytes >= self._max_bytes
-            or (nbytes >= self._enough_of_block and self._packer.is_one_block)  # to copy it would cost more
+            nbytes >= MAX_BYTES
+            or (nbytes >= _ENOUGH_OF_BLOCK and self._packer.is_one_block)  # to copy it would cost more
             or self._packer.rows >= self._enough_rows
             or len(self._segments) >= MAX_RANGES
             or self._dropped_count >= MAX_DROPPED
@@ -188,7 +186,7 @@ class ChunkBuilder:
             return _NO_BUDGET
         credit = NO_SAMPLE if y < task.start else task.limit - task.spent_bytes
         rows = min(task.rows_until(next_stop), MAX_ROWS - packer.rows) - 1
-        return PackingBudget(rows, self._max_bytes - packer.nbytes, credit, SAMPLE_COST)
+        return PackingBudget(rows, MAX_BYTES - packer.nbytes, credit, SAMPLE_COST)
 
     def count_packed(self, task: FileTask, rows: int, nbytes: int) -> None:
         """Count ``rows`` samples of ``task`` that the sample loop has packed within its budget."""
