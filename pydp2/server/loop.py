@@ -33,6 +33,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pydp2.data.columns.columns import free_kept_memory
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import Error, ServiceLost
 from pydp2.host.engine import Engine
@@ -204,6 +205,7 @@ class Server:
             self.look_at_files()
         if now > self._release_at:
             began = time.thread_time()
+            free_kept_memory()
             release_free_heap()
             took = time.thread_time() - began
             self._release_at = now + min(max(self._timing.heap_release, took / _RELEASE_SHARE), _LATEST_RELEASE)
