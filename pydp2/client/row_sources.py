@@ -50,7 +50,7 @@ class MappedRows:
 
     def nbytes(self, lo: int, hi: int) -> int:
         """Return the bytes of rows ``lo`` to ``hi`` as columns, if rows are alike; 0 before they are gathered."""
-        return 0 if self._columns is None else self._columns.nbytes * (hi - lo) // max(1, len(self._numbers))
+        return 0 if self._columns is None else self._nbytes * (hi - lo) // max(1, len(self._numbers))
 
     def columns(self, lo: int, hi: int) -> Columns:
         """Return rows ``lo`` to ``hi``. Raises RemoteProtocolError if they lie nowhere, StaleRows if their
@@ -60,6 +60,7 @@ class MappedRows:
                 self._columns = self._shared_rows.take(self._numbers)
             except (IndexError, ValueError) as error:
                 raise RemoteProtocolError(f"BatchHead: rows that do not lie in the cache ({error})") from None
+            self._nbytes = self._columns.nbytes
         return self._columns if hi - lo == len(self._numbers) else self._columns.slice(lo, hi)
 
 

@@ -404,7 +404,11 @@ class Batch:
 
     def values(self) -> list[Value]:
         """Return the value of each slot, in slot order."""
-        return [self[i] for i in range(len(self._values))]
+        values = self._values
+        for slot, value in enumerate(values):
+            if value is None:
+                values[slot] = _slot_value(self._columns, slot)
+        return [value for value in values if value is not None]
 
     def items(self) -> list[tuple[str | int, Value]]:
         """Return key and value of each slot, in slot order."""

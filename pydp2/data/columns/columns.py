@@ -227,6 +227,8 @@ class Columns:
 
     @staticmethod
     def _cut(whole: Columns, lo: int, hi: int) -> tuple[tuple[Array, ...], ...]:
+        if whole.slots.row_bytes:  # no slot has more than one array
+            return tuple([(array[lo:hi],) for (array,) in whole.arrays])
         result = []
         for slot, arrays in enumerate(whole.arrays):
             edges = whole.row_offsets(slot)
