@@ -224,7 +224,7 @@ class BucketPool(Pool):
     def encode_samples(self) -> SampleSet:
         """Return the samples of the pool."""
         ids = self._all_in_sample_order()
-        return SampleSet.of(self._file[ids], self._sample_index[ids])
+        return SampleSet.of(*self.origins_of(ids).T)
 
     @property
     def tail_consumed(self) -> int:
@@ -242,7 +242,7 @@ class BucketPool(Pool):
             if plan.shuffle:
                 bucket.tail = bucket.tail[permutation(plan.seed, plan.pass_id, "tail", len(bucket.tail), k)]
             bucket.pool_ids = array("q")
-        return SampleSet.of(self._file[ids], self._sample_index[ids])
+        return SampleSet.of(*self.origins_of(ids).T)
 
     def resume_tail(self, tail_consumed: int, total: int) -> None:
         """Begin the tail again; the batches that are gone of it are cut once more."""

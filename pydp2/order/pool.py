@@ -299,8 +299,7 @@ class Pool:
 
     def encode_samples(self) -> SampleSet:
         """Return the samples of the pool, which must be in the order of names."""
-        ids = np.frombuffer(self.pool_ids, np.int64)
-        return SampleSet.of(gather_copy(self._file, ids), gather_copy(self._sample_index, ids))
+        return SampleSet.of(*self.origins_of(np.frombuffer(self.pool_ids, np.int64)).T)
 
     @property
     def tail_consumed(self) -> int:
@@ -315,7 +314,7 @@ class Pool:
             ids = self._in_sample_order(ids)
         self._tail = ids[tail_order(self._plan, len(ids))]
         self.pool_ids = array("q")
-        return SampleSet.of(self._file[ids], self._sample_index[ids])
+        return SampleSet.of(*self.origins_of(ids).T)
 
     def resume_tail(self, tail_consumed: int, total: int) -> None:
         """Resume a tail of ``total`` samples after the first ``tail_consumed``; the pool holds the others, by name."""

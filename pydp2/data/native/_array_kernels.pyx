@@ -408,7 +408,7 @@ cdef inline Py_ssize_t _varint(uint8_t* out, uint64_t value) noexcept nogil:
     return size + 1
 
 
-def encode_set(const int64_t[::1] files, const int64_t[::1] sample_indices, uint8_t[::1] out):
+def encode_set(const int64_t[:] files, const int64_t[:] sample_indices, uint8_t[::1] out):
     cdef Py_ssize_t i, begin, count = files.shape[0], starts = 0, heads = 0, size
     cdef bint first, runs
     cdef int64_t before
