@@ -62,3 +62,4 @@ def chunks(workload: str, path: str) -> Iterator[int]:
                     if part.error:
                         raise ValueError(str(part.error))
                 yield chunk.columns.rows
+    opened.close()
