@@ -14,7 +14,7 @@ from pydp2.data.columns.columns import Array, Columns, Ints
 from pydp2.data.rowstore.append_only import AppendOnlyStore
 from pydp2.data.rowstore.gather import EntryRanges, gather_copy
 from pydp2.data.rowstore.ids import StaleRows, check_handles, ids_of
-from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, SWEEPS, RecordLayout, RegionLayout, RegionViews, fence
+from pydp2.data.rowstore.region import HEAP_NOTE_PREFIX, SWEEPS, RegionLayout, RegionViews, fence
 from pydp2.data.schema.input_types import Slots
 
 _PATIENCE = 1.0  # seconds that a sweep may take
@@ -58,7 +58,7 @@ class SharedHeapReader:
 
     def __init__(self, layout: RegionLayout, memory: Any) -> None:
         self.layout = layout
-        self._views, self._records = RegionViews(layout, memory), RecordLayout(layout.slots)
+        self._views = RegionViews(layout, memory)
         self._fixed_bytes = sum(fields[0].entry_bytes for fields in layout.slots.fields)
         self._has_arenas = any(layout.slots.depths)
 
@@ -108,7 +108,7 @@ class SharedHeapReader:
         """Return the rows ``ids``. None: a row is not where it should be."""
         taken: list[list[Array]] = []
         with contextlib.suppress(IndexError):
-            for slot, fixed in enumerate(self._records.take(ids, self._views.rows)):
+            for slot, fixed in enumerate(self.layout.records.take(ids, self._views.rows)):
                 rows = [fixed]
                 for level, starts in enumerate(self._views.starts[slot]):
                     counts = self._views.counts[slot][level][ids]

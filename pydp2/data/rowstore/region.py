@@ -67,16 +67,16 @@ class RecordLayout:
     any order, so those that are copied together lie anywhere: where the fields of a row lie side by side, they take a
     line or two of the processor's cache, and not one for each slot.
 
-    ``offsets``: of each field in a record of ``size`` bytes. Rows from 1 KiB on gain nothing (``is_split``): each slot
-    has an array of its own then, as it must where several processes write to whole slots (:mod:`.cells`).
+    ``offsets``: of each field in a record of ``size`` bytes. ``is_split``: each slot has an array of its own instead,
+    which rows from 1 KiB on always have: they gain nothing, and several processes write to them (:mod:`.cells`).
     """
 
     __slots__ = ("_fields", "is_split", "offsets", "size")
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, *, is_split: bool = False) -> None:
         self._fields = [fields[0] for fields in slots.fields]
         whole = sum(field.entry_bytes for field in self._fields)
-        self.is_split = len(self._fields) == 1 or not 0 < whole < MIN_CELL_BYTES
+        self.is_split = is_split or len(self._fields) == 1 or not 0 < whole < MIN_CELL_BYTES
         alignment = max((field.dtype.itemsize for field in self._fields), default=1)
         self.offsets = [0] * len(self._fields)
         self.size = 0
@@ -133,13 +133,11 @@ class RegionLayout:
 
     def __init__(self, slots: Slots, limit: int, *, movable: bool = False) -> None:
         self.slots, self.limit = slots, limit
-        self.records = RecordLayout(slots) if movable else None
-        fixed_bytes = self.records.size if self.records else sum(fields[0].entry_bytes for fields in slots.fields)
-        self.min_row_bytes = ROW_OVERHEAD + fixed_bytes
+        self.records = RecordLayout(slots, is_split=not movable)
+        self.min_row_bytes = ROW_OVERHEAD + self.records.size
         self.max_rows = limit // self.min_row_bytes
         self.size = 0
-        kinds = self.records.parts() if self.records else [(f[0].dtype, f[0].shape) for f in slots.fields]
-        self.rows = [self._extent(self.max_rows, *kind) for kind in kinds]
+        self.rows = [self._extent(self.max_rows, dtype, shape) for dtype, shape in self.records.parts()]
         self.entries = [
             [self._extent(limit // max(1, field.entry_bytes), field.dtype, field.shape) for field in fields[1:]]
             for fields in slots.fields
@@ -178,7 +176,7 @@ class RegionViews:
             return flat.reshape(extent.entries, *extent.shape)
 
         self.rows = [*map(view, layout.rows)]
-        columns = layout.records.columns(self.rows) if layout.records else self.rows
+        columns = layout.records.columns(self.rows)
         self.arrays: list[list[Array]] = [
             [column, *map(view, extents)] for column, extents in zip(columns, layout.entries, strict=True)
         ]
