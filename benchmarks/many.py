@@ -30,7 +30,8 @@ from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, W
 from pydp2.server.actions import Send, Spawn, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.gateway.resources import read_ahead_budget
-from pydp2.server.jobs.pass_stream import BatchGroup, JobStream, PassEnded
+from pydp2.server.jobs.groups import BatchGroup, PassEnded
+from pydp2.server.jobs.pass_stream import JobStream
 from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.workers.worker_pool import WorkerPool
 
@@ -313,7 +314,9 @@ class _Service:
         schema = process.start().schema
         self._memory = _Memory(schema.slots, sum(scene.sizes))
         context = ReadContext(workers=scene.workers, budget=scene.budget, label=str)
-        job = JobStream(plan, schema, context, files=len(scene.sizes), memory=PoolMemory(schema.slots, self._memory))
+        job = JobStream(
+            plan, schema, context, files=range(len(scene.sizes)), memory=PoolMemory(schema.slots, self._memory)
+        )
         self._taken: list[Any] = []
         self._pool = WorkerPool(scene.workers)
         for action in self._pool.start():
@@ -401,7 +404,7 @@ def ready_seconds(workers: int) -> float:
     plan = JobPlan(
         batch_size=128, seed=1, shuffle=True, order="strict", interleave=16, pool_bytes=1 << 30, last_batch="keep"
     )
-    pool, job = WorkerPool(workers), JobStream(plan, schema, context, files=4 * workers)
+    pool, job = WorkerPool(workers), JobStream(plan, schema, context, files=range(4 * workers))
     numbers = [action.worker for action in pool.start() if isinstance(action, Spawn)]
     pool.begin_pass(job.open(StreamState()).dispatcher)
     began = time.process_time()

@@ -28,7 +28,8 @@ from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.blocked_samples import BlockedSamples
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
-from pydp2.server.jobs.pass_stream import BatchGroup, JobStream, PassBroken, PassEnded, PassStream
+from pydp2.server.jobs.groups import BatchGroup, PassBroken, PassEnded
+from pydp2.server.jobs.pass_stream import JobStream, PassStream
 from pydp2.server.jobs.plan import JobPlan
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)), ("n", "s"))
@@ -85,7 +86,7 @@ def job_of(files: Files, case: Case, cache_fill: CacheFill, *, buckets: BucketPl
     assert cache_fill.memory is not None
     blocked = BlockedSamples(cache_fill.memory.block_list, str)
     context = ReadContext(label=str, budget=1 << 20, workers=2, cache=cache_fill, blocked=blocked)
-    return JobStream(plan, schema, context, files=len(files))
+    return JobStream(plan, schema, context, files=range(len(files)))
 
 
 def told(job: JobStream, outcome: Any) -> Any:

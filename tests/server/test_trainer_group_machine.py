@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.server.jobs.delivery import Delivery, RankedDelivery, SharedDelivery
-from pydp2.server.jobs.pass_stream import BatchGroup
+from pydp2.server.jobs.groups import BatchGroup
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.simulated.trainer_group import Trainer, World
 

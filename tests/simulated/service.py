@@ -29,7 +29,8 @@ from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.blocked_samples import BlockedSamples
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
-from pydp2.server.jobs.pass_stream import BatchGroup, CutBatch, JobStream, PassBroken, PassEnded, PassStream
+from pydp2.server.jobs.groups import BatchGroup, CutBatch, PassBroken, PassEnded
+from pydp2.server.jobs.pass_stream import JobStream, PassStream
 from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
@@ -75,7 +76,7 @@ class Trainer:
                 skip_errors=case.skip, cache=world.cache, error_budget=case.error_budget,
                 blocked=BlockedSamples(case.block_list, str) if case.blocked else None,
             ),
-            files=len(case.files), memory=PoolMemory(world.declaration.slots, world.cells),
+            files=range(len(case.files)), memory=PoolMemory(world.declaration.slots, world.cells),
         )  # fmt: skip
 
     @property

@@ -30,9 +30,9 @@ from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
 from pydp2.server.jobs.group import TrainerGroup
+from pydp2.server.jobs.groups import BatchGroup, CutBatch, PassBroken, PassEnded
 from pydp2.server.jobs.membership import GroupOptions
 from pydp2.server.jobs.membership import Trainer as Member
-from pydp2.server.jobs.pass_stream import BatchGroup, CutBatch, PassBroken, PassEnded
 from pydp2.server.jobs.resume import restart_pass, restore, take_snapshot
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 
@@ -272,7 +272,6 @@ class World:
         self.random = Random(seed)
         self.logs: list[str] = []
         self.ended: list[PassEnded] = []
-        self.begun: list[Any] = []
         self.disk: list[bytes] = []
         self.now = 1.0
         self.trainers: list[Trainer] = []
@@ -291,7 +290,7 @@ class World:
                 name="default", world=self._ranks, dynamic=options.share == "dynamic", lease=LEASE,
                 prefetch_bytes=options.prefetch_bytes,
             ),
-            on_begin=self.begun.append, on_end=self.ended.append,
+            on_end=self.ended.append,
             log=lambda text, kind, **how: self.logs.append(text),
         )  # fmt: skip
 

@@ -47,6 +47,11 @@ class FileCounts:
         return self._used - 1
 
     @property
+    def files(self) -> int:
+        """Number of files of the list."""
+        return len(self._row_of)
+
+    @property
     def is_plain(self) -> bool:
         """True if all files are counted, and each sample weighs 1."""
         return len(self) == len(self._row_of) and bool(self._counts["plain"].all())

@@ -20,8 +20,8 @@ from pydp2.data.columns.checksum_log import LoggedChecksums, joined
 from pydp2.errors import Error, to_wire
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
+from pydp2.server.jobs.groups import BatchGroup, GroupedPass, JobPasses, Outcome, PassBroken, PassEnded
 from pydp2.server.jobs.membership import RankRegistry, Trainer, TrainerEvent
-from pydp2.server.jobs.pass_stream import BatchGroup, JobStream, Outcome, PassBroken, PassEnded, PassStream
 from pydp2.server.jobs.sending import InFlightBatch, StateFeed, split_group, without_received
 from pydp2.server.snapshots.job_snapshot import PassState
 
@@ -38,7 +38,7 @@ class PassOutcomes:
     """Ends of the passes of ``stream``. Errors of the last ones that failed are kept: a rank that was cut off meanwhile
     asks for one."""
 
-    def __init__(self, stream: JobStream) -> None:
+    def __init__(self, stream: JobPasses) -> None:
         self._stream = stream
         self.errors: dict[int, Error] = {}
 
@@ -70,7 +70,7 @@ class Delivery(ABC):
     """Pass of ``stream``, from ``start`` on, on its way to the trainers of ``registry``: the batches that were cut and
     not used."""
 
-    def __init__(self, registry: RankRegistry, stream: PassStream, outcomes: PassOutcomes, start: StreamState) -> None:
+    def __init__(self, registry: RankRegistry, stream: GroupedPass, outcomes: PassOutcomes, start: StreamState) -> None:
         self.stream = stream
         self.end: PassEnded | PassBroken | None = None
         """End of its batches, once they are all cut."""
@@ -265,7 +265,7 @@ class RankedDelivery(SoloDelivery):
     """Batches of a pass on their way to ranks: batch ``n`` belongs to rank ``n % world``. Batches of ranks that are not
     there are kept, and a rank that is behind holds the others up."""
 
-    def __init__(self, registry: RankRegistry, stream: PassStream, outcomes: PassOutcomes, start: StreamState) -> None:
+    def __init__(self, registry: RankRegistry, stream: GroupedPass, outcomes: PassOutcomes, start: StreamState) -> None:
         super().__init__(registry, stream, outcomes, start)
         self._states = deque([start])  # where those that are behind may stand
         self._ahead: deque[Outcome] = deque()  # what comes next, as far as it was looked at
@@ -400,7 +400,7 @@ class SharedDelivery(Delivery):
     """Batches of a pass, each on its way to the trainer that asks first. A position is the first batch that is not
     used, and those used beyond it (docs/order.md, "Ranks")."""
 
-    def __init__(self, registry: RankRegistry, stream: PassStream, outcomes: PassOutcomes, start: StreamState) -> None:
+    def __init__(self, registry: RankRegistry, stream: GroupedPass, outcomes: PassOutcomes, start: StreamState) -> None:
         super().__init__(registry, stream, outcomes, start)
         self._waiting: deque[InFlightBatch] = deque()
         self._used = {*start.acknowledged_ahead}
@@ -501,7 +501,7 @@ class SharedDelivery(Delivery):
         return end.batches
 
 
-def delivery_of(registry: RankRegistry, stream: PassStream, outcomes: PassOutcomes, start: StreamState) -> Delivery:
+def delivery_of(registry: RankRegistry, stream: GroupedPass, outcomes: PassOutcomes, start: StreamState) -> Delivery:
     """Return the way in which the pass of ``stream`` that begins at ``start`` comes to the trainers of ``registry``."""
     if registry.dynamic:
         return SharedDelivery(registry, stream, outcomes, start)

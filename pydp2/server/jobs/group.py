@@ -6,8 +6,7 @@
 :class:`~pydp2.server.jobs.delivery.Delivery`, who is there that of the
 :class:`~pydp2.server.jobs.membership.RankRegistry`.
 
-Pure: messages to be sent collect in ``outbox``, what is to be read is asked for through ``on_begin``, the clock is an
-argument.
+Pure: messages to be sent collect in ``outbox``, the clock is an argument.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from pydp2.order.stream_state import StreamPosition, StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
 from pydp2.server.actions import JobLog
-from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.jobs.agreement import (
     UNFINISHED,
     Decision,
@@ -35,21 +33,19 @@ from pydp2.server.jobs.agreement import (
     went_back,
 )
 from pydp2.server.jobs.delivery import Delivery, PassOutcomes, delivery_of
+from pydp2.server.jobs.groups import JobPasses, PassEnded
 from pydp2.server.jobs.membership import GroupOptions, MissingRanks, RankRegistry, Trainer
-from pydp2.server.jobs.pass_stream import JobStream, PassEnded
 from pydp2.server.snapshots.job_snapshot import PassState
 
 
 class TrainerGroup:
-    """Trainers of a job, whose passes ``stream`` gives. ``on_begin`` is called with what is read for a pass (None:
-    nothing any more), ``on_end`` when a pass is over."""
+    """Trainers of a job, whose passes ``stream`` gives. ``on_end`` is called when a pass is over."""
 
     def __init__(
         self,
-        stream: JobStream,
+        stream: JobPasses,
         options: GroupOptions,
         *,
-        on_begin: Callable[[FileDispatcher | None], None],
         on_end: Callable[[PassEnded], None],
         log: JobLog,
     ) -> None:
@@ -59,7 +55,6 @@ class TrainerGroup:
         self.outcomes = PassOutcomes(stream)
         self.current: Delivery | None = None
         """Pass under way; None: there is none."""
-        self._on_begin = on_begin
         self._on_end = on_end
         self.log = log
         self.generation = Generation()
@@ -297,7 +292,6 @@ class TrainerGroup:
     def open(self, start: StreamState) -> None:
         """Begin a pass at ``start``. Raises Error where that cannot be."""
         stream = self.stream.open(start, self.registry.world)
-        self._on_begin(stream.dispatcher)
         for trainer in self.registry.trainers.values():
             trainer.reset()
         self.current = delivery_of(self.registry, stream, self.outcomes, start)
@@ -361,5 +355,4 @@ class TrainerGroup:
         if self.current is not None:
             self.current.close()
             self.current = None
-            self._on_begin(None)
             self.registry.passed_through.clear()

@@ -6,22 +6,17 @@ the batcher and what is read for it, and gives them back when it is closed. The 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums
 from pydp2.data.rowstore.base import RowStore
 from pydp2.data.rowstore.batch_rows import BatchRows
 from pydp2.data.rowstore.pool_memory import PoolMemory
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import Error, NotRepeatable
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.cached_pass import CachedPassBatcher
@@ -29,7 +24,6 @@ from pydp2.order.file_order import block_length, files_in_order
 from pydp2.order.plan import UNBOUNDED, BucketPlan, PassPlan
 from pydp2.order.sample_source import FileFailure
 from pydp2.order.stream_state import StreamState
-from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.protocol.early_ends import EarlyEnds, by_file
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_counts import CountingBatcher
@@ -37,59 +31,11 @@ from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, 
 from pydp2.server.dispatch.ledger_source import LedgerSource
 from pydp2.server.dispatch.losses import Losses
 from pydp2.server.dispatch.pass_checksums import PassChecksums
+from pydp2.server.jobs.groups import BatchGroup, CutBatch, GroupedPass, JobPasses, PassBroken, PassEnded
 from pydp2.server.jobs.plan import JobPlan, begin_buckets
 
-_PULLS_PER_CALL = 32  # batches cut in one call
-
-
-class CutBatch(NamedTuple):
-    """Batch that was cut, and its rows. ``cost``: the bytes that it counts as long as it is kept, for its columns and
-    for what is known of it."""
-
-    cut: BatchCut
-    rows: BatchRows
-    bucket: dict[str, Any]
-    cost: int
-
-    @classmethod
-    def of(cls, cut: BatchCut, rows: BatchRows, bucket: dict[str, Any]) -> CutBatch:
-        """Return the batch that was cut as ``cut``."""
-        origin_bytes = 0 if cut.origins is None else cut.origins.nbytes
-        return cls(cut, rows, bucket, rows.padded_bytes + origin_bytes + BATCH_COST)
-
-
-class BatchGroup(NamedTuple):
-    """Batches that go out together, one for each rank, at the end of a pass maybe fewer.
-
-    ``after``: the state of a trainer that has used its batch of the group. ``checksums_before``: of files that were
-    read before the point of that state, since the point before.
-    """
-
-    batches: list[CutBatch]
-    after: StreamState
-    checksums_before: LoggedChecksums = NO_CHECKSUMS
-
-
-@dataclass(frozen=True, slots=True)
-class PassEnded:
-    """The pass is over. ``is_empty``: no file of it had a sample, good or bad."""
-
-    batches: int
-    samples: int
-    dropped: int
-    uniform: bool
-    is_empty: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PassBroken:
-    """The pass failed."""
-
-    error: Error
-
-
-Outcome = BatchGroup | PassEnded | PassBroken
-"""Next step of a pass: a group of batches, its end, or its failure."""
+OnReading = Callable[[FileDispatcher, bool], None]
+"""Called with what is read for a pass: True as it begins, False as it ends."""
 
 
 class PaddingStats:
@@ -130,12 +76,12 @@ _NO_PASS: dict[str, Any] = {
 }
 
 
-class JobStream:
-    """Passes of a job over the files of the list, one at a time.
+class JobStream(JobPasses):
+    """Passes over ``files``, the numbers of some files of the list in a row.
 
     ``memory``: for the rows of its pools; None: its own. ``counting``: its passes only count samples, of files that are
     not counted ("missing"), or of "all". ``may_lose_rows``: a pass can be taken up again in its middle when rows of it
-    are lost, as far as those who get the batches are concerned.
+    are lost, as far as those who get the batches are concerned. ``on_reading``: called with what is read.
     """
 
     def __init__(
@@ -144,55 +90,50 @@ class JobStream:
         schema: Schema,
         context: ReadContext,
         *,
-        files: int,
+        files: range,
         memory: PoolMemory | None = None,
         counting: str = "",
         may_lose_rows: bool = False,
+        on_reading: OnReading | None = None,
     ) -> None:
-        self.plan = plan
-        self.schema = schema
+        super().__init__(plan, schema, PoolMemory(schema.slots) if memory is None else memory)
         self.context = context
         self.counting = counting
-        self.memory = PoolMemory(schema.slots) if memory is None else memory
-        """Memory of the rows of its pools."""
+        self.on_reading = on_reading
         self._files = files
         self._may_lose_rows = may_lose_rows
-        self.pass_id = -1
-        """Pass under way, or the last one."""
         self.current: PassStream | None = None
-        """Pass under way; None: there is none."""
-        self.samples = self.batches = self.dropped = self.blocked = 0
-        """Samples and batches of the pass ``pass_id`` that were delivered; bad and blocked samples, once it is over."""
         self.padding = PaddingStats()
         """Padding of its batches."""
-        self.total_samples = self.total_batches = 0
-        self.known_buckets: dict[str, Any] = {}
-        """Bounds of the buckets of all passes, as "bounds"; {} without buckets, and before they are known. A rank
-        without a batch does not know them."""
 
     def open(self, start: StreamState, world: int = 1) -> PassStream:
-        """Begin a pass at ``start`` for ``world`` ranks; the one before it is closed. Raises OptionError when the point
-        of ``start`` is no point of this pass, and StateMismatch for a damaged one."""
-        self.close()
-        self.pass_id, self.padding = start.pass_id, PaddingStats()
-        self.samples = self.batches = self.dropped = self.blocked = 0
+        self.begin_pass(start.pass_id)
+        self.padding = PaddingStats()
         plan = self._plan_of(start, world)
         if plan.buckets is not None and plan.buckets.bounds is not None:
             self.known_buckets = {"bounds": list(plan.buckets.bounds)}  # needed before the next batch, too
-        order = files_in_order(plan)
+        order = files_in_order(plan) + self._files.start
         if self.counting == "missing" and self.context.counts is not None:
             order = self.context.counts.uncounted()
         if start.point is not None:
             start.point.validate(order, plan.cycle_length)
         self.current = PassStream(self, plan, order, start, world)
+        if self.on_reading is not None:
+            self.on_reading(self.current.dispatcher, True)
         return self.current
+
+    @property
+    def is_whole_list(self) -> bool:
+        """True if it reads all files of the list."""
+        counts = self.context.counts
+        return counts is None or counts.files == len(self._files)
 
     def _plan_of(self, start: StreamState, world: int) -> PassPlan:
         job, provider, pass_id = self.plan, self.schema, start.pass_id
         return PassPlan(
             seed=job.seed,
             pass_id=pass_id,
-            files=self._files,
+            files=len(self._files),
             batch_size=job.batch_size,
             shuffle=job.shuffle,
             interleave=job.interleave,
@@ -214,30 +155,10 @@ class JobStream:
         row_store = None if cache is None or cache.memory is None else cache.memory.row_store
         return self.memory.open_pass(row_store, values_needed=values_needed)
 
-    def close(self) -> None:
-        """End the pass under way, which is over or not wanted any more."""
-        if self.current is not None:
-            self.current.close()
-            self.current = None
-
-    def count(self, batches: Sequence[CutBatch]) -> None:
-        """Count ``batches`` as delivered."""
-        for batch in batches:
-            rows = len(batch.cut.row_ids) - batch.cut.padding
-            self.samples += rows
-            self.total_samples += rows
-        self.batches += len(batches)
-        self.total_batches += len(batches)
-
     def stats(self) -> dict[str, Any]:
-        """Return statistics as plain data."""
         current, buckets = self.current, self.plan.buckets
         return {
-            "pass": self.pass_id,
-            "samples": self.total_samples,
-            "batches": self.total_batches,
-            "samples_in_pass": self.samples,
-            "batches_in_pass": self.batches,
+            **self.totals(),
             "dropped": self.dropped if current is None else current.losses.dropped,
             "blocked": self.blocked if current is None else current.dispatcher.samples_blocked,
             "padding": {} if buckets is None else self.padding.figures(self._bucket_slot(buckets)),
@@ -245,8 +166,6 @@ class JobStream:
         }
 
     def describe_padding(self) -> str:
-        """Return how much padding the batches of its last pass would have, as a line for the log; empty without
-        buckets."""
         if self.plan.buckets is None:
             return ""
         bounds = self.known_buckets.get("bounds")
@@ -257,28 +176,19 @@ class JobStream:
         return self.schema.slots.label(buckets.slot)
 
 
-class PassStream:
+class PassStream(GroupedPass):
     """Batches of one pass of ``job`` with the plan ``plan``, from ``start`` on, in groups of ``world``. ``order``: the
     files that it reads."""
 
     def __init__(
         self, job: JobStream, plan: PassPlan, order: npt.NDArray[np.int64], start: StreamState, world: int
     ) -> None:
-        self.job = job
+        super().__init__(job, start, world, plan.last_batch)
+        self.job: JobStream
         self._plan = plan
-        self._world = world
-        self._skip_to, self._begins_at_point = start.batch, start.point is not None
-        self._acknowledged_ahead = deque(sorted(start.acknowledged_ahead))
+        self._begins_at_point = start.point is not None
         self._is_compared = start.point is None and not start.checksums.size  # files read before are what they were
-        self._group: list[CutBatch] = []  # the next one, as far as it is cut
-        self._group_bytes = 0
-        self._end: PassEnded | None = None
         self._early_ends: EarlyEnds = {}  # those that the merge has met
-        self.more = False
-        """:meth:`next_group` had nothing because a group of so many ranks is not cut in one call: others have their
-        turn."""
-        self.pool_over_limit = False
-        """It had nothing because there is no room for the rest of the group."""
         cycle = CycleReading(
             length=min(plan.cycle_length, max(1, plan.files)),
             share=partial(block_length, plan) if plan.shuffle and not plan.relaxed else _equal_share,
@@ -308,7 +218,7 @@ class PassStream:
             store = job.memory.open_pass()
             return store, CountingBatcher(plan, self._source, store, order)
         from_start = self._is_compared and not start.early_ends
-        there = cached_rows(plan, job.context.cache) if from_start else None
+        there = cached_rows(plan, job.context.cache) if from_start and job.is_whole_list else None
         if there is not None and (listing := there[1]) is not None:
             self.losses.taken = len(listing.row_ids)  # there is nothing that it would read
             self.dispatcher.samples_blocked = listing.blocked
@@ -323,23 +233,14 @@ class PassStream:
     # -- what is known of it ---------------------------------------------------------------------------------------
     @property
     def buckets(self) -> dict[str, Any]:
-        """Buckets of this pass as plain data; {} without buckets, and before they are known."""
         known, plan = self.job.known_buckets, self._plan.buckets
         return {} if plan is None or not known else {**known, "group": plan.group_size}
 
     @property
     def early_ends(self) -> EarlyEnds:
-        """Files of this pass that are known to end early, also those whose end no batch has met yet."""
         return self.losses.early_ends
 
-    def has_early_ends(self, early_ends: EarlyEnds) -> bool:
-        """Return True if this pass has all of ``early_ends``."""
-        known = self.early_ends
-        return all(file in known and known[file][0] == y for file, (y, _) in early_ends.items())
-
     def describe_start(self) -> str:
-        """Return what is run again because the pass is taken up in its middle, as a line for the log; empty if it is
-        not."""
         if not self._skip_to:
             return ""
         again = "all that came before is read again"
@@ -350,7 +251,6 @@ class PassStream:
 
     @property
     def byte_limited(self) -> bool:
-        """True if the pool of this pass was stopped by its limit in bytes."""
         return self._batcher.byte_limited
 
     def stats(self) -> dict[str, Any]:
@@ -377,38 +277,7 @@ class PassStream:
         }
 
     # -- its batches -----------------------------------------------------------------------------------------------
-    def next_group(self, pulls: int = _PULLS_PER_CALL, room: float = inf) -> Outcome | None:
-        """Return the next batches that go out together; None: nothing now.
-
-        Cuts ``pulls`` batches at most, and none once those of the group that is begun cost ``room`` bytes.
-
-        With one rank a group is a batch. With ``last_batch`` "drop" or "pad" all ranks get equally many: what is left
-        at the end of the pass is dropped, or made up with batches that are padding alone.
-        """
-        self.more = self.pool_over_limit = False
-        for pull in range(self._world - len(self._group) if self._end is None else 0):
-            self.more, self.pool_over_limit = pull == pulls, self._group_bytes >= room
-            if self.more or self.pool_over_limit:
-                return None
-            outcome = self._pull()
-            if isinstance(outcome, CutBatch):
-                self._group.append(outcome)
-                self._group_bytes += outcome.cost
-                continue
-            if isinstance(outcome, PassEnded):
-                self._end = self._even_last_group(outcome)
-            elif outcome is None or self._plan.last_batch != "keep" or not self._group:
-                return outcome
-            break
-        if self._group:
-            return self._take_group()
-        assert self._end is not None
-        return replace(self._end, samples=self.job.samples)
-
-    def _take_group(self) -> BatchGroup:
-        """Return the group that is cut, and count it as delivered."""
-        batches, self._group, self._group_bytes = self._group, [], 0
-        self.job.count(batches)
+    def _group_behind(self, batches: list[CutBatch]) -> BatchGroup:
         met = self.losses.met
         if len(self._early_ends) != len(met):
             self._early_ends = by_file(met)
@@ -421,7 +290,7 @@ class PassStream:
         after = StreamState(
             self._plan.pass_id,
             behind,
-            [index for index in self._acknowledged_ahead if index >= behind],
+            self._used_from(behind),
             self._early_ends,
             None if self._plan.relaxed else self._batcher.snapshot,
             self._checksums.logged_checksums(),
@@ -429,27 +298,6 @@ class PassStream:
             (behind, last.tail_consumed),
         )
         return BatchGroup(batches, after, self._checksums.take_checksums_before())
-
-    def _even_last_group(self, over: PassEnded) -> PassEnded:
-        """End the pass where the last batches are not one for each rank."""
-        missing = self._world - len(self._group)
-        if not self._group or self._plan.last_batch == "keep":
-            return over
-        if self._plan.last_batch == "drop":
-            missing = -len(self._group)
-            self._drop_group()
-        else:
-            first, last = self._group[0], self._group[-1].cut
-            rows = first.cut.row_ids
-            self._group += [
-                CutBatch.of(
-                    BatchCut(last.index + 1 + i, rows, 0, 0, len(rows), last.tail_consumed, origins=first.cut.origins),
-                    first.rows.retain(),
-                    first.bucket,
-                )
-                for i in range(missing)
-            ]
-        return replace(over, batches=over.batches + missing)
 
     def _pull(self) -> CutBatch | PassEnded | PassBroken | None:
         outcome = self._next_outcome()
@@ -462,25 +310,10 @@ class PassStream:
                 return None
             case BatchCut():
                 return self._batch_of(outcome)
-            case PassDone(batches) if batches < self._skip_to and self._plan.last_batch != "pad":
-                return PassBroken(
-                    NotRepeatable(
-                        f"pass {self._plan.pass_id} has {batches} batches, and the state is behind batch "
-                        f"{self._skip_to - 1}: the files do not give the same samples any more; bring back the files "
-                        f"of then, or begin with set_epoch({self._plan.pass_id}) in place of the state"
-                    )
-                )
             case PassDone(batches):
-                return self._end_after(batches)
+                return self._check_length(batches) or self._end_after(batches)
             case PassFailed(error):
                 return PassBroken(error)
-
-    def _is_used(self, index: int) -> bool:
-        """Return True if batch ``index`` was used before the state was saved, or is passed over."""
-        ahead = self._acknowledged_ahead
-        while ahead and ahead[0] < index:
-            ahead.popleft()
-        return index < self._skip_to or (bool(ahead) and ahead[0] == index)
 
     def _next_outcome(self) -> BatchCut | BlockedOnFile | PassFailed | PassDone:
         """Return what comes next in the stream. Before the first batch that is delivered, all files are compared of
@@ -520,14 +353,10 @@ class PassStream:
         is_empty = not (self.job.counting or found)
         return PassEnded(batches, self.job.samples, losses.dropped, uniform, is_empty)
 
-    def _drop_group(self) -> None:
-        for batch in self._group:
-            batch.rows.release()
-        self._group, self._group_bytes = [], 0
-
     def close(self) -> None:
-        """Give back all that the pass has: it is over, or not wanted any more."""
-        self._drop_group()
+        super().close()
+        if self.job.on_reading is not None:
+            self.job.on_reading(self.dispatcher, False)
         self.job.memory.close_pass(self._store)
         self.job.dropped, self.job.blocked = self.losses.dropped, self.dispatcher.samples_blocked
 

@@ -20,7 +20,7 @@ from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, can_follow, pack_heads
 from pydp2.protocol.early_ends import to_frames, to_list
-from pydp2.server.jobs.pass_stream import BatchGroup, CutBatch
+from pydp2.server.jobs.groups import BatchGroup, CutBatch
 
 OutMessage = tuple[bytes, m.Message, Sequence[Any]]
 """To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows, their origins and

@@ -15,8 +15,9 @@ from pydp2.protocol import messages as m
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.jobs.group import TrainerGroup
+from pydp2.server.jobs.groups import PassEnded
 from pydp2.server.jobs.membership import GroupOptions
-from pydp2.server.jobs.pass_stream import JobStream, PassEnded
+from pydp2.server.jobs.pass_stream import JobStream
 from pydp2.server.jobs.plan import job_plan, small_pool_warning, stream_identity
 from pydp2.server.jobs.resume import restore, take_snapshot
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
@@ -75,7 +76,6 @@ class JobSession:
         self._remember_counts = service.remember_counts
         self._log = log
         self._cache = service.read.cache
-        self._reading: FileDispatcher | None = None
         self._samples = RateCounter()
         self._batches = RateCounter()
         self._waited = self._worked = 0.0
@@ -89,10 +89,11 @@ class JobSession:
             plan,
             schema,
             service.read,
-            files=len(files),
+            files=range(len(files)),
             memory=service.memory(),
             counting=counting,
             may_lose_rows=not dynamic,
+            on_reading=self._read,
         )
         group = GroupOptions(
             name=name,
@@ -103,9 +104,7 @@ class JobSession:
             missing_rank=spec.timing.missing_rank,
             loss=service.loss,
         )
-        self.trainers = TrainerGroup(
-            self.stream, group, on_begin=self._begin_reading, on_end=self._log_pass_end, log=log
-        )
+        self.trainers = TrainerGroup(self.stream, group, on_end=self._log_pass_end, log=log)
         if -1 != schema.pool_size < plan.batch_size:
             log(
                 f"pool_size={schema.pool_size} is smaller than batch_size={plan.batch_size}; the pool "
@@ -116,14 +115,13 @@ class JobSession:
             log(warning, "pool")
 
     # -- passes ----------------------------------------------------------------------------------------------------
-    def _begin_reading(self, dispatcher: FileDispatcher | None) -> None:
-        """Read for ``dispatcher``, and for nothing else of this job, from now on."""
-        if self._reading is not None:
-            self._act(self._worker_pool.end_pass(self._reading))
-            self._remember_counts()
-        self._reading = dispatcher
-        if dispatcher is not None:
+    def _read(self, dispatcher: FileDispatcher, begins: bool) -> None:
+        """Begin to read for ``dispatcher``, or end it."""
+        if begins:
             self._worker_pool.begin_pass(dispatcher, self.name)
+        else:
+            self._act(self._worker_pool.end_pass(dispatcher))
+            self._remember_counts()
 
     def _log_pass_end(self, end: PassEnded) -> None:
         if padding := self.stream.describe_padding():
