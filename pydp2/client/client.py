@@ -23,6 +23,7 @@ from pydp2.client.length import PassLength
 from pydp2.client.look_ahead import NextBatch
 from pydp2.client.progress import LoopHandle, LoopState, Progress
 from pydp2.client.received import Conversion, ReceivedBatch, replace_by_batches
+from pydp2.client.row_kinds import RowKind, row_kind
 from pydp2.client.run_protocol import BEATS_PER_LEASE, ClientAction, RunProtocol
 from pydp2.client.saved_state import load_stream_state, save_stream_state
 from pydp2.client.session import ClientGuard
@@ -75,6 +76,9 @@ class Client(Stream):
             try:
                 welcome = parse_welcome(answer)
                 self._declaration = Schema.from_wire(welcome.schema)
+                self._kind = kind = row_kind(
+                    self._declaration.slots, welcome.service, gives_origins=bool(options.get("origin"))
+                )
                 self._run = run = RunProtocol(session, connection.inbox, self._attach, welcome, target.is_secured)
             except Error:
                 connection.close()
@@ -84,6 +88,7 @@ class Client(Stream):
             raise
         run.spoke_at = time.monotonic()
         self._stream_identity = run.stream_identity
+        connection.row_sources.kind = None if type(kind) is RowKind and len(kind.starts) < 2 else kind
         connection.map_shared_rows(self._declaration.slots)
         self._connection = connection
         # At the latest when the program ends: what is left until the interpreter exits can hang there.
@@ -98,7 +103,11 @@ class Client(Stream):
     @property
     def slots(self) -> Slots:
         """Types and names of the slots."""
-        return self._declaration.slots
+        return self._kind.slots
+
+    @property
+    def _converted_slots(self) -> Slots:
+        return self._kind.converted_slots
 
     def __len__(self) -> int:
         """Return the number of batches that this trainer has in a whole pass, if the files are counted and every sample

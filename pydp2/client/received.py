@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any, NamedTuple
 
+from pydp2.client.row_kinds import RowKind, batch_of
 from pydp2.client.row_sources import Rows, RowSources
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.checksum_log import RECORD_BYTES, are_records
@@ -39,6 +40,7 @@ class ReceivedBatch:
     of checksums and the origins of its rows that came with it.
 
     ``number``: its number in its run. ``converted``: the batch for the trainer, if a loader's value was made of it.
+    ``kind``: what its rows are; None: samples.
     """
 
     head: m.BatchHead
@@ -49,6 +51,7 @@ class ReceivedBatch:
     checksums: bytes = b""
     origins: memoryview | None = None
     converted: Batch | None = None
+    kind: RowKind | None = None
 
     @property
     def nbytes(self) -> int:
@@ -88,19 +91,8 @@ class ReceivedBatch:
         if (converted := self.converted) is not None:
             self.converted = None
             return converted
-        head = self.head
-        batch = Batch(
-            self.columns(),
-            pass_id=pass_id,
-            index=head.batch_index,
-            size=head.size,
-            pool_weight=head.pool_weight,
-            padding=head.padding,
-            bucket=head.bucket.get("longest") or None,
-            group_bucket=head.bucket.get("group_longest") or None,
-        )
-        batch._origin = self.origins
-        return batch
+        kind = self.kind or RowKind(self.columns().slots)
+        return batch_of(kind, self.columns(), self.head, pass_id, self.origins)
 
 
 def parse_batches(
@@ -115,6 +107,9 @@ def parse_batches(
     rows = sources.rows_of(head, [each.rows for each in heads], frames)
     batches = [*map(ReceivedBatch, heads, rows, count(number))]
     batches[0].pool, batches[0].early_ends = pool, early_ends
+    if sources.kind is not None:
+        for batch in batches:
+            batch.kind = sources.kind
     at = 0
     for batch in batches if checksums else ():
         end = at + RECORD_BYTES * batch.head.checksum_records

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.client.row_fetcher import RemoteRows, RowFetcher
+from pydp2.client.row_kinds import RowKind
 from pydp2.data.columns.columns import Columns, Ints, free_kept_memory, offsets
 from pydp2.data.rowstore.reader import SharedRows, shared_rows_of
 from pydp2.data.schema.input_types import Slots
@@ -78,6 +79,8 @@ class RowSources:
         self, slots: Slots | None = None, key_pair: KeyPair | None = None, shared_rows: SharedRows | None = None
     ) -> None:
         self.slots, self._key_pair, self.shared_rows = slots, key_pair, shared_rows
+        self.kind: RowKind | None = None
+        """What the rows of batches are; None: samples."""
         self._fetcher: RowFetcher | None = None  # once there are rows elsewhere
         self.must_read_ahead = False
         """True if messages have to be read before their batches are wanted, because rows are asked for then."""

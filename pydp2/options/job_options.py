@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from pydp2.errors import OptionError
 from pydp2.options.declare import Bytes, CheckedOptions, Number, Whole, option, size_option
+from pydp2.options.row_options import mix_option, pack_option
 from pydp2.options.values import (
     MAX_CYCLE,
     Choice,
@@ -62,6 +64,14 @@ class JobOptions(CheckedOptions):
     num_buckets: int | None = option(
         or_none(integer_from(2, 1001)), "maximum number of buckets, if bucket_bounds are computed; default: 8", None
     )
+    mix: Mapping[str, Any] | None = option(
+        mix_option,
+        "how the rows of several sources are drawn, as mix() makes it; default: all files are one list",
+        None,
+    )
+    pack: Mapping[str, Any] | None = option(
+        pack_option, "how sequences are packed into rows of a fixed length, as pack_sequences() makes it", None
+    )
     share: str = option(
         Choice(("ranks", "dynamic")),
         "ranks: trainers get batches in turn, by rank; dynamic: each batch goes to the trainer that asks first",
@@ -85,6 +95,19 @@ class JobOptions(CheckedOptions):
             raise OptionError(
                 "bucket_bounds and num_buckets cannot both be given: bounds say how many buckets there are"
             )
+        if self.mix is not None or self.pack is not None:
+            self._check_derived("mixed" if self.pack is None else "packed")
+
+    def _check_derived(self, what: str) -> None:
+        """Raise OptionError for options that do not suit rows that are mixed or packed."""
+        for name, wrong, remedy in (
+            ("order", "relaxed", 'leave order out: rows have one order, that of order="strict"'),
+            ("share", "dynamic", "share it by ranks, with rank and world_size"),
+        ):
+            if getattr(self, name) == wrong:
+                raise OptionError(f'{name}="{wrong}" has no order that rows could be {what} in; {remedy}')
+        if self.bucket_by is not None:
+            raise OptionError(f"bucket_by cannot be used where rows are {what}; leave it out, or read one list alone")
 
 
 class JobChoices(TypedDict, total=False):
@@ -101,6 +124,8 @@ class JobChoices(TypedDict, total=False):
     bucket_by: str | Whole | None
     bucket_bounds: list[int] | tuple[int, ...] | None
     num_buckets: Whole | None
+    mix: Mapping[str, Any] | None
+    pack: Mapping[str, Any] | None
     share: Literal["ranks", "dynamic"]
     origin: bool
     lease: Number

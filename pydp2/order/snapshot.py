@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgpack
 import numpy as np
 import numpy.typing as npt
 
@@ -142,6 +143,8 @@ class SnapshotPoint:
         """Return the point that :meth:`to_wire` wrote, for a list of ``files`` files. Raises
         OptionError for invalid values."""
         point = cls.fields_from_wire(wire, pool, files)
+        if has_marks(pool):
+            return point  # the job looks into it
         numbers, sample_indices = decode_samples(pool)
         if len(numbers) and int(numbers[-1]) >= files:
             raise OptionError("the state names a file that the list does not have: it is damaged")
@@ -342,3 +345,31 @@ def _split_pool(pool: bytes) -> tuple[bytes, bytes, bytes]:
 
 def _damaged_pool(why: object) -> OptionError:
     return OptionError(f"the pool in the state cannot be read ({why}): the state is damaged")
+
+
+# -- the point of a job whose rows are mixed or packed -----------------------------------------------------------------
+_MARKS = b"\xff" * _POOL_HEAD.size  # no pool begins so: its set would have 4 GiB
+
+
+def encode_marks(plain: Mapping[str, Any]) -> bytes:
+    """Return plain data with bytes in the form of the pool of a point."""
+    packed: bytes = msgpack.packb(plain)
+    return _MARKS + packed
+
+
+def has_marks(pool: bytes) -> bool:
+    """Return True if :func:`encode_marks` made ``pool``."""
+    return pool.startswith(_MARKS)
+
+
+def decode_marks(pool: bytes) -> Mapping[str, Any]:
+    """Return the data of which :func:`encode_marks` made ``pool``. Raises OptionError for other bytes."""
+    try:
+        if not has_marks(pool):
+            raise ValueError("it has no marks")
+        plain = msgpack.unpackb(pool[len(_MARKS) :], max_buffer_size=len(pool))
+        if not isinstance(plain, Mapping):
+            raise ValueError("its marks are no object")
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise _damaged_pool(error) from None
+    return plain

@@ -102,7 +102,8 @@ class StreamState(StreamPosition):
 
     def before_pass(self, pass_id: int) -> StreamState:
         """Return the state before pass ``pass_id``. Bounds of buckets stay as they are."""
-        return StreamState(pass_id, buckets={key: value for key, value in self.buckets.items() if key == "bounds"})
+        lasting = {key: value for key, value in self.buckets.items() if key in ("bounds", "weights")}
+        return StreamState(pass_id, buckets=lasting)
 
     def after(
         self, head: BatchHead, pool: bytes, early_ends: Sequence[Sequence[Any]], checksums: bytes = b""
@@ -344,7 +345,14 @@ def _buckets(value: Mapping[str, Any]) -> dict[str, Any]:
         plain["bounds"] = _numbers(value["bounds"])
     if "group" in value:
         plain["group"] = check_int(value["group"])
+    if "weights" in value:
+        plain["weights"] = [_weights(change) for change in _list(value["weights"])]
     return plain
+
+
+def _weights(change: Any) -> list[Any]:
+    pass_id, step, weights = _list(change)
+    return [check_int(pass_id), check_int(step), [_text(weight) for weight in _list(weights)]]
 
 
 def _list(value: Any) -> Sequence[Any]:

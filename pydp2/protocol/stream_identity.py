@@ -13,7 +13,9 @@ CODE_FIELDS = ("provider_source", "args")
 """Fields that may differ on request, for changed code that still yields the same samples."""
 BLOCK_LIST = "block_list"
 """Field that may differ on request between two passes, because it decides which samples a pass has."""
-_ALLOWED = (*CODE_FIELDS, BLOCK_LIST)
+WEIGHTS = "weights"
+"""Field that may differ on request: the weights of a mixture from here on."""
+_ALLOWED = (*CODE_FIELDS, BLOCK_LIST, WEIGHTS)
 
 
 def check_allow(allow: Any) -> None:
@@ -48,6 +50,8 @@ def allow_hint(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collectio
         hint = f"; for changed code that yields the same samples pass allow=[{quoted}]"
     if BLOCK_LIST not in allow and then.get(BLOCK_LIST) != now.get(BLOCK_LIST):
         hint += f'; a state from between two passes loads with another block list by allow=["{BLOCK_LIST}"]'
+    if WEIGHTS not in allow and then.get(WEIGHTS) != now.get(WEIGHTS):
+        hint += f'; allow=["{WEIGHTS}"] goes on with the other weights'
     return hint
 
 

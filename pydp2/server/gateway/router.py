@@ -185,8 +185,10 @@ class ClientGateway:
             "durable": self._snapshotter.durable,
             "counts": resources.counts.summary(),
             "loss": self._snapshotter.loss,
+            "rows": job_session.row_kind,
+            "sources": job_session.sources,
         }
-        self._peers.send(peer, m.Welcome(resources.schema.to_wire(), service))
+        self._peers.send(peer, m.Welcome(job_session.stream.schema.to_wire(), service))
 
     def _drop_job(self, job_session: JobSession) -> None:
         """Forget a job that is over."""

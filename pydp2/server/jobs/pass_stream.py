@@ -123,6 +123,15 @@ class JobStream(JobPasses):
         return self.current
 
     @property
+    def file_limit(self) -> int:
+        """Number above that of each of its files."""
+        return self._files.stop
+
+    def has_file(self, file: int) -> bool:
+        """Return True if ``file`` is one of its files."""
+        return file in self._files
+
+    @property
     def is_whole_list(self) -> bool:
         """True if it reads all files of the list."""
         counts = self.context.counts
@@ -235,6 +244,11 @@ class PassStream(GroupedPass):
     def buckets(self) -> dict[str, Any]:
         known, plan = self.job.known_buckets, self._plan.buckets
         return {} if plan is None or not known else {**known, "group": plan.group_size}
+
+    @property
+    def pool_samples(self) -> int:
+        """Number of samples in the pool."""
+        return len(self._batcher.pool)
 
     @property
     def early_ends(self) -> EarlyEnds:

@@ -36,6 +36,7 @@ class JobPlan:
     last_batch: str
     buckets: BucketPlan | None = None
     origin: bool = False
+    balance: str | None = None
 
 
 def job_plan(given: JobOptions, schema: Schema) -> JobPlan:
@@ -63,6 +64,24 @@ def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: Fil
         **({"block_list": BlockList(spec.blocked).fingerprint} if spec.blocked else {}),
         **bucket_identity(plan.buckets, schema.slots),
     }
+
+
+def derived_identity(given: JobOptions) -> dict[str, Any]:
+    """Return that part of the identity that follows from how rows are mixed and packed. The weights are apart, because
+    a state may be loaded with other ones."""
+    identity: dict[str, Any] = {}
+    if given.mix is not None:
+        weights = ("points", "linear")
+        identity["mix"] = {name: value for name, value in given.mix.items() if name not in weights}
+        identity["weights"] = {name: given.mix[name] for name in weights}
+    if given.pack is not None:
+        identity["pack"] = {name: value for name, value in given.pack.items() if name != "balance"}
+    return identity
+
+
+def source_files(spec: ServiceSpec, files: int) -> dict[str, range]:
+    """Return the numbers of the files of each source of the service, by name; one without a name if it has one list."""
+    return {"": range(files)}
 
 
 def provider_identity(

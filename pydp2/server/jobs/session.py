@@ -14,11 +14,11 @@ from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
+from pydp2.server.jobs.build import Readable, job_passes
 from pydp2.server.jobs.group import TrainerGroup
 from pydp2.server.jobs.groups import PassEnded
 from pydp2.server.jobs.membership import GroupOptions
-from pydp2.server.jobs.pass_stream import JobStream
-from pydp2.server.jobs.plan import job_plan, small_pool_warning, stream_identity
+from pydp2.server.jobs.plan import derived_identity, job_plan, small_pool_warning, source_files, stream_identity
 from pydp2.server.jobs.resume import restore, take_snapshot
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 from pydp2.server.workers.worker_pool import WorkerPool
@@ -82,30 +82,23 @@ class JobSession:
         self._warned_bytes = False
         self._files = len(files)
         plan = job_plan(given, schema)
-        self.stream_identity = stream_identity(plan, schema, spec, files, service.source)
+        self.stream_identity = stream_identity(plan, schema, spec, files, service.source) | derived_identity(given)
         """Everything that the stream depends on, by name."""
-        dynamic = given.share == "dynamic"
-        self.stream = JobStream(
-            plan,
-            schema,
-            service.read,
-            files=range(len(files)),
-            memory=service.memory(),
-            counting=counting,
-            may_lose_rows=not dynamic,
-            on_reading=self._read,
-        )
+        readable = Readable(source_files(spec, len(files)), schema, service.read, service.memory, self._read)
+        self.stream = job_passes(given, plan, readable, counting=counting)
+        self.sources = [[name, numbers.start] for name, numbers in readable.sources.items()]
+        """Names and first files of the sources."""
         group = GroupOptions(
             name=name,
             world=world,
-            dynamic=dynamic,
+            dynamic=given.share == "dynamic",
             lease=given.lease,
             prefetch_bytes=given.prefetch_bytes,
             missing_rank=spec.timing.missing_rank,
             loss=service.loss,
         )
         self.trainers = TrainerGroup(self.stream, group, on_end=self._log_pass_end, log=log)
-        if -1 != schema.pool_size < plan.batch_size:
+        if given.pack is None and -1 != schema.pool_size < plan.batch_size:
             log(
                 f"pool_size={schema.pool_size} is smaller than batch_size={plan.batch_size}; the pool "
                 f"holds {plan.batch_size} instead",
@@ -113,6 +106,13 @@ class JobSession:
             )
         if warning := small_pool_warning(plan.buckets, schema.pool_size, plan.batch_size):
             log(warning, "pool")
+
+    @property
+    def row_kind(self) -> dict[str, Any]:
+        """What the rows of a batch are, as plain data: samples, or with "kind" "mixed" or "packed" more than that."""
+        if self.options.pack is not None:
+            return {"kind": "packed", "length": self.options.pack["length"]}
+        return {"kind": "samples" if self.options.mix is None else "mixed"}
 
     # -- passes ----------------------------------------------------------------------------------------------------
     def _read(self, dispatcher: FileDispatcher, begins: bool) -> None:

@@ -1,42 +1,43 @@
-"""Place pieces of sequences in rows of a fixed length: pure functions of their lengths (docs/mixing.md, "Packing")."""
+"""Place pieces of sequences in rows of a fixed length: pure functions of their lengths (docs/mixing.md, "Packing").
+
+(``packers`` turn samples into columns; the *packing* here is that of language models.) A row consists of segments. A
+segment is a sequence, or a piece of one. "wrapped" cuts one long row into rows. "bfd" and "bfd_split" read a window of
+sequences and place each sequence whole, the longest first, in the row where it fits best.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pydp2.data.columns.columns import Array, offsets
-from pydp2.streams.cursor import Origins
+from pydp2.data.columns.columns import Array, Ints, expand_ranges, offsets
+from pydp2.data.columns.packed_batch import Origins, Segments
 
-Ints = NDArray[np.int64]
+WINDOW_ROWS = 64
+"""Size of a window: sequences with as many tokens as this number of rows. The order depends on it."""
 
 
-class Segments(NamedTuple):
-    """Segments of the rows of a batch, by row and start, as int64 arrays with one entry per segment.
+@dataclass(frozen=True, slots=True)
+class PackPlan:
+    """Options of packed rows that the order depends on. ``slots``: numbers of the packed slots; ``rows``: number of
+    rows of a batch."""
 
-    ``row``, ``start``: row, and first token in the row; ``length``: number of tokens; ``document``: number of the
-    sequence in the pass, from 0 (negative: at the end of the pass before); ``offset``: number of tokens of the sequence
-    before the segment.
-    """
-
-    row: Ints
-    start: Ints
-    length: Ints
-    document: Ints
-    offset: Ints
-
-    def select(self, which: Any) -> Segments:
-        """Return the segments at the index ``which``, a slice, mask or array of numbers."""
-        return Segments(*(array[which] for array in self))
+    slots: tuple[int, ...]
+    length: int
+    strategy: str
+    last_row: str
+    pad_token: int
+    rows: int
+    balance: str | None = None
 
 
 class Pieces(NamedTuple):
     """Consecutive pieces of sequences: their tokens per slot, and for each piece the number of its sequence, its offset
-    in the sequence, its length and the origin of the sequence, ``(3, pieces)``; ``(0, pieces)`` if there are none."""
+    in the sequence, its length and the origin of the sequence."""
 
     tokens: tuple[Array, ...]
     document: Ints
@@ -119,6 +120,43 @@ def cut_into_rows(pieces: Pieces, length: int) -> tuple[Segments, Origins]:
         pieces.offset[piece] + edges - begins[piece],
     )
     return segments, pieces.origins[:, piece]
+
+
+def lay_out(sequences: Pieces, plan: PackPlan) -> tuple[LaidRows, int]:
+    """Return the rows of whole sequences, each placed where it fits best, in the order of their first sequences; and
+    the number of tokens that were cut off."""
+    begins, truncated = offsets(sequences.length)[:-1], 0
+    if plan.strategy == "bfd":
+        lengths = np.minimum(sequences.length, plan.length)
+        counts = (lengths > 0).astype(np.int64)
+        truncated = int((sequences.length - lengths).sum())
+    else:
+        counts = -(-sequences.length // plan.length)
+    of = np.repeat(np.arange(len(counts)), counts)
+    offset = (np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)) * plan.length
+    length = np.minimum(sequences.length[of] - offset, plan.length)
+    row = best_fit_decreasing(length, plan.length)
+    order = np.lexsort((np.arange(len(row)), row))
+    row, offset, length, of = row[order], offset[order], length[order], of[order]
+    reached = np.cumsum(length) - length
+    start = reached - reached[np.searchsorted(row, row)] if len(row) else reached
+    where = expand_ranges(begins[of] + offset, length)
+    laid = LaidRows(
+        int(row[-1]) + 1 if len(row) else 0,
+        tuple(array[where] for array in sequences.tokens),
+        Segments(row, start, length, sequences.document[of], offset),
+        sequences.origins[:, of],
+    )
+    return laid, truncated
+
+
+def row_costs(laid: LaidRows, balance: str) -> Ints:
+    """Return the cost of each row: its tokens, or with ``balance="attention"`` the sum of the squares of the lengths of
+    its segments."""
+    row, length = laid.segments.row, laid.segments.length
+    costs = np.zeros(laid.rows, np.int64)
+    np.add.at(costs, row, length * length if balance == "attention" else length)
+    return costs
 
 
 def best_fit_decreasing(lengths: Ints, capacity: int) -> Ints:

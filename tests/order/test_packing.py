@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.streams.packed_rows import LaidRows, Pieces, best_fit_decreasing, cut_into_rows, join_rows, select_rows
+from pydp2.order.packing import LaidRows, Pieces, best_fit_decreasing, cut_into_rows, join_rows, select_rows
 
 lengths_of_pieces = st.lists(st.integers(1, 12), max_size=30)
 
