@@ -35,6 +35,7 @@ if _typing.TYPE_CHECKING:  # for type checkers and editors; a test compares it w
     from pydp2.api.sources import define_py_data_sources2
     from pydp2.api.worker_host import WorkerHost as WorkerHost
     from pydp2.client import Client as Client
+    from pydp2.client.row_kinds import MixedBatch as MixedBatch
     from pydp2.data.columns.batch import Batch as Batch
     from pydp2.data.columns.batch import BinaryArray as BinaryArray
     from pydp2.data.columns.batch import Csr as Csr
@@ -42,6 +43,7 @@ if _typing.TYPE_CHECKING:  # for type checkers and editors; a test compares it w
     from pydp2.data.columns.batch import Ragged as Ragged
     from pydp2.data.columns.batch import StringArray as StringArray
     from pydp2.data.columns.checksum import checksums as checksums
+    from pydp2.data.columns.packed_batch import PackedBatch as PackedBatch
     from pydp2.data.native import packing as packing
     from pydp2.data.packers.many_samples import rows as rows
     from pydp2.data.schema.input_types import (
@@ -83,11 +85,7 @@ if _typing.TYPE_CHECKING:  # for type checkers and editors; a test compares it w
     from pydp2.diagnostics.replay import replay as replay
     from pydp2.providers import CacheType, provider
     from pydp2.providers import Provider as Provider
-    from pydp2.streams.mixing import MixedBatch as MixedBatch
-    from pydp2.streams.mixing import Mixture as Mixture
     from pydp2.streams.mixing import mix as mix
-    from pydp2.streams.sequence_packing import PackedBatch as PackedBatch
-    from pydp2.streams.sequence_packing import PackedSequences as PackedSequences
     from pydp2.streams.sequence_packing import pack_sequences as pack_sequences
 
 __version__ = _release.RELEASE
@@ -129,10 +127,8 @@ _HOMES = dict.fromkeys(__all__, "pydp2.data.schema.input_types") | {
     "CacheFolder": "pydp2.api.cache_admin",
     "CacheType": "pydp2.providers",
     "Client": "pydp2.client",
-    "MixedBatch": "pydp2.streams.mixing",
-    "Mixture": "pydp2.streams.mixing",
-    "PackedBatch": "pydp2.streams.sequence_packing",
-    "PackedSequences": "pydp2.streams.sequence_packing",
+    "MixedBatch": "pydp2.client.row_kinds",
+    "PackedBatch": "pydp2.data.columns.packed_batch",
     "Csr": "pydp2.data.columns.batch",
     "Origin": "pydp2.data.columns.batch",
     "FileCount": "pydp2.api.counting",

@@ -17,7 +17,16 @@ from functools import partial
 from socket import gethostname
 from typing import Any
 
-from pydp2.client.connection import Target, ask_files, ask_stats, connect_once, detach, parse_welcome, reconnect
+from pydp2.client.connection import (
+    Target,
+    ask_files,
+    ask_stats,
+    ask_weights,
+    connect_once,
+    detach,
+    parse_welcome,
+    reconnect,
+)
 from pydp2.client.describe import Fact, client_facts
 from pydp2.client.length import PassLength
 from pydp2.client.look_ahead import NextBatch
@@ -33,9 +42,18 @@ from pydp2.data.columns.batch import Batch, StringArray
 from pydp2.data.rowstore.ids import StaleRows
 from pydp2.data.schema.input_types import Slots
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import Error, OptionError, OutOfMemory, ProtocolError, RemoteProtocolError
+from pydp2.errors import (
+    ClientUseError,
+    Error,
+    OptionError,
+    OptionTypeError,
+    OutOfMemory,
+    ProtocolError,
+    RemoteProtocolError,
+)
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
+from pydp2.protocol.exact_weights import exact_weight
 from pydp2.system.single_pass import taken_over
 from pydp2.system.stdlib import time
 
@@ -92,7 +110,9 @@ class Client(Stream):
         connection.map_shared_rows(self._declaration.slots)
         self._connection = connection
         # At the latest when the program ends: what is left until the interpreter exits can hang there.
-        self._end = weakref.finalize(self, detach, session, connection, on_close)
+        self._on_close = [] if on_close is None else [on_close]
+        self._gone = gone
+        self._end = weakref.finalize(self, detach, session, connection, self._on_close)
         self._next_batch = NextBatch(session.look_ahead, connection)
         self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else rank, options)
         self._files: StringArray | None = None
@@ -144,6 +164,52 @@ class Client(Stream):
         self._session.check_process()
         self._session.check()
         return ask_stats(self._target)
+
+    def set_weights(self, weights: Mapping[str, Any]) -> tuple[int, int]:
+        """Change the weights of a mixture while it runs. Return the pass and the step from which they hold.
+
+        They hold for all ranks from the first step on of which nothing was drawn, until they are changed again, and are
+        part of the states from there on. One rank calls this, rank 0 for example. See docs/mixing.md.
+
+        Args:
+            weights: a dict of source and weight, a number from 0 on, for all sources. A source with 0 is not read.
+
+        Raises:
+            OptionError, OptionTypeError: the stream is no mixture, or the weights are not valid.
+            ServiceUnreachable: no service answers.
+        """
+        self._session.check_process()
+        self._session.check()
+        if not isinstance(weights, Mapping):
+            raise OptionTypeError(f"weights must be a dict of source and weight, got {weights!r:.80}")
+        exact = {str(name): exact_weight(weight) for name, weight in weights.items()}
+        return ask_weights(self._target, self._attach.job, exact)
+
+    def with_options(self, suffix: str, **changes: Any) -> Client:
+        """Return a client that takes the place of this one, which is closed: it has the same rank in a job of the same
+        service with other options. ``suffix``: added to the name of the job. Raises ClientUseError if a loop has
+        begun, or a state was loaded."""
+        session, attach = self._session, self._attach
+        if session.progress != Progress(session.progress.position) or self._run.loaded.name:
+            raise ClientUseError(
+                "this stream is in use already: pack or mix it before its first loop, and load the state of the stream "
+                "that comes of it"
+            )
+        client = Client(
+            self._target,
+            {**attach.options, **changes},
+            job=f"{attach.job}.{suffix}",
+            rank=attach.rank,
+            world_size=attach.world_size,
+            gone=self._gone,
+        )
+        client._on_close += self._on_close
+        self._on_close.clear()
+        client.owner, self.owner = self.owner, None
+        if hasattr(client.owner, "job"):
+            client.owner.job = client._attach.job
+        self.close()
+        return client
 
     def _facts(self) -> list[Fact]:
         return client_facts(self.address, self._attach, self.batch_size)

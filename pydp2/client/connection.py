@@ -419,6 +419,19 @@ def ask_files(target: Target, timeout: float = 10.0) -> StringArray:
     return StringArray(edges, data)
 
 
+def ask_weights(target: Target, job: str, weights: Mapping[str, str], timeout: float = 10.0) -> tuple[int, int]:
+    """Have the service ``target`` change the weights of the mixture of ``job``. Return pass and step from which they
+    hold. Raises OptionError if they do not suit the job."""
+    message = m.SetWeights(job, dict(weights))
+    connection, answer, _ = connect_once(target, message, time.monotonic() + timeout)
+    connection.close()
+    if isinstance(answer, m.Refused):
+        raise from_wire(answer.error)
+    if not isinstance(answer, m.WeightsSet):
+        raise RemoteProtocolError(f"expected WeightsSet, got {type(answer).__name__}")
+    return answer.pass_id, answer.step
+
+
 def reconnect(
     connection: Connection, attach: m.Attach, identity: Mapping[str, Any], patience: float, slots: Slots
 ) -> None:
@@ -465,8 +478,8 @@ def reconnect(
     )
 
 
-def detach(session: ClientGuard, connection: Connection, on_close: Callable[[], None] | None) -> None:
-    """Leave the job, then call ``on_close``."""
+def detach(session: ClientGuard, connection: Connection, on_close: list[Callable[[], None]]) -> None:
+    """Leave the job, then call what ``on_close`` has."""
     if not session.in_own_process:
         return  # in a fork the connection is the parent's: touching its sockets here would break it there
     if not session.stop(CLOSE_SECONDS):
@@ -478,5 +491,5 @@ def detach(session: ClientGuard, connection: Connection, on_close: Callable[[], 
     finally:
         connection.close()
         session.release()
-        if on_close is not None:
-            on_close()
+        for call in on_close:
+            call()

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.options.values import Check, Choice, flag, integer_from, or_none, slot_name_or_index, value_text
+from pydp2.protocol.exact_weights import exact_weight
 
 STOPPING_STRATEGIES = ("all_exhausted_without_replacement", "first_exhausted", "all_exhausted", "cycle_forever")
 BATCHING_METHODS = ("random", "per_stream")
 STRATEGIES = ("bfd_split", "bfd", "wrapped")
 _MAX_POINTS = 1000  # of a schedule: states and messages have all of them
-_MAX_TEXT = 100  # characters of a weight as an exact fraction
 
 
 def pack_option(name: str, value: Any) -> dict[str, Any] | None:
@@ -58,22 +58,6 @@ def mix_option(name: str, value: Any) -> dict[str, Any] | None:
     if plain["weight_by"] is not None and plain["batching_method"] == "per_stream":
         raise OptionError('weight_by needs batching_method="random", which draws rows and not batches')
     return plain
-
-
-def exact_weight(weight: Any) -> str:
-    """Return a weight as the text of an exact fraction, the same on every machine. Raises OptionError, OptionTypeError
-    unless it is a number from 0 on."""
-    try:
-        share = None if isinstance(weight, bool | bytes) else Fraction(weight)
-    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
-        share = None
-    if share is None or share < 0:
-        kind = OptionError if isinstance(weight, int | float) else OptionTypeError
-        raise kind(f"a weight must be a number from 0 on, got {value_text(weight)}")
-    text = str(share)
-    if len(text) > _MAX_TEXT:
-        raise OptionError(f"a weight must have at most {_MAX_TEXT} digits as a fraction, got {value_text(weight)}")
-    return text
 
 
 def _checked(name: str, value: Any, known: Mapping[str, tuple[Check, Any]]) -> dict[str, Any]:

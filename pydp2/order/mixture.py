@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.order.random_bits import RandomBits
+from pydp2.protocol.exact_weights import Shares
 
 BLOCK = 4096
 """Number of random words under one key."""
 _MOST_WORDS = 1 << 28  # words that are drawn to compute the length of a pass; they take some seconds
-Shares = tuple[Fraction, ...]
-"""Weight of each source; only the ratios count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +133,3 @@ def drawn_before_end(
 def words_of_block(seed: int, pass_id: int, block: int) -> NDArray[np.uint64]:
     """Return the random words of a block, which choose the sources."""
     return RandomBits(seed, pass_id, "mix", block).draw(BLOCK)
-
-
-def shares_of(weights: Sequence[str]) -> Shares:
-    """Return weights that were written as exact fractions. Raises ValueError if one is below 0, or all are 0."""
-    shares = tuple(map(Fraction, weights))
-    if any(share < 0 for share in shares) or not any(shares):
-        raise ValueError("a weight is below 0, or all are 0")
-    return shares

@@ -1,1 +1,1 @@
-"""Make streams of other streams: mixtures by weight, sequences packed into rows of a fixed length."""
+"""Open streams of mixed and packed rows, which the service makes (docs/mixing.md)."""

@@ -20,7 +20,9 @@ from pydp2.protocol.messages.client import (
     PassEnd,
     Probe,
     Refused,
+    SetWeights,
     Stats,
+    WeightsSet,
     Welcome,
 )
 from pydp2.protocol.messages.codec import MESSAGES, decode, encode
@@ -109,11 +111,13 @@ __all__ = [
     "RowReaders",
     "RowsUnreachable",
     "SendRows",
+    "SetWeights",
     "Spec",
     "StartWorker",
     "Stats",
     "ToWorker",
     "Want",
+    "WeightsSet",
     "Welcome",
     "Word",
     "WorkerExited",

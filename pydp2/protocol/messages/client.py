@@ -201,6 +201,23 @@ class Files(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class SetWeights(Message):
+    """Client: let the ``weights`` of the mixture of ``job`` hold from the next step on. ``weights``: of each source by
+    name, as the text of an exact fraction."""
+
+    job: str
+    weights: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsSet(Message):
+    """Server: the weights hold from ``step`` of pass ``pass_id`` on."""
+
+    pass_id: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe(Message):
     """Server: test whether the client is there. It needs no answer: that it can be sent is the answer."""
 

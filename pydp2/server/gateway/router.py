@@ -101,6 +101,8 @@ class ClientGateway:
                 self._peers.send(peer, m.Stats(), [pack_unchecked(self._stats())])
             case m.AskFiles():
                 self._peers.send(peer, m.Files(), self._jobs.files.to_buffers())
+            case m.SetWeights(job, weights):
+                self._peers.send(peer, self._set_weights(peer, job, weights))
             case m.Detach(run, done):
                 self._detach(peer, run, done)
             case _:
@@ -125,6 +127,19 @@ class ClientGateway:
             case m.Need(_, _, _, waited, worked):
                 job_session.count_trainer_time(waited, worked)
                 job_session.trainers.need(trainer, message, now)
+
+    def _set_weights(self, peer: bytes, job: str, weights: m.Plain) -> m.Message:
+        """Change the weights of a mixture for ``peer``. Return the answer."""
+        try:
+            if self._hub.role_of(peer) == "observer":
+                raise OptionError("set_weights() needs a key with the role trainer, this key has the role observer")
+            job_session = self._sessions.get(job)
+            if job_session is None:
+                raise OptionError(f"there is no job {job!r:.80} now, whose weights could be changed")
+            place = job_session.set_weights(weights)
+        except Error as error:
+            return m.Refused(to_wire(error))
+        return m.WeightsSet(*place)
 
     def answer_waiting(self, now: float) -> None:
         """Answer those who have asked for a job and had to wait."""

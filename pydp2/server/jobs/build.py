@@ -13,8 +13,9 @@ from pydp2.data.schema.input_types import DataType, InputType, SequenceType, Slo
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import OptionError
 from pydp2.options.job_options import JobOptions
-from pydp2.order.mixture import MixPlan, WeightSchedule, shares_of
+from pydp2.order.mixture import MixPlan, WeightSchedule
 from pydp2.order.packing import PackPlan
+from pydp2.protocol.exact_weights import shares_of
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.jobs.derived import DerivedJob
 from pydp2.server.jobs.groups import JobPasses

@@ -21,10 +21,11 @@ from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import Error, OptionError
 from pydp2.order.balance import balanced
 from pydp2.order.batcher import BatchCut
-from pydp2.order.mixture import Shares, WeightSchedule, shares_of
+from pydp2.order.mixture import WeightSchedule
 from pydp2.order.snapshot import SnapshotPoint, decode_marks, encode_marks
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol.early_ends import EarlyEnds
+from pydp2.protocol.exact_weights import Shares, shares_of
 from pydp2.protocol.stream_identity import check_int, damaged
 from pydp2.server.jobs.groups import BatchGroup, CutBatch, GroupedPass, JobPasses, PassBroken, PassEnded
 from pydp2.server.jobs.plan import JobPlan
@@ -96,12 +97,10 @@ class DerivedJob(JobPasses):
 
     def set_weights(self, weights: Shares) -> tuple[int, int]:
         """Let ``weights`` hold from the first step on that is not begun. Return its pass and its number in the pass.
-        Raises OptionError if the job mixes no sources, or other ones."""
-        if self.schedule is None or len(weights) != len(self.sources):
-            raise OptionError(
-                f"set_weights() needs a weight for each of the {len(self.sources)} sources of a mixture, got "
-                f"{len(weights)}; the stream of mix() has them"
-            )
+        Raises OptionError if all are 0."""
+        assert self.schedule is not None
+        if not any(weights):
+            raise OptionError("set_weights() needs at least one weight above 0")
         place = (self.pass_id + 1, 0) if self.current is None else (self.pass_id, self.current.next_step)
         self.schedule.change(*place, weights)
         self._note_weights()

@@ -24,15 +24,14 @@ from pydp2.errors import OptionError
 from pydp2.order.mixture import (
     BLOCK,
     MixPlan,
-    Shares,
     WeightSchedule,
     furthest_behind,
-    shares_of,
     thresholds,
     whole_weights,
     words_of_block,
 )
 from pydp2.order.stream_state import PASS_LIMIT
+from pydp2.protocol.exact_weights import Shares, shares_of
 from pydp2.protocol.stream_identity import check_int
 from pydp2.server.jobs.stages import END, Cursor, FilesStage, Place, RowBlock, Stage, StageEnd, all_files
 

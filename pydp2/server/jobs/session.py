@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from pydp2.data.rowstore.pool_memory import PoolMemory
 from pydp2.data.schema.provider_schema import Schema
+from pydp2.errors import OptionError
 from pydp2.options.file_list import FileList
 from pydp2.options.job_options import JobOptions
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
+from pydp2.protocol.exact_weights import exact_weight
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.jobs.build import Readable, job_passes
+from pydp2.server.jobs.derived import DerivedJob
 from pydp2.server.jobs.group import TrainerGroup
 from pydp2.server.jobs.groups import PassEnded
 from pydp2.server.jobs.membership import GroupOptions
@@ -86,7 +90,7 @@ class JobSession:
         """Everything that the stream depends on, by name."""
         readable = Readable(source_files(spec, len(files)), schema, service.read, service.memory, self._read)
         self.stream = job_passes(given, plan, readable, counting=counting)
-        self.sources = [[name, numbers.start] for name, numbers in readable.sources.items()]
+        self.sources: list[list[Any]] = [[name, numbers.start] for name, numbers in readable.sources.items()]
         """Names and first files of the sources."""
         group = GroupOptions(
             name=name,
@@ -113,6 +117,21 @@ class JobSession:
         if self.options.pack is not None:
             return {"kind": "packed", "length": self.options.pack["length"]}
         return {"kind": "samples" if self.options.mix is None else "mixed"}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> tuple[int, int]:
+        """Let ``weights``, texts of exact fractions by source, hold from the next step on. Return its pass and number.
+        Raises OptionError."""
+        stream = self.stream
+        if not isinstance(stream, DerivedJob) or self.options.mix is None:
+            raise OptionError(f"job {self.name!r} mixes no sources; set_weights() is for the stream of mix()")
+        names = [name for name, _ in self.sources]
+        if {*weights} != {*names}:
+            raise OptionError(
+                f"set_weights() needs a weight for each source: {', '.join(names)}; got {', '.join(map(str, weights))}"
+            )
+        place = stream.set_weights(tuple(Fraction(exact_weight(weights[name])) for name in names))
+        self.trainers.outbox.note_change()
+        return place
 
     # -- passes ----------------------------------------------------------------------------------------------------
     def _read(self, dispatcher: FileDispatcher, begins: bool) -> None:
