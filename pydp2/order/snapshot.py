@@ -350,6 +350,8 @@ def _damaged_pool(why: object) -> OptionError:
 # -- the point of a job whose rows are mixed or packed -----------------------------------------------------------------
 _MARKS = b"\xff" * _POOL_HEAD.size  # no pool begins so: its set would have 4 GiB
 
+_MAX_ITEMS = 1 << 20  # of a list or dict: files that ended early, for example
+
 
 def encode_marks(plain: Mapping[str, Any]) -> bytes:
     """Return plain data with bytes in the form of the pool of a point."""
@@ -367,7 +369,7 @@ def decode_marks(pool: bytes) -> Mapping[str, Any]:
     try:
         if not has_marks(pool):
             raise ValueError("it has no marks")
-        plain = msgpack.unpackb(pool[len(_MARKS) :], max_buffer_size=len(pool))
+        plain = msgpack.unpackb(pool[len(_MARKS) :], max_array_len=_MAX_ITEMS, max_map_len=_MAX_ITEMS)
         if not isinstance(plain, Mapping):
             raise ValueError("its marks are no object")
     except (ValueError, TypeError, msgpack.UnpackException) as error:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pydp2.order.random_bits import RandomBits
 from pydp2.order.mixture import BLOCK, drawn_before_end, thresholds, words_of_block
+from pydp2.order.random_bits import RandomBits
 
 WORDS = 1 << 64
 weights = st.lists(st.integers(1, 1000), min_size=1, max_size=6)

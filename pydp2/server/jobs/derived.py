@@ -229,7 +229,8 @@ class DerivedPass(GroupedPass):
     def _is_point_due(self) -> bool:
         taken, opened = self._progress()
         pools = sum(source.pool_samples for source in self.job.sources)
-        is_other_world = self._point is not None and self._before.world != self._world
+        # A point says how many ranks there were, for the count of steps from it on.
+        is_other_world = self._point is None or self._before.world != self._world
         return taken - self._taken >= max(_LEAST_BETWEEN_POINTS, pools // 4) or opened != self._opened or is_other_world
 
     def _take_point(self) -> None:
