@@ -14,7 +14,7 @@ from typing import Any
 
 from pydp2.data.schema.input_types import Slots
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import Error, ProviderError, builtin_name_of_mixed, count_text, provider_error
+from pydp2.errors import Error, count_text, from_wire, provider_error, to_wire
 from pydp2.providers.options import CacheType
 from pydp2.providers.started_provider import StartedProvider
 
@@ -70,10 +70,7 @@ def naming_source(name: str) -> Iterator[None]:
     except Error as error:
         if not name:
             raise
-        text = f"source {name!r}: {error}"
-        if isinstance(error, ProviderError):  # its class may be one made for a builtin exception
-            raise provider_error(text, builtin_name_of_mixed(error)) from None
-        raise type(error)(text) from None
+        raise from_wire(to_wire(error) | {"message": f"source {name!r}: {error}"}) from None
 
 
 def schema_difference(name: str, schema: Schema, other_name: str, other: Schema) -> str:
