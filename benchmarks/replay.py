@@ -34,7 +34,7 @@ from pydp2.data.schema.provider_schema import Schema
 from pydp2.host.engine.base import Exited, Started, StatusPage
 from pydp2.host.list_entries import sampled_entries
 from pydp2.options.file_list import FileList
-from pydp2.options.service_spec import ServiceSpec, status_rows
+from pydp2.options.service_spec import ServiceSpec, SourceTerms, status_rows
 from pydp2.options.tables import job_options
 from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
@@ -143,9 +143,7 @@ class SimulatedEngine:
 def simulated_spec(workers: int, folder: Path) -> ServiceSpec:
     """Return the spec of a service whose workers are simulated."""
     return ServiceSpec(
-        provider="replay.process",
-        args=msgpack.packb({}),
-        is_train=True,
+        sources=(SourceTerms(provider="replay.process", args=msgpack.packb({}), is_train=True),),
         input_order=(),
         root=str(folder),
         path=(),

@@ -19,6 +19,7 @@ from pydp2.host.worker.task import NO_SAMPLE, FileTask
 from pydp2.protocol.file_ranges import FileAssignment
 from pydp2.protocol.worker_status import FIELD_COUNT, RUNNING, SAMPLE_INDEX, STARTED_NS
 from pydp2.providers.address import resolve
+from pydp2.providers.source_providers import SourceProviders
 from pydp2.providers.started_provider import StartedProvider
 from pydp2.system.freed_memory import keep_freed_memory
 
@@ -47,7 +48,7 @@ def chunks(workload: str, path: str) -> Iterator[int]:
     builder = ChunkBuilder(started.schema, lambda error, task, y: error)
     row = memoryview(bytearray(8 * FIELD_COUNT)).cast("q")
     marker = SampleMarker(row, SAMPLE_INDEX, STARTED_NS, RUNNING, timed=False)
-    drawer = SampleDrawer(started, builder, [path], marker)
+    drawer = SampleDrawer(SourceProviders([started]), builder, [path], marker)
     opened = started.open_file(path, file_index=0, seed=0, pass_id=0)
     started.show_context(opened.context)
     given = FileAssignment(0, 0, 0, 0, 0, NO_SAMPLE, NO_SAMPLE, False, [])

@@ -70,7 +70,7 @@ class Preparation:
         if sys.platform != "linux" or spec.start != "auto" or not spec.workers:
             return
         try:
-            self._key = _key_of(spec.provider, spec.root, spec.path, spec.program)
+            self._key = _key_of(spec.providers, spec.root, spec.path, spec.program)
         except OSError:  # there is no /proc
             return
         _await_import(self._key)
@@ -109,13 +109,13 @@ class Preparation:
             self._channel.close()
 
 
-def begin_import(provider: str, root: str, path: tuple[str, ...], program: bytes) -> None:
-    """Start a process that imports ``provider`` for services to come, unless there is one. The arguments are those of
+def begin_import(providers: tuple[str, ...], root: str, path: tuple[str, ...], program: bytes) -> None:
+    """Start a process that imports ``providers`` for services to come, unless there is one. The arguments are those of
     :class:`~pydp2.options.service_spec.ServiceSpec`."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         return
     try:
-        key = _key_of(provider, root, path, program)
+        key = _key_of(providers, root, path, program)
     except OSError:  # there is no /proc
         return
     with _one_at_a_time:
@@ -135,7 +135,7 @@ def begin_import(provider: str, root: str, path: tuple[str, ...], program: bytes
             _keep(key, own_end)
             _imports[key] = process.pid, progress
             given = {
-                "provider": provider,
+                "providers": providers,
                 "root": root,
                 "path": path,
                 "program": program,
@@ -240,9 +240,9 @@ def _fork_supervisor(key: Key) -> socket.socket | None:
         return None
 
 
-def _key_of(provider: str, root: str, path: tuple[str, ...], program: bytes) -> Key:
-    """Return the key of a provider for the present state of this program. The globals that a program describes are not
-    part of it, because each service compares them."""
+def _key_of(providers: tuple[str, ...], root: str, path: tuple[str, ...], program: bytes) -> Key:
+    """Return the key of ``providers`` for the present state of this program. The globals that a program describes are
+    not part of it, because each service compares them."""
     import resource
 
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -251,4 +251,4 @@ def _key_of(provider: str, root: str, path: tuple[str, ...], program: bytes) -> 
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     process = (*sorted(os.environ.items()), sys.executable, nice, *limits, *inherited)
     state = replace(ProgramState.from_bytes(program), described_globals={}) if program else None
-    return (provider, root, path, state and state.to_bytes(), *process)
+    return (providers, root, path, state and state.to_bytes(), *process)

@@ -24,7 +24,7 @@ from pydp2.api.distributed import DistributedEnvironment, distributed_environmen
 from pydp2.api.interpreter import await_readable, start_interpreter
 from pydp2.api.preparation import Preparation, begin_import
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
-from pydp2.api.sources import Files, Source, resolve_block_list, resolve_root, resolve_source
+from pydp2.api.sources import Sources, resolve_block_list, resolve_root, resolve_sources
 from pydp2.client import Client, Target, ask_stats
 from pydp2.data.columns.html_table import html_table
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
@@ -47,7 +47,6 @@ from pydp2.options.tables import (
     takes,
 )
 from pydp2.options.values import bind_address, seconds
-from pydp2.protocol import plain_data
 from pydp2.providers import Provider, address_of
 from pydp2.providers.program_state import ProgramState
 from pydp2.server.cache.folder import default_folder
@@ -195,13 +194,13 @@ def prepare(provider: str | Provider, *, root: str | os.PathLike[str] | None = N
     """
     require_allowed_process()
     home, address = resolve_root(root), address_of(provider)
-    program = ProgramState.of_this_program(provider).to_bytes()
-    begin_import(address, str(home), tuple(search_path()), program)
+    program = ProgramState.of_this_program({address: provider}).to_bytes()
+    begin_import((address,), str(home), tuple(search_path()), program)
 
 
 @takes(SERVICE_OPTIONS)
 def launch(
-    files: Files | Source,
+    files: Sources,
     provider: str | Provider | None = None,
     *,
     args: Mapping[str, Any] | None = None,
@@ -212,7 +211,8 @@ def launch(
     """Start a service of this program over a file list.
 
     Args:
-        files: path of the list (``train.list``), the entries themselves, or a :class:`Source`.
+        files: path of the list (``train.list``), the entries themselves, or a :class:`Source`; or a dict of these by
+            the names of several sources, each with its own provider (docs/providers.md).
         provider: the decorated function, or its address: ``"module.process"``, ``"module:process"``,
             ``"file.py:process"``.
         args: keywords for the ``init_hook``, plain data.
@@ -233,12 +233,12 @@ def launch(
     check_keywords(launch, options)
     require_allowed_process()
     chosen = service_options(**options)
-    served = resolve_source(files, provider, args, is_train, root)
+    served = resolve_sources(files, provider, args, is_train, root)
+    sources = served.to_terms()
+    providers = {terms.provider: served.by_name[terms.name].provider for terms in sources}
     resolved = {
-        "provider": address_of(served.provider),
-        "args": plain_data.encode_plain(served.args),
-        "program": ProgramState.of_this_program(served.provider).to_bytes(),
-        "is_train": served.is_train,
+        "sources": sources,
+        "program": ProgramState.of_this_program(providers).to_bytes(),
         "root": str(served.root),
         "path": tuple(search_path()),
         "blocked": resolve_block_list(chosen.block_list, served.files).encoded,
@@ -350,7 +350,7 @@ def stats(
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def load(
-    files: Files | Source,
+    files: Sources,
     provider: str | Provider | None = None,
     *,
     args: Mapping[str, Any] | None = None,

@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any, Never
 
 from pydp2.data.columns.block_list import BlockList
-from pydp2.errors import ListError, OptionError, OptionTypeError
+from pydp2.errors import ListError, OptionError, OptionTypeError, sendable
 from pydp2.options.block_list import read_block_list
 from pydp2.options.file_list import FileList, is_pattern
+from pydp2.options.service_spec import MAX_SOURCES, SourceTerms
 from pydp2.options.tables import check_keywords, takes
 from pydp2.options.values import folder_path
-from pydp2.providers import Provider
+from pydp2.protocol.plain_data import encode_plain
+from pydp2.providers import Provider, address_of
+from pydp2.providers.source_providers import naming_source
 from pydp2.providers.suffixes import is_data, provider_of
 from pydp2.transport.key_files import is_connection_file
 from pydp2.transport.service_address import without_token
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_MAX_NAMES_BYTES = 16 << 10  # of all names together, which travel in one header
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,76 @@ class ResolvedSource:
     root: Path
 
 
+Sources = Files | Source | Mapping[str, Files | Source]
+"""What a service can read: a list, or several by the names of their sources."""
+
+
+@dataclass(frozen=True)
+class ResolvedSources:
+    """Resolved input of a service: its sources by name ("" for one without), and ``files``, those of all of them."""
+
+    by_name: dict[str, ResolvedSource]
+    files: FileList
+    root: Path
+
+    def to_terms(self) -> tuple[SourceTerms, ...]:
+        """Return the terms of the sources. Raises AddressError, OptionError or OptionTypeError for a provider or
+        arguments that cannot be sent to workers."""
+        terms, first = [], 0
+        for name, source in self.by_name.items():
+            with naming_source(name):
+                provider, args = address_of(source.provider), encode_plain(source.args)
+            terms.append(
+                SourceTerms(name=name, first_file=first, provider=provider, args=args, is_train=source.is_train)
+            )
+            first += len(source.files)
+        return tuple(terms)
+
+
+def resolve_sources(
+    files: Sources,
+    provider: str | Provider | None,
+    args: Mapping[str, Any] | None,
+    is_train: bool | None,
+    root: str | os.PathLike[str] | None,
+) -> ResolvedSources:
+    """Read the lists of one or several sources. The arguments are those of :func:`resolve_source`; a :class:`Source` in
+    a dict of sources has its own. Raises OptionTypeError, OptionError, ListError."""
+    if not isinstance(files, Mapping):
+        source = resolve_source(files, provider, args, is_train, root)
+        return ResolvedSources({"": source}, source.files, source.root)
+    _check_names(files)
+    if all(isinstance(given, Source) for given in files.values()) and (provider, args, is_train) != (None, None, None):
+        raise OptionError(
+            "provider, args and is_train are for sources that are plain lists, and each of these is a Source, which "
+            "has its own; leave them out"
+        )
+    by_name = {}
+    for name, given in files.items():
+        with naming_source(name):
+            own = (None, None, None) if isinstance(given, Source) else (provider, args, is_train)
+            source = by_name[name] = resolve_source(given, *own, root)
+            if not len(source.files):
+                raise ListError("the file list is empty; leave the source out")
+    joined = FileList.joined([source.files for source in by_name.values()])
+    return ResolvedSources(by_name, joined, next(iter(by_name.values())).root)
+
+
+def _check_names(sources: Mapping[Any, Any]) -> None:
+    """Raise OptionError or OptionTypeError unless the keys of ``sources`` can be the names of sources."""
+    if not 0 < len(sources) <= MAX_SOURCES:
+        raise OptionError(f"a service has from 1 to {MAX_SOURCES} sources, got {len(sources)}")
+    for name in sources:
+        if not isinstance(name, str):
+            raise OptionTypeError(f"the name of a source must be a str, got {name!r:.80} ({type(name).__name__})")
+        if not name or sendable(name) != name:
+            raise OptionError(f"the name of a source must be a text that UTF-8 can hold, and not empty, got {name!r}")
+    if (size := sum(len(name.encode()) for name in sources)) > _MAX_NAMES_BYTES:
+        raise OptionError(
+            f"the names of all sources may have {_MAX_NAMES_BYTES} bytes together, and have {size}; shorten them"
+        )
+
+
 def resolve_source(
     files: Files | Source,
     provider: str | Provider | None,
@@ -63,6 +137,11 @@ def resolve_source(
         args = files.args if args is None else args
         is_train = files.is_train if is_train is None else is_train
         files = files.files
+    if isinstance(files, Mapping):
+        raise OptionTypeError(
+            f"one source is needed here, and this is a dict with {', '.join(map(repr, files)):.80}; choose one of its "
+            "values"
+        )
     if isinstance(files, str | os.PathLike) and (service := _service_of(os.fspath(files), provider is not None)):
         raise OptionTypeError(service)
     if not isinstance(is_train, bool | None):

@@ -54,7 +54,7 @@ class _Spec(NamedTuple):
 
     terms: Mapping[str, Any]
     digest: str
-    args: bytes
+    sources: bytes
     program: bytes
     files: FileList
 
@@ -192,14 +192,15 @@ class WorkerHost:
             raise from_wire(message.error)
         if not isinstance(message, m.Spec) or len(body) != 5:
             raise RemoteProtocolError(f"expected Spec, got {type(message).__name__}")
-        args, program, blob, offsets, source = (bytes(frame) for frame in body)
+        sources, program, blob, offsets, source = (bytes(frame) for frame in body)
         files = FileList.from_buffers(blob, offsets, source.decode(errors="replace") or None)
-        WorkerTerms.from_wire(message.terms, args, program)  # an error here reaches the user; in the agent it would not
+        # an error here reaches the user; in the agent it would not
+        terms = WorkerTerms.from_wire(message.terms, sources, program, files=len(files))
         if program:
             ProgramState.from_bytes(program)
-        if not isinstance(decode_plain(args), dict):
+        if not all(isinstance(decode_plain(source.args), dict) for source in terms.sources):
             raise RemoteProtocolError("Spec: the arguments of a provider must be a dict")
-        return _Spec(message.terms, message.digest, args, program, files)
+        return _Spec(message.terms, message.digest, sources, program, files)
 
     def _run_agent(self, target: Target, spec: _Spec) -> dict[str, Any]:
         """Run the process of the agent; return its last message, which says how it ended."""
@@ -228,7 +229,7 @@ class WorkerHost:
                 process.send_signal(signal.SIGTERM)
             try:
                 files = map_entries(spec.files, self._maps)
-                send_setup(channel, setup, spec.terms, spec.args, spec.program, files)
+                send_setup(channel, setup, spec.terms, spec.sources, spec.program, files)
                 return receive_plain(channel)
             except (EOFError, ConnectionError):
                 status = process.wait(_END_SECONDS)

@@ -28,7 +28,7 @@ from pydp2.options.tables import (
     service_options,
     takes,
 )
-from pydp2.providers import Provider
+from pydp2.providers import Provider, address_of
 from pydp2.providers.program_state import ProgramState
 
 _SECONDS = 15.0
@@ -146,7 +146,8 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
     tell = progress or (lambda text: None)
     parts = _parts(seconds, step)
 
-    spec = provider_spec(served, chosen.input_order, ProgramState.of_this_program(served.provider).to_bytes())
+    program = ProgramState.of_this_program({address_of(served.provider): served.provider}).to_bytes()
+    spec = provider_spec(served, chosen.input_order, program)
     units = min(workers, len(served.files))
     alone_for = partial(measure_alone, spec, served.files, units=units, seconds=parts[0] / 2)
     tell("process() alone, and with checks and packing")

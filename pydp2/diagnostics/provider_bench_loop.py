@@ -27,6 +27,7 @@ from pydp2.options.file_list import FileList
 from pydp2.protocol.file_ranges import FileAssignment
 from pydp2.protocol.worker_status import FIELD_COUNT, RUNNING, SAMPLE_INDEX, STARTED_NS
 from pydp2.providers import StartedProvider, user_error, with_location
+from pydp2.providers.source_providers import SourceProviders
 
 FIRST, BARE, PACKED = range(3)
 """Ways of drawing: the first samples one by one, then bare, and packed."""
@@ -98,7 +99,7 @@ class ProviderLoop:
         self._builder = ChunkBuilder(schema, lambda error, task, y: with_location(error, files[task.file], y))
         row = memoryview(bytearray(8 * FIELD_COUNT)).cast("q")
         marker = SampleMarker(row, SAMPLE_INDEX, STARTED_NS, RUNNING, False)
-        self._drawer = SampleDrawer(running, self._builder, files, marker)
+        self._drawer = SampleDrawer(SourceProviders([running]), self._builder, files, marker)
         self._checksums = frame_count(schema.slots) + 1
         self._kept: list[list[Any]] = []
         self._step = 1  # samples that are drawn bare between two looks at the clock

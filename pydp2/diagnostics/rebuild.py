@@ -127,7 +127,8 @@ def rebuild(
         )
     of_state: dict[str, Any] = {name: identity[name] for name in _FROM_STATE if identity.get(name) is not None}
     if is_train is None:
-        is_train = bool(identity.get("is_train"))
+        known = identity.get("is_train")
+        is_train = None if isinstance(known, Mapping) else bool(known)  # of several sources each has its own
     chosen: dict[str, Any] = of_state | {"origin": True} | options
     with closing(load(files, provider, args=args, is_train=is_train, root=root, world_size=1, **chosen)) as stream:
         return Rebuilt(_batch_of(stream, found, number, allow), stream.files)

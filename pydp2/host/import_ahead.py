@@ -60,6 +60,7 @@ def _run_zygote(watcher: int, control: socket.socket, given: dict[str, Any]) -> 
             control.send(text.encode(errors="replace") + b"\n", socket.MSG_DONTWAIT)
 
     copy = PreparedCopy(given.pop("channel"), run_supervisor)
-    spec = ImportSpec(**given | {"path": tuple(given["path"])}, dump_signal=DUMP_SIGNAL)
+    given |= {name: tuple(given[name]) for name in ("providers", "path")}
+    spec = ImportSpec(**given, dump_signal=DUMP_SIGNAL)
     with contextlib.suppress(Error, OSError):  # the first service imports it again, and reports the error
         import_provider(spec, None, show, copy)

@@ -21,7 +21,6 @@ from pydp2.host.worker.loop import LoopOptions
 from pydp2.host.worker.main import Imported, WorkerSpec, prepare
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec, WorkerTerms, receive_spec, send_spec, status_rows
-from pydp2.protocol import plain_data
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.system.log_writer import write_stderr
 
@@ -34,15 +33,13 @@ def worker_spec(
 ) -> WorkerSpec:
     """Return the parameters for each of ``workers`` workers under ``terms``, which connect to ``address`` and run in
     the working directory ``root``."""
-    args = plain_data.decode_plain(terms.args)
-    assert isinstance(args, dict)
     return WorkerSpec(
         address=address,
-        provider=terms.provider,
-        args=args,
-        is_train=terms.is_train,
+        providers=terms.providers,
+        sources=terms.sources,
         input_order=terms.input_order,
         files=files,
+        source_lists=terms.source_lists(files),
         root=root,
         path=path,
         program=terms.program,

@@ -149,6 +149,19 @@ class FileList(Sequence[str]):
         return cls(b"".join(texts), offsets)
 
     @classmethod
+    def joined(cls, lists: Sequence[FileList]) -> FileList:
+        """Return one list with the entries of ``lists``, in this order."""
+        lengths = [np.diff(each.offsets) for each in lists]
+        offsets = np.zeros(sum(map(len, lists)) + 1, np.int64)
+        np.cumsum(np.concatenate(lengths), out=offsets[1:])
+        return cls(b"".join(each.blob for each in lists), offsets)
+
+    def part(self, start: int, stop: int) -> FileList:
+        """Return the entries from number ``start`` to below ``stop``. Their text is not copied."""
+        edges = self.offsets[start : stop + 1]
+        return FileList(self.blob[edges[0] : edges[-1]], edges - edges[0])
+
+    @classmethod
     def from_buffers(cls, blob: bytes | memoryview, offsets: bytes | memoryview, source: str | None = None) -> FileList:
         """Return the list that :meth:`to_buffers` took apart. The buffers are used in place, not copied.
 

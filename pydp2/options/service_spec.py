@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,18 +23,31 @@ if TYPE_CHECKING:  # a server and its workers do not need the options, whose imp
 _LENGTH = struct.Struct("<Q")
 _LIMIT = 1 << 32
 _MAX_SECONDS = 1e9
-_ENCODED = ("args", "program")  # sent as frames, because they are too long for a header
+_ENCODED = ("sources", "program")  # sent as frames, because they are too long for a header
+MAX_SOURCES = 1024
+"""Number of sources that a service has at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTerms:
+    """Part of the list that one provider reads: the files from number ``first_file`` on, to the first file of the next
+    source. ``name``: "" for the only source of a service that was not given by name. ``args``: arguments of the hook as
+    encoded plain data."""
+
+    name: str = ""
+    first_file: int = 0
+    provider: str
+    args: bytes = field(repr=False)
+    is_train: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTerms:
-    """Part of the description that the workers of every host need. ``args``: arguments of the hook as encoded plain
-    data; ``program``: encoded :class:`ProgramState`, b"" for none."""
+    """Part of the description that the workers of every host need. ``sources``: at least one, in the order of their
+    files; ``program``: encoded :class:`ProgramState`, b"" for none."""
 
-    provider: str
-    args: bytes = field(repr=False)
+    sources: tuple[SourceTerms, ...]
     program: bytes = field(default=b"", repr=False)
-    is_train: bool
     input_order: tuple[str, ...]
     start: str
     worker_memory: int | None
@@ -42,15 +56,38 @@ class WorkerTerms:
     skip_errors: bool
     timing: Timing = DEFAULT_TIMING
 
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """Names of the sources in the order of their files; () if the sources have no names."""
+        return tuple(source.name for source in self.sources if source.name)
+
+    @property
+    def source_starts(self) -> tuple[int, ...]:
+        """Number of the first file of each source in ``source_names``."""
+        return tuple(source.first_file for source in self.sources if source.name)
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Addresses of the providers, each once."""
+        return tuple(dict.fromkeys(source.provider for source in self.sources))
+
+    def source_lists(self, files: FileList) -> list[FileList]:
+        """Return the part of ``files`` that belongs to each source. The parts share the text of ``files``."""
+        if len(self.sources) == 1:
+            return [files]
+        edges = [*(source.first_file for source in self.sources), len(files)]
+        return [files.part(start, stop) for start, stop in pairwise(edges)]
+
     def to_wire(self) -> dict[str, Any]:
-        """Return the terms as plain data, without ``args`` and ``program``."""
+        """Return the terms as plain data, without ``sources`` and ``program``."""
         plain = {field.name: getattr(self, field.name) for field in fields(WorkerTerms) if field.name not in _ENCODED}
         return plain | {"input_order": list(self.input_order), "timing": asdict(self.timing)}
 
     @classmethod
-    def from_wire(cls, plain: Any, args: bytes, program: bytes) -> WorkerTerms:
-        """Return the terms from the result of :meth:`to_wire`. Raises RemoteProtocolError."""
-        terms = from_dict(cls, plain, "Spec", args=args, program=program)
+    def from_wire(cls, plain: Any, sources: bytes, program: bytes, *, files: int) -> WorkerTerms:
+        """Return the terms from the results of :meth:`to_wire` and :func:`packed_sources`, for a list of ``files``
+        entries. Raises RemoteProtocolError."""
+        terms = from_dict(cls, plain, "Spec", sources=_unpacked_sources(sources, files), program=program)
         if not all(0 < limit < _MAX_SECONDS for limit in asdict(terms.timing).values()):
             raise RemoteProtocolError(f"Spec.timing: expected numbers of seconds above 0, got {terms.timing}")
         return terms
@@ -148,6 +185,32 @@ def packed(plain: Mapping[str, Any]) -> bytes:
 def unpacked(data: bytes) -> dict[str, Any]:
     """Return the values from the result of :func:`packed`."""
     return cast(dict[str, Any], msgpack.unpackb(data, unicode_errors="surrogatepass"))
+
+
+def packed_sources(sources: Sequence[SourceTerms]) -> bytes:
+    """Return the terms of sources as bytes for :meth:`WorkerTerms.from_wire`."""
+    return packed({"sources": [asdict(source) for source in sources]})
+
+
+def _unpacked_sources(data: bytes, files: int) -> tuple[SourceTerms, ...]:
+    """Return the terms of sources from the result of :func:`packed_sources`. Raises RemoteProtocolError if they do not
+    divide a list of ``files`` entries."""
+    try:
+        sources = from_dict(_Sources, unpacked(data), "Spec").sources
+    except ValueError as error:  # of msgpack
+        raise RemoteProtocolError(f"the sources of a service cannot be read: {error!r:.200}") from None
+    starts = [source.first_file for source in sources]
+    rises = all(start < after for start, after in pairwise([*starts, files]))
+    if not 0 < len(sources) <= MAX_SOURCES or starts[0] != 0 or not (rises or len(sources) == 1):
+        raise RemoteProtocolError(f"the sources of a service begin at the files {starts!r:.80} of {files}")
+    return sources
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Record of all sources, as they travel."""
+
+    sources: tuple[SourceTerms, ...]
 
 
 def send_spec(channel: socket.socket, spec: ServiceSpec, files: FileList) -> None:

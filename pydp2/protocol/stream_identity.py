@@ -11,6 +11,8 @@ from pydp2.protocol.messages import INT_LIMIT
 
 CODE_FIELDS = ("provider_source", "args")
 """Fields that may differ on request, for changed code that still yields the same samples."""
+OF_SOURCES = ("list", "provider_source", "args", "is_train")
+"""Fields that have a value for each source, by name, if the sources have names."""
 BLOCK_LIST = "block_list"
 """Field that may differ on request between two passes, because it decides which samples a pass has."""
 WEIGHTS = "weights"
@@ -33,12 +35,20 @@ def check_allow(allow: Any) -> None:
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str] = ()) -> list[str]:
     """Return texts with the differences, without those named in ``allow``."""
-    names = [*now, *(name for name in then if name not in now)]
-    return [
-        f"{name} was {_shortened(then.get(name))}, is {_shortened(now.get(name))}"
-        for name in names
-        if then.get(name) != now.get(name) and name not in allow
-    ]
+    texts: list[str] = []
+    for name in _names_of_both(now, then):
+        was, value = then.get(name), now.get(name)
+        if was == value or name in allow:
+            continue
+        if name in OF_SOURCES and isinstance(was, Mapping) and isinstance(value, Mapping):
+            texts += (
+                f"{name} of source {source!r} was {_shortened(was.get(source))}, is {_shortened(value.get(source))}"
+                for source in _names_of_both(value, was)
+                if was.get(source) != value.get(source)
+            )
+        else:
+            texts.append(f"{name} was {_shortened(was)}, is {_shortened(value)}")
+    return texts
 
 
 def allow_hint(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str]) -> str:
@@ -76,6 +86,10 @@ def damaged(field: str, error: Exception) -> StateMismatch:
     if isinstance(error, KeyError):
         return StateMismatch(f"the state cannot be read: {field} lacks {error}: it is damaged")
     return StateMismatch(f"the state cannot be read: {field}: {error}: it is damaged")
+
+
+def _names_of_both(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return [*first, *(name for name in second if name not in first)]
 
 
 def _shortened(value: Any) -> str:

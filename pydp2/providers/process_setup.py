@@ -46,7 +46,7 @@ def start_by_address(
             found = resolve(address)
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         if program is not None:
-            program.warn_of_changes(found)
+            program.warn_of_changes(address, found)
         return found.start(args=args, is_train=is_train, input_order=list(input_order) or None, file_list=file_list)
     except Error:
         raise

@@ -28,29 +28,28 @@ _LEAST_DEPTH, _MOST_DEPTH = 100, 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramState:
-    """Settings of a program's interpreter for its workers. ``described_globals``: global names that the provider uses,
-    each with a description of its value."""
+    """Settings of a program's interpreter for its workers. ``described_globals``: for the address of a provider, the
+    global names that it uses, each with a description of its value."""
 
     argv: tuple[str, ...]
     warn_options: tuple[str, ...] = ()
     locale: str = ""
     recursion_limit: int
     digits_limit: int
-    described_globals: Mapping[str, str] = field(default_factory=dict)
+    described_globals: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def of_this_program(cls, provider: Provider | str) -> ProgramState:
-        """Return the state of this process, which serves ``provider``."""
-        found = imported_provider(provider) if isinstance(provider, str) else provider
-        module = None if found is None else sys.modules.get(found.function.__module__)
-        in_file = getattr(module, "__file__", None) is not None  # a module file of a notebook has the present values
+    def of_this_program(cls, providers: Mapping[str, Provider | str]) -> ProgramState:
+        """Return the state of this process, which serves ``providers``: for each address the provider, or the address
+        again."""
+        described = {address: found for address, provider in providers.items() if (found := _described(provider))}
         return cls(
             argv=tuple(str(argument) for argument in getattr(sys, "argv", ())),
             warn_options=tuple(sys.warnoptions),
             locale=_changed_locale(),
             recursion_limit=sys.getrecursionlimit(),
             digits_limit=sys.get_int_max_str_digits(),
-            described_globals=describe_globals(found) if found is not None and in_file else {},
+            described_globals=described,
         )
 
     def apply(self) -> None:
@@ -65,9 +64,10 @@ class ProgramState:
         sys.setrecursionlimit(self.recursion_limit)
         sys.set_int_max_str_digits(self.digits_limit)
 
-    def warn_of_changes(self, provider: Provider) -> None:
-        """Warn if globals that ``provider`` uses have other values in this process than in the program."""
-        if changes := changed_globals(provider, self.described_globals):
+    def warn_of_changes(self, address: str, provider: Provider) -> None:
+        """Warn if globals that ``provider``, which is at ``address``, uses have other values in this process than in
+        the program."""
+        if changes := changed_globals(provider, self.described_globals.get(address, {})):
             warnings.warn(changes, UserWarning, stacklevel=2)
 
     def to_bytes(self) -> bytes:
@@ -87,6 +87,15 @@ class ProgramState:
         return state
 
 
+def _described(provider: Provider | str) -> dict[str, str]:
+    """Return the global names that ``provider`` uses, each with a description of its value; {} if this process has not
+    imported it."""
+    found = imported_provider(provider) if isinstance(provider, str) else provider
+    module = None if found is None else sys.modules.get(found.function.__module__)
+    in_file = getattr(module, "__file__", None) is not None  # a module file of a notebook has the present values
+    return describe_globals(found) if found is not None and in_file else {}
+
+
 def _changed_locale() -> str:
     """Return the locale of this program, '' if it is that of a fresh interpreter, which sets only LC_CTYPE from the
     environment."""
@@ -97,7 +106,8 @@ def _changed_locale() -> str:
 def _check(state: ProgramState) -> None:
     """Raise TypeError or ValueError if ``state`` has values that no program can have."""
     known = {**state.described_globals}
-    texts: list[Any] = [*state.argv, *state.warn_options, state.locale, *known, *known.values()]
+    texts: list[Any] = [*state.argv, *state.warn_options, state.locale, *known]
+    texts += (text for described in known.values() for item in {**described}.items() for text in item)
     if not all(type(text) is str for text in texts):
         raise TypeError("a text is needed")
     if type(state.digits_limit) is not int or state.digits_limit < 0:

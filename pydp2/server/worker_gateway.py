@@ -246,6 +246,8 @@ class WorkerGateway:
     def _declared(self, worker: int, connection: WorkerConnection, message: m.Declared) -> None:
         """Compare the declaration of ``worker`` with that of the first worker, and let it read."""
         declared = Schema.from_wire(message.schema)
+        if message.source_fingerprint.count(",") != len(self._spec.sources) - 1:
+            raise RemoteProtocolError("Declared: one fingerprint for each source is needed")
         if self.schema is None and connection.host and self._spec.workers:
             self._early.append((worker, connection, message))
             return

@@ -12,7 +12,7 @@ from pydp2.host.engine import EngineLost, EngineNote, Exited, Started
 from pydp2.host.local_workers import EarlyHellos, LocalWorkers
 from pydp2.host.watchdog import WorkerConnection
 from pydp2.options.file_list import FileList
-from pydp2.options.service_spec import WorkerTerms
+from pydp2.options.service_spec import SourceTerms, WorkerTerms
 from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
 from pydp2.protocol.worker_status import ATTEMPT, FIELD_COUNT, FILE, NO_FILE, RUNNING, SAMPLE_INDEX
@@ -23,7 +23,8 @@ HELLO, DECLARED, BROKEN = m.Hello(m.WIRE_VERSION, WORKER, PID), m.Declared({}, "
 CHUNK = m.Chunk(0, [], [], 0, 0)
 ENGINE = 99
 TERMS = WorkerTerms(
-    provider="p.process", args=b"", is_train=True, input_order=(), start="auto", worker_memory=None,
+    sources=(SourceTerms(provider="p.process", args=b"", is_train=True),), input_order=(), start="auto",
+    worker_memory=None,
     sample_timeout=None, warn_changed=False, skip_errors=False, timing=Timing(tick=0.5, worker_last_words=2.0),
 )  # fmt: skip
 MOST = 256

@@ -93,7 +93,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         20,
     ),
     m.AskSpec(1, "0.1.0"),
-    m.Spec({"provider": "mytext.process", "start": "auto"}, "0123456789abcdef"),
+    m.Spec({"worker_memory": None, "start": "auto"}, "0123456789abcdef"),
     m.Join(
         1, "0.1.0", "node7", 8, "fedcba9876543210", "0123456789abcdef", {"python": "3.11.7"}, "zstd", "tcp://node7:7800"
     ),

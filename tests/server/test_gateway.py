@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from pydp2 import integer_value
 from pydp2.data.schema.input_types import Slots
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import SourceTerms
 from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
 from pydp2.server.gateway.job_table import JobTable
@@ -33,7 +35,7 @@ SCHEMA = Schema(
 class Side:
     """A service whose files nobody reads, and trainers of ``world`` ranks that talk to it by hand."""
 
-    def __init__(self, folder: Path, world: int = 2) -> None:
+    def __init__(self, folder: Path, world: int = 2, sources: tuple[SourceTerms, ...] = ()) -> None:
         self.world = world
         self.hub = Hub(Network(Random(0)), "trainer")
         self.log: list[str] = []
@@ -43,9 +45,10 @@ class Side:
         )
         snapshots = Snapshotter(None, self._note, Timing())
         spec = simulated_spec(0, folder)
-        jobs = JobTable(spec, FileList.of(["a"]), hub, pool, self._note, snapshots)
+        spec = replace(spec, sources=sources or spec.sources)
+        jobs = JobTable(spec, FileList.of(["a", "b", "c"]), hub, pool, self._note, snapshots)
         self.gateway = ClientGateway(spec, hub, jobs, self._note, snapshots, jobs.stats)
-        jobs.provider_ready(SCHEMA, "")
+        jobs.provider_ready(SCHEMA, "," * (len(spec.sources) - 1))
         self.now = time.monotonic()
 
     def _note(self, text: str, kind: str) -> None:
@@ -137,3 +140,15 @@ def test_a_rank_whose_process_died_is_free_when_nothing_more_can_come_of_it(side
     begin(second, 0)
     side.pass_time(1.0)
     assert kinds(second) == ["Welcome"], "it keeps its place"
+
+
+def test_a_trainer_is_told_the_sources_and_their_first_files(tmp_path: Path) -> None:
+    def told(*sources: SourceTerms) -> Any:
+        (found,) = [each for each in Side(tmp_path, 1, sources).attach(0, "s").heard if isinstance(each, m.Welcome)]
+        return found.service.get("sources")
+
+    terms: dict[str, Any] = {"provider": "p.process", "args": b"", "is_train": True}
+    assert told() == [["", 0]]
+    assert told(SourceTerms(name="wiki", **terms), SourceTerms(name="code", first_file=2, **terms)) == [
+        ["wiki", 0], ["code", 2],
+    ]  # fmt: skip

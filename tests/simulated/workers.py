@@ -15,6 +15,7 @@ from pydp2.host.worker.loop import LoopOptions, WorkerLoop
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import FILE, WorkerStatus
+from pydp2.providers.source_providers import SourceProviders
 
 from .cases import ScriptedWorld
 
@@ -73,7 +74,7 @@ class Worker(WorkerLoop):
         super().__init__(
             self.wire,  # type: ignore[arg-type]
             link,
-            world.provider(self),
+            SourceProviders([world.provider(self)]),
             world.names,
             WorkerStatus(memoryview(self.row)),
             _NoProcessState(self.row),  # type: ignore[arg-type]

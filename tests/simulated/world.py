@@ -26,7 +26,7 @@ from pydp2.host import watchdog
 from pydp2.host.agent import agent as agent_module
 from pydp2.host.agent import service_link
 from pydp2.options.file_list import FileList
-from pydp2.options.service_spec import ServiceSpec
+from pydp2.options.service_spec import ServiceSpec, SourceTerms
 from pydp2.options.tables import job_options
 from pydp2.server import loop as server_loop
 from pydp2.server.gateway import peers, resources
@@ -79,7 +79,8 @@ class World(ScriptedWorld):
         self.folder = folder / "state" if self.random.random() < 0.4 else None
         self.files = FileList.of(self.names)
         self.spec = ServiceSpec(
-            provider="p.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(folder), path=(),
+            sources=(SourceTerms(provider="p.process", args=msgpack.packb({}), is_train=True),), input_order=(),
+            root=str(folder), path=(),
             workers=self.random.choice([0, 0, 1]), start="auto", memory_limit=2 << 30, worker_memory=None,
             sample_timeout=None, skip_errors=case.skip, error_budget=case.error_budget, quarantine=None,
             warn_changed=False, client_address="", run_dir="", worker_address="", timing=TIMING,

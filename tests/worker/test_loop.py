@@ -26,6 +26,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import SAMPLE_COST, FileAssignment
 from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.protocol.worker_status import ATTEMPT, FILE, WorkerStatus
+from pydp2.providers.source_providers import SourceProviders
 from pydp2.server.dispatch.ledger import NO_PAUSE
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.transport import in_process
@@ -60,7 +61,7 @@ class Script:
         self.runner = WorkerLoop(
             self.line,
             link,
-            running,
+            SourceProviders([running]),
             names,
             self.status_row,
             self.surroundings,

@@ -331,7 +331,7 @@ def test_what_a_module_sets_for_logs_and_warnings_holds_in_process(
 def test_the_state_arrives_as_it_was_sent() -> None:
     state = ProgramState(
         argv=("a b", "\udcff", "", "é"), warn_options=("error",), locale="C", recursion_limit=1000, digits_limit=0,
-        described_globals={"N": "7"},
+        described_globals={"p.process": {"N": "7"}},
     )  # fmt: skip
     assert ProgramState.from_bytes(state.to_bytes()) == state
 
@@ -341,11 +341,12 @@ def test_the_state_arrives_as_it_was_sent() -> None:
     [
         {"argv": 3}, {"argv": [3]}, {"warn_options": [None]}, {"locale": 1}, {"recursion_limit": 0},
         {"recursion_limit": 1 << 40}, {"recursion_limit": "9"}, {"digits_limit": -1}, {"described_globals": [1]},
-        {"described_globals": {"N": 7}}, {"more": 1},
+        {"described_globals": {"N": 7}}, {"described_globals": {"N": {"N": 7}}}, {"described_globals": {"N": "7"}},
+        {"more": 1},
     ],
 )  # fmt: skip
 def test_a_state_that_no_program_has_is_refused(change: dict[str, Any]) -> None:
-    state = json.loads(ProgramState.of_this_program("none:none").to_bytes())
+    state = json.loads(ProgramState.of_this_program({"none:none": "none:none"}).to_bytes())
     for data in (json.dumps(state | change).encode(), b"[]", b"{", b"[" * 100_000, b"\xff"):
         with pytest.raises(pydp2.errors.RemoteProtocolError, match="the state of a program cannot be read"):
             ProgramState.from_bytes(data)

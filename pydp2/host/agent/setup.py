@@ -37,18 +37,18 @@ class AgentSetup:
 
 
 def send_setup(
-    channel: socket.socket, setup: AgentSetup, terms: Mapping[str, Any], args: bytes, program: bytes, files: FileList
+    channel: socket.socket, setup: AgentSetup, terms: Mapping[str, Any], sources: bytes, program: bytes, files: FileList
 ) -> None:
-    """Send all that an agent needs."""
+    """Send all that an agent needs. ``sources``: the terms of the sources, as the service sent them."""
     blob, offsets = files.to_buffers()
     plain = {"setup": asdict(setup), "terms": terms, "source": files.source}
-    send_blocks(channel, packed(plain), args, program, blob, offsets)
+    send_blocks(channel, packed(plain), sources, program, blob, offsets)
 
 
 def receive_setup(channel: socket.socket) -> tuple[AgentSetup, WorkerTerms, FileList]:
     """Inverse of :func:`send_setup`."""
     plain = unpacked(receive_block(channel))
-    args, program, blob, offsets = (receive_block(channel) for _ in range(4))
+    sources, program, blob, offsets = (receive_block(channel) for _ in range(4))
     files = FileList.from_buffers(blob, offsets, plain["source"])
     setup = from_dict(AgentSetup, plain["setup"], "AgentSetup")
-    return setup, WorkerTerms.from_wire(plain["terms"], args, program), files
+    return setup, WorkerTerms.from_wire(plain["terms"], sources, program, files=len(files)), files

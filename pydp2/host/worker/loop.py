@@ -39,7 +39,7 @@ from pydp2.protocol.file_ranges import FileAssignment, check_ints
 from pydp2.protocol.link_states import Link
 from pydp2.protocol.worker_status import ATTEMPT, FILE, RUNNING, SAMPLE_INDEX, STARTED_NS, WorkerStatus
 from pydp2.providers.error_location import with_location
-from pydp2.providers.started_provider import StartedProvider
+from pydp2.providers.source_providers import SourceProviders
 from pydp2.system.stdlib import threading, time
 from pydp2.transport import Line, owned_arrays
 
@@ -76,7 +76,7 @@ class WorkerLoop:
         self,
         line: Line,
         link: Link,
-        provider: StartedProvider,
+        providers: SourceProviders,
         files: Sequence[str],
         status: WorkerStatus,
         process_state: ProcessState,
@@ -84,24 +84,24 @@ class WorkerLoop:
     ) -> None:
         self._line = line
         self._link = link
-        self._provider = provider
+        self._providers = providers
         self._files = files
         self._status = status
         self._process_state = process_state
-        self._cell_writer = CellWriter(line, provider.schema.slots)
+        self._cell_writer = CellWriter(line, providers.schema.slots)
         self._send_lock = threading.Lock()  # held while the other thread is about to send, or sends
-        self._checksum_count = frame_count(provider.schema.slots) + 1
+        self._checksum_count = frame_count(providers.schema.slots) + 1
         self._builder = ChunkBuilder(
-            provider.schema,
+            providers.schema,
             lambda error, task, y: with_location(error, files[task.file], y),
             allows_changed_samples=options.allows_changed_samples,
             skips_errors=options.skips_errors,
-            can_start=provider.can_start and self._checksum_count <= _MAX_CONTINUED,
+            can_start=providers.can_start and self._checksum_count <= _MAX_CONTINUED,
         )
         marker = SampleMarker(status.row, SAMPLE_INDEX, STARTED_NS, RUNNING, options.times_samples)
-        self._drawer = SampleDrawer(provider, self._builder, files, marker, self._send_lock)
+        self._drawer = SampleDrawer(providers, self._builder, files, marker, self._send_lock)
         # not a method of this object: in a reference cycle the collector would take the sample loop's buffer apart
-        provider.slot_order.on_unknown = partial(_report_unknown, process_state, files, status.row)
+        providers.report_unknown_to(partial(_report_unknown, process_state, files, status.row))
         self._tasks = TaskScheduler(options.max_unbound)
         self._blocked: list[list[int]] = []
         self._busy = 0.0
@@ -180,6 +180,7 @@ class WorkerLoop:
                 rereads = [np.frombuffer(frame, np.int64) for frame in owned_arrays(body)]
                 for item in items:
                     given = FileAssignment.from_wire(item)
+                    provider = self._providers.of_file(given.file)
                     sample_indices = rereads[given.reread_frame - 1] if given.reread_frame else None
                     self._tasks.add_task(
                         dispatch_id,
@@ -187,8 +188,8 @@ class WorkerLoop:
                             given,
                             self._checksum_count,
                             sample_indices,
-                            can_start=self._provider.can_start,
-                            can_select=self._provider.can_select,
+                            can_start=provider.can_start,
+                            can_select=provider.can_select,
                         ),
                     )
                 if self._is_retiring:  # they were under way already
@@ -257,7 +258,7 @@ class WorkerLoop:
             return
         filename = self._files[task.file]
         with self._drawer.user_code():
-            opened = self._provider.open_file(
+            opened = self._providers.of_file(task.file).open_file(
                 filename,
                 file_index=task.file,
                 seed=task.seed,
@@ -279,8 +280,8 @@ class WorkerLoop:
         row, builder, draw, clock = self._status.row, self._builder, self._drawer.draw, time.perf_counter
         self._switch_to(task)
         self._open_file(task)
-        self._provider.show_context(task.context)
         self._drawer.task = task
+        self._drawer.provider.show_context(task.context)
         edge, turn_end, ramping = task.next_stop, task.block_end, task.is_ramping
         if task.next_index >= task.until and not task.is_over:  # the last sample had to wait for credit
             builder.end_file(task)

@@ -9,7 +9,7 @@ import contextlib
 import faulthandler
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -22,12 +22,15 @@ from pydp2.host.worker.background_flush import background_flush
 from pydp2.host.worker.loop import LoopOptions, WorkerLoop
 from pydp2.host.worker.process_state import ProcessState
 from pydp2.options.file_list import FileList
+from pydp2.options.service_spec import SourceTerms
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, worker_link
+from pydp2.protocol.plain_data import decode_plain
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.providers.import_progress import is_installed
 from pydp2.providers.process_setup import import_by_address, set_up_process, start_by_address
 from pydp2.providers.program_state import ProgramState
+from pydp2.providers.source_providers import SourceProviders, naming_source
 from pydp2.providers.started_provider import StartedProvider
 from pydp2.system.freed_memory import keep_freed_memory
 from pydp2.system.stdlib import gc, hashlib, os
@@ -42,10 +45,10 @@ IN_ZYGOTE = "zygote"
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSpec:
-    """Parameters of the import of a provider. ``program`` is the encoded state of the program that serves it, b"" for
-    none; ``dump_signal`` makes the process write its stacks."""
+    """Parameters of the import of ``providers``, given by their addresses. ``program`` is the encoded state of the
+    program that serves them, b"" for none; ``dump_signal`` makes the process write its stacks."""
 
-    provider: str
+    providers: tuple[str, ...]
     root: str
     path: tuple[str, ...]
     program: bytes = field(repr=False)
@@ -59,13 +62,14 @@ class ImportSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec(ImportSpec):
-    """Parameters of every worker of a service; inherited through the fork, never sent."""
+    """Parameters of every worker of a service; inherited through the fork, never sent. ``files`` are those of all
+    ``sources``; ``source_lists`` those of each."""
 
     address: str
-    args: Mapping[str, Any]
-    is_train: bool
+    sources: tuple[SourceTerms, ...]
     input_order: tuple[str, ...]
     files: FileList = field(repr=False)
+    source_lists: list[FileList] = field(repr=False)
     loop: LoopOptions
 
 
@@ -78,11 +82,11 @@ class ReadyWorker:
 
 
 @dataclass(frozen=True)
-class _PreparedProvider:
-    """Provider whose hook has run, the message that declares it, and the working directory that it ran
+class _PreparedProviders:
+    """Providers whose hooks have run, the message that declares them, and the working directory that they ran
     in."""
 
-    provider: StartedProvider
+    providers: SourceProviders
     message: m.Declared
     working_directory: str
 
@@ -131,13 +135,13 @@ def prepare(
         else:  # its streams and handlers may be what the user's code put there
             _name_process(worker)
         home = imported.home
-        running, declared = _start_provider(spec, imported, show)
+        running, declared = _start_providers(spec, imported, show)
     except Error as error:
         return ReadyWorker(partial(_report_broken, spec, to_wire(error)), is_usable=False)
     except OSError as error:
         wrapped = from_user(f"the working directory {spec.root} cannot be used", error)
         return ReadyWorker(partial(_report_broken, spec, to_wire(wrapped)), is_usable=False)
-    return ReadyWorker(partial(_run_worker, spec, _PreparedProvider(running, declared, home)), is_usable=True)
+    return ReadyWorker(partial(_run_worker, spec, _PreparedProviders(running, declared, home)), is_usable=True)
 
 
 def _name_process(worker: int | None) -> None:
@@ -165,7 +169,8 @@ def import_provider(
     context = contextlib.ExitStack()
     caught = context.enter_context(_recorded_warnings())
     try:
-        import_by_address(spec.provider, show)
+        for provider in spec.providers:
+            import_by_address(provider, show)
         imported = Imported(home, last_module, caught, context)
         if watch is not None:
             watch.end_import(imported)
@@ -175,21 +180,32 @@ def import_provider(
     return imported
 
 
-def _start_provider(
+def _start_providers(
     spec: WorkerSpec, imported: Imported, show: Callable[[str], None]
-) -> tuple[StartedProvider, m.Declared]:
-    show("running the init_hook")
+) -> tuple[SourceProviders, m.Declared]:
+    started: list[StartedProvider] = []
+    compared: set[str] = set()  # providers whose globals were compared with those of the program
     with imported.context:
-        running = start_by_address(
-            spec.provider,
-            args=spec.args,
-            is_train=spec.is_train,
-            input_order=spec.input_order,
-            file_list=spec.files,
-            program=spec.program_state,
-        )
-    return running, _declared_message(
-        running, imported.warnings, _module_fingerprints(Path(spec.root), imported.last_module)
+        for source, files in zip(spec.sources, spec.source_lists, strict=True):
+            show(f"running the init_hook of source {source.name}" if source.name else "running the init_hook")
+            args = decode_plain(source.args)
+            assert isinstance(args, dict)
+            with naming_source(source.name):
+                started.append(
+                    start_by_address(
+                        source.provider,
+                        args=args,
+                        is_train=source.is_train,
+                        input_order=spec.input_order,
+                        file_list=files,
+                        program=None if source.provider in compared else spec.program_state,
+                    )
+                )
+            compared.add(source.provider)
+        names, starts = zip(*((source.name, source.first_file) for source in spec.sources), strict=True)
+        providers = SourceProviders(started, starts, names)
+    return providers, _declared_message(
+        providers, imported.warnings, _module_fingerprints(Path(spec.root), imported.last_module)
     )
 
 
@@ -228,7 +244,7 @@ def _report_broken(spec: WorkerSpec, error: dict[str, Any], worker: int, row: me
     speaker.line.close(linger_ms=2000)
 
 
-def _run_worker(spec: WorkerSpec, prepared: _PreparedProvider, worker: int, row: memoryview, output: int) -> None:
+def _run_worker(spec: WorkerSpec, prepared: _PreparedProviders, worker: int, row: memoryview, output: int) -> None:
     """Run worker number ``worker`` until the server ends it."""
     os.environ[IN_WORKER] = str(worker)
     keep_freed_memory()
@@ -238,7 +254,7 @@ def _run_worker(spec: WorkerSpec, prepared: _PreparedProvider, worker: int, row:
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it, and no page of it is copied
     runner = WorkerLoop(
-        speaker.line, speaker.link, prepared.provider, spec.files, WorkerStatus(row), process_state, spec.loop
+        speaker.line, speaker.link, prepared.providers, spec.files, WorkerStatus(row), process_state, spec.loop
     )
     try:
         with background_flush(runner):
@@ -251,24 +267,24 @@ def _run_worker(spec: WorkerSpec, prepared: _PreparedProvider, worker: int, row:
 
 
 def _declared_message(
-    running: StartedProvider, caught: list[warnings.WarningMessage], modules: dict[str, str]
+    providers: SourceProviders, caught: list[warnings.WarningMessage], modules: dict[str, str]
 ) -> m.Declared:
-    """Return the message that declares the provider, with its first warnings. Raises if it cannot be sent."""
-    schema = running.schema.to_wire()
+    """Return the message that declares the providers, with their first warnings. Raises if it cannot be sent."""
+    schema = providers.schema.to_wire()
     try:
         size = len(m.encode(m.Declared(schema, "", [])))
     except (LocalProtocolError, UnicodeEncodeError):
         size = m.HEADER_LIMIT
     if size > m.HEADER_LIMIT // 2:
         raise provider_error(
-            f"types and names of {len(running.schema.slots)} slots cannot be sent to the trainer: they must be "
+            f"types and names of {len(providers.schema.slots)} slots cannot be sent to the trainer: they must be "
             f"text of at most {m.HEADER_LIMIT // 2} bytes together; declare fewer and wider slots, with shorter names",
             "ValueError",
         )
     notes = [str(w.message) for w in caught if issubclass(w.category, UserWarning | DeprecationWarning)]
     return m.Declared(
         schema,
-        source_fingerprint(running.settings.generator),
+        ",".join(source_fingerprint(started.settings.generator) for started in providers.started),
         [sendable(shorten(note, 500)) for note in notes[:8]],
         modules,
     )

@@ -16,13 +16,13 @@ from pydp2.host.worker.chunk_builder import ChunkBuilder
 from pydp2.host.worker.task import FileTask
 from pydp2.host.worker.yielded_samples import YieldedSamples
 from pydp2.providers.error_location import user_error, with_location
-from pydp2.providers.started_provider import StartedProvider
+from pydp2.providers.source_providers import SourceProviders
 
 _BURST_NS = 1_000_000  # so long the compiled loop may pack samples by itself before it comes back
 
 
 class SampleDrawer:
-    """Drawer of samples of ``provider``, which it adds to the chunk of ``builder``.
+    """Drawer of samples, which ``providers`` yield and which it adds to the chunk of ``builder``.
 
     While the user's code runs, another thread may send what was packed (:mod:`.background_flush`). It holds
     ``send_lock`` meanwhile (None: there is no such thread).
@@ -30,17 +30,27 @@ class SampleDrawer:
 
     def __init__(
         self,
-        provider: StartedProvider,
+        providers: SourceProviders,
         builder: ChunkBuilder,
         files: Sequence[str],
         marker: SampleMarker,
         send_lock: threading.Lock | None = None,
     ) -> None:
-        self._provider, self._builder, self._files, self._marker = provider, builder, files, marker
+        self._providers, self._builder, self._files, self._marker = providers, builder, files, marker
         self._send_lock = send_lock
-        self._sample_loop = builder.sample_loop(provider.is_single_slot, marker, provider.slot_order.other_names)
-        self.task: FileTask | None = None
-        """Task whose samples are packed."""
+        self._sample_loop = builder.sample_loop(providers.is_single_slot, marker, providers.other_names)
+        self._task: FileTask | None = None
+        self.provider = providers.of_file(0)
+        """Provider of the file of ``task``."""
+
+    @property
+    def task(self) -> FileTask | None:
+        """Task whose samples are packed; set it before :meth:`draw`."""
+        return self._task
+
+    @task.setter
+    def task(self, task: FileTask) -> None:
+        self._task, self.provider = task, self._providers.of_file(task.file)
 
     @property
     def in_user_code(self) -> bool:
@@ -89,7 +99,7 @@ class SampleDrawer:
         Return True if the last one was added. Return False if it was bad: then it is a dropped sample, or the task is
         over, as it is at the end of the file and where the user's code raised.
         """
-        builder, provider = self._builder, self._provider
+        builder, provider = self._builder, self.provider
         if task.yielded is None:
             sample = self._next_unpacked(task, next_stop)
             if task.is_over:  # at its end; or the samples were sent meanwhile, and one found to be bad

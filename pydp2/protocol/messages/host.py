@@ -19,7 +19,8 @@ class AskSpec(Message):
 @dataclass(frozen=True, slots=True)
 class Spec(Message):
     """Server: what a host needs to run workers. ``digest`` is a checksum of it; to a host that has it already it comes
-    without frames, else with five: args, state of the program, entries of the list, where each ends, its source."""
+    without frames, else with five: terms of the sources, state of the program, entries of the list, where each ends,
+    the path of the list."""
 
     has_body: ClassVar[bool] = True
     terms: Plain

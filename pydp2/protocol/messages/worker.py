@@ -19,9 +19,10 @@ class Hello(Message):
 
 @dataclass(frozen=True, slots=True)
 class Declared(Message):
-    """Worker: provider imported, hook run; ``schema`` is what it declares.
+    """Worker: providers imported, hooks run; ``schema`` is what they declare.
 
-    ``source_fingerprint``: that of the module that it is in; ``warnings``: warnings on the way, as texts;
+    ``source_fingerprint``: that of the module that the provider is in, and one for each source, separated by commas, if
+    there are several; ``warnings``: warnings on the way, as texts;
     ``modules``: a fingerprint of each module below the working directory that was imported, by the path of its file.
     """
 

@@ -87,7 +87,7 @@ class Resources:
 
     def _new_cache(self) -> CacheFill:
         spec, schema = self._spec, self.schema
-        if schema.cached_on_disk and self.source:
+        if schema.cached_on_disk and self._has_known_code:
             cached = cache_source(schema, spec, self._files, self.source)
             self._disk = DiskCache(spec.cache_dir, cached, spec.cache_size)
             self.disk_threads.append(self._disk)
@@ -120,12 +120,17 @@ class Resources:
 
     def _new_counts(self) -> FileCounts:
         spec, store = self._spec, None
-        if spec.remember_counts and spec.cache_dir and self.source:
+        if spec.remember_counts and spec.cache_dir and self._has_known_code:
             cached = cache_source(self.schema, spec, self._files, self.source)
             store = CountStore(Path(spec.cache_dir), cached, self._block_list)
             self.disk_threads.append(store)
         label = self._files.__getitem__
         return FileCounts(len(self._files), label, store, early_ends=spec.skip_errors)
+
+    @property
+    def _has_known_code(self) -> bool:
+        """True if the code of every provider is in a file."""
+        return all(self.source.split(","))
 
     @property
     def available(self) -> AvailableMemory:
@@ -183,21 +188,28 @@ class Resources:
 
 def cache_source(schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> CacheSource:
     """Return what the cache on disk has to tell apart: all that decides what a provider yields for a file. Options
-    of the job and levels of the pool are not in it, because they decide what becomes of samples later."""
+    of the job and levels of the pool are not in it, because they decide what becomes of samples later. Several sources
+    with the same terms count as one; if the terms differ, the list decides which file has which."""
     declared = schema.to_wire()
     told = {name: declared[name] for name in ("slots", "check", "check_fail_continue", "weighted")}
+    terms = [
+        (fingerprint, each.provider, blake2b(each.args, digest_size=16).digest(), each.is_train)
+        for fingerprint, each in zip(source.split(","), spec.sources, strict=True)
+    ]
+    origin: tuple[Any, ...] = terms[0]
+    if len(set(terms)) > 1:
+        origin = (terms, [each.first_file for each in spec.sources], files.fingerprint())
     key = cache_key(
         FORMAT_VERSION,
-        source,
-        spec.provider,
-        blake2b(spec.args, digest_size=16).digest(),
-        spec.is_train,
+        *origin,
         list(spec.input_order),
         spec.root,
         told,
         sys.byteorder,
     )
-    return CacheSource(key, spec.provider, files, spec.root, schema.slots, schema.weighted)
+    more = len(spec.providers) - 1
+    label = f"{spec.providers[0]} and {more} more" if more else spec.providers[0]
+    return CacheSource(key, label, files, spec.root, schema.slots, schema.weighted)
 
 
 class SharedPool:

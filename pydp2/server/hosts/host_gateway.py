@@ -19,7 +19,7 @@ from pydp2.data.rowstore.host_rows import HostRows, RowServers
 from pydp2.errors import Error, HostRefused, OptionError, ProtocolError, RemoteProtocolError, shorten, to_wire
 from pydp2.host.list_entries import opened_entries, sampled_entries
 from pydp2.options.file_list import FileList
-from pydp2.options.service_spec import ServiceSpec
+from pydp2.options.service_spec import ServiceSpec, packed_sources
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import MAX_SIZE, check_ints
 from pydp2.protocol.link_states import LinkState
@@ -95,7 +95,7 @@ class _SpecOffer:
 
     def __init__(self, spec: ServiceSpec, files: FileList) -> None:
         terms, source = spec.to_wire(), b"" if files.source is None else files.source.encode()
-        self.frames: list[Any] = [spec.args, spec.program, *files.to_buffers(), source]
+        self.frames: list[Any] = [packed_sources(spec.sources), spec.program, *files.to_buffers(), source]
         self.message = m.Spec(terms, _digest(m.encode(m.Spec(terms, "")), self.frames))
         self._asked: dict[bytes, None] = {}  # peers that have got the spec already, the last few thousand
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 from pydp2.data.columns.block_list import BlockList
@@ -19,7 +20,8 @@ from pydp2.order.plan import BucketPlan
 from pydp2.order.random_bits import ORDER_VERSION
 
 _PLAN_OPTIONS = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
-_SERVICE_FIELDS = ("order_version", "list", "args", "is_train", "on_error", "block_list", *_PLAN_OPTIONS)
+_SERVICE_FIELDS = ("order_version", "sources", "list", "args", "is_train", "on_error", "block_list", *_PLAN_OPTIONS)
+_MAX_NAMED_SOURCES = 16  # a state says what belongs to which source if there are at most so many
 _DEFAULT_BUCKETS = 8  # buckets, where neither they nor their bounds were given
 
 
@@ -53,10 +55,7 @@ def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: Fil
     declared = schema.to_wire()
     return {
         "order_version": ORDER_VERSION,
-        "list": files.fingerprint(),
-        "provider_source": source,
-        "args": blake2b(spec.args, digest_size=8).hexdigest(),
-        "is_train": spec.is_train,
+        **source_identity(spec, files, source),
         "on_error": "skip" if spec.skip_errors else "raise",
         **{name: getattr(plan, name) for name in ("shuffle", *_PLAN_OPTIONS)},
         **{name: declared[name] for name in declared if name not in ("shuffle", "slots")},
@@ -81,7 +80,27 @@ def derived_identity(given: JobOptions) -> dict[str, Any]:
 
 def source_files(spec: ServiceSpec, files: int) -> dict[str, range]:
     """Return the numbers of the files of each source of the service, by name; one without a name if it has one list."""
-    return {"": range(files)}
+    edges = [*(source.first_file for source in spec.sources), files]
+    return {source.name: range(*ends) for source, ends in zip(spec.sources, pairwise(edges), strict=True)}
+
+
+def source_identity(spec: ServiceSpec, files: FileList, source: str) -> dict[str, Any]:
+    """Return what the samples of the sources depend on, by name. Each value is a dict by source if the sources have
+    names, and a digest of it if they are many."""
+    of_sources: dict[str, Iterable[Any]] = {
+        "list": (part.fingerprint() for part in spec.source_lists(files)),
+        "provider_source": source.split(","),
+        "args": (blake2b(each.args, digest_size=8).hexdigest() for each in spec.sources),
+        "is_train": (each.is_train for each in spec.sources),
+    }
+    names = spec.source_names
+    if not names:
+        return {name: next(iter(values)) for name, values in of_sources.items()}
+    named = {name: dict(zip(names, values, strict=True)) for name, values in of_sources.items()}
+    identity: dict[str, Any] = {"sources": list(names), **named}  # equal dicts may differ in their order
+    if len(names) > _MAX_NAMED_SOURCES:
+        return {name: blake2b(repr(value).encode(), digest_size=8).hexdigest() for name, value in identity.items()}
+    return identity
 
 
 def provider_identity(
