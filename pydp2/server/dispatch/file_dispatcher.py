@@ -135,9 +135,10 @@ class FileDispatcher:
         self.grants = Grants(self.credit, self.ledgers)
         self._next = 0  # files of the order below this position have an entry or are done
         self._bound = 0
-        self._positions = np.empty(0 if saved is None else len(order), np.int64)  # by file, if some are read again
+        self._positions = np.empty(0, np.int64)  # by file, if some are read again
         if saved is not None:
             self._next = self._bound = saved.next_file
+            self._positions = np.empty(int(order.max(initial=-1)) + 1, np.int64)  # the files may be some of the list
             self._positions[order] = np.arange(len(order))
         self._early_ends, self._checksums = early_ends or {}, (checksums or NO_CHECKSUMS).by_file()
         self._changed: set[int] = set()  # files that did not repeat themselves
