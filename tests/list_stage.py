@@ -21,7 +21,7 @@ from pydp2.protocol import messages as m
 from pydp2.server.jobs.derived import DerivedJob
 from pydp2.server.jobs.groups import BatchGroup, PassBroken, PassEnded
 from pydp2.server.jobs.plan import JobPlan
-from pydp2.server.jobs.stages import END, FilesStage, RowBlock, Stage, StageEnd
+from pydp2.server.jobs.stages import END, FilesStage, RowBlock, RowStage, StageEnd
 
 SLOTS = Slots((integer_value_sequence(1 << 20), integer_value_sequence(1 << 20)), ("tokens", "mask"))
 SCHEMA = Schema(
@@ -39,7 +39,7 @@ def rotated(sequences: Sequences, pass_id: int) -> Sequences:
 
 
 class ListStage(FilesStage):
-    """Stage of ``sequences``, rotated by one in each pass, with the list entry ``number``. ``hesitates``: calls that
+    """RowStage of ``sequences``, rotated by one in each pass, with the list entry ``number``. ``hesitates``: calls that
     find nothing yet, counted from 0; ``fails_at``: calls that fail."""
 
     pool_samples = 0
@@ -104,7 +104,7 @@ class StageReader:
     """Job of ``world`` ranks over ``stage``, read by one loop: batches with the states behind their groups."""
 
     def __init__(
-        self, stage: Stage[Any], batch_size: int, *, last_batch: str = "keep", world: int = 1, sources: int = 1,
+        self, stage: RowStage[Any], batch_size: int, *, last_batch: str = "keep", world: int = 1, sources: int = 1,
         length: int = 0, schedule: Any = None, balance: str | None = None,
     ) -> None:  # fmt: skip
         plan = JobPlan(batch_size, 0, False, "strict", 16, 1 << 30, last_batch, balance=balance)

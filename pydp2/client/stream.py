@@ -1,7 +1,6 @@
 """Define the base class of all streams of batches: passes as iterators, loops over them, and one call at a time.
 
-A :class:`pydp2.client.client.Client` gets its batches from a service, a
-:class:`pydp2.streams.derived_stream.DerivedStream` makes its own of the batches of other streams.
+A :class:`pydp2.client.client.Client` gets its batches from a service.
 """
 
 from __future__ import annotations

@@ -28,13 +28,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 
 from pydp2.data.columns import sample_set
 from pydp2.data.columns.checksum import EndChecksum
-from pydp2.errors import OptionError
+from pydp2.errors import OptionError, RemoteProtocolError
+from pydp2.protocol.plain_data import decode_plain, encode_plain
 
 Ints = npt.NDArray[np.int64]
 UNREACHED = 1 << 62
@@ -350,13 +350,10 @@ def _damaged_pool(why: object) -> OptionError:
 # -- the point of a job whose rows are mixed or packed -----------------------------------------------------------------
 _MARKS = b"\xff" * _POOL_HEAD.size  # no pool begins so: its set would have 4 GiB
 
-_MAX_ITEMS = 1 << 20  # of a list or dict: files that ended early, for example
-
 
 def encode_marks(plain: Mapping[str, Any]) -> bytes:
     """Return plain data with bytes in the form of the pool of a point."""
-    packed: bytes = msgpack.packb(plain)
-    return _MARKS + packed
+    return _MARKS + encode_plain(dict(plain), "marks")
 
 
 def has_marks(pool: bytes) -> bool:
@@ -366,12 +363,12 @@ def has_marks(pool: bytes) -> bool:
 
 def decode_marks(pool: bytes) -> Mapping[str, Any]:
     """Return the data of which :func:`encode_marks` made ``pool``. Raises OptionError for other bytes."""
+    if not has_marks(pool):
+        raise _damaged_pool("it has no marks")
     try:
-        if not has_marks(pool):
-            raise ValueError("it has no marks")
-        plain = msgpack.unpackb(pool[len(_MARKS) :], max_array_len=_MAX_ITEMS, max_map_len=_MAX_ITEMS)
-        if not isinstance(plain, Mapping):
-            raise ValueError("its marks are no object")
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        plain = decode_plain(pool[len(_MARKS) :])
+    except RemoteProtocolError as error:
         raise _damaged_pool(error) from None
+    if not isinstance(plain, Mapping):
+        raise _damaged_pool("its marks are no object")
     return plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, Literal, Unpack, cast
 
 from pydp2.api.distributed import distributed_environment
@@ -138,8 +139,8 @@ def _ranks(rank: int | None, world_size: int | None) -> Ranks:
     if not is_initialized and distributed_environment() is None:
         return Ranks()
     try:
-        from pydp2.torch.ranks import find_ranks  # imported late: it needs torch
+        found: Ranks = import_module("pydp2.torch.ranks").find_ranks()  # by name, as it needs torch
     except ImportError:
         check_others(1)
         return Ranks()
-    return find_ranks()
+    return found

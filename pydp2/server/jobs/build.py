@@ -23,12 +23,12 @@ from pydp2.server.jobs.mixing import MixStage
 from pydp2.server.jobs.packing import PackStage
 from pydp2.server.jobs.pass_stream import JobStream, OnReading
 from pydp2.server.jobs.plan import JobPlan
-from pydp2.server.jobs.stages import FilesStage, Stage
+from pydp2.server.jobs.stages import FilesStage, RowStage
 
 _LEAST_POOL = 1 << 16  # bytes of a source
 
 
-class Readable(NamedTuple):
+class JobSources(NamedTuple):
     """What a job reads: ``sources`` by name, the numbers of their files, with what all share. ``memory`` makes memory
     for rows of the provider's slots."""
 
@@ -44,21 +44,21 @@ class Readable(NamedTuple):
         return range(sum(map(len, self.sources.values())))
 
 
-def job_passes(given: JobOptions, plan: JobPlan, readable: Readable, *, counting: str = "") -> JobPasses:
+def job_passes(given: JobOptions, plan: JobPlan, job: JobSources, *, counting: str = "") -> JobPasses:
     """Return the passes of a job with the options ``given``, whose plan is ``plan``. Raises OptionError if the options
     do not suit the sources or their slots."""
     if given.mix is None and given.pack is None:
         return JobStream(
             plan,
-            readable.schema,
-            readable.context,
-            files=readable.files,
-            memory=readable.memory(),
+            job.schema,
+            job.context,
+            files=job.files,
+            memory=job.memory(),
             counting=counting,
             may_lose_rows=given.share != "dynamic",
-            on_reading=readable.on_reading,
+            on_reading=job.on_reading,
         )
-    if readable.schema.weighted:
+    if job.schema.weighted:
         raise OptionError(
             "rows are mixed and packed one by one, and calc_batch_size gives the samples of this provider weights; "
             "leave calc_batch_size out"
@@ -66,35 +66,35 @@ def job_passes(given: JobOptions, plan: JobPlan, readable: Readable, *, counting
     rows = plan.batch_size if given.pack is None else given.pack["draw"]
     schedule: WeightSchedule | None = None
     if given.mix is None:
-        stage: Stage[Any] = _files_stage(plan, readable, readable.files, rows, 1)
+        stage: RowStage[Any] = _files_stage(plan, job, job.files, rows, 1)
     else:
-        stage, schedule = _mix_stage(given.mix, plan, readable, rows)
+        stage, schedule = _mix_stage(given.mix, plan, job, rows)
     if given.pack is None:
-        return DerivedJob(plan, readable.schema, stage, readable.memory(), schedule)
-    packed = PackStage(stage, _pack_plan(given.pack, plan, readable.schema.slots))
-    schema = replace(readable.schema, slots=packed.slots, cache=0)
+        return DerivedJob(plan, job.schema, stage, job.memory(), schedule)
+    packed = PackStage(stage, _pack_plan(given.pack, plan, job.schema.slots))
+    schema = replace(job.schema, slots=packed.slots, cache=0)
     plan = replace(plan, balance=given.pack["balance"])
     return DerivedJob(plan, schema, packed, PoolMemory(packed.slots), schedule)
 
 
-def _files_stage(plan: JobPlan, readable: Readable, files: range, rows: int, sources: int) -> FilesStage:
+def _files_stage(plan: JobPlan, job: JobSources, files: range, rows: int, sources: int) -> FilesStage:
     """Return the stage of the source with ``files``, one of ``sources``, which draws ``rows`` rows at a time."""
     pool = max(_LEAST_POOL, plan.pool_bytes // sources)
     own = replace(plan, batch_size=rows, last_batch="keep", origin=True, pool_bytes=pool)
     stream = JobStream(
         own,
-        readable.schema,
-        readable.context,
+        job.schema,
+        job.context,
         files=files,
-        memory=readable.memory(),
-        on_reading=readable.on_reading,
+        memory=job.memory(),
+        on_reading=job.on_reading,
     )
     return FilesStage(stream)
 
 
-def _mix_stage(mix: Mapping[str, Any], plan: JobPlan, readable: Readable, rows: int) -> tuple[MixStage, WeightSchedule]:
+def _mix_stage(mix: Mapping[str, Any], plan: JobPlan, job: JobSources, rows: int) -> tuple[MixStage, WeightSchedule]:
     """Return the stage that mixes the sources, and its weights."""
-    names = [*readable.sources]
+    names = [*job.sources]
     points = mix["points"]
     if len(names) == 1 and len(points[0][1]) == 1:  # a service of one list has no name for it
         points = [[step, dict.fromkeys(names, *weights.values())] for step, weights in points]
@@ -104,13 +104,13 @@ def _mix_stage(mix: Mapping[str, Any], plan: JobPlan, readable: Readable, rows: 
                 f"the weights of a mixture must name the sources of the service: {', '.join(names)}; got "
                 f"{', '.join(weights)}"
             )
-    sources = [_files_stage(plan, readable, files, rows, len(names)) for files in readable.sources.values()]
+    sources = [_files_stage(plan, job, files, rows, len(names)) for files in job.sources.values()]
     schedule = WeightSchedule(
         tuple((step, shares_of([weights[name] for name in names])) for step, weights in points), mix["linear"]
     )
     max_passes = tuple(mix["max_passes"].get(name, 0) for name in names)
     by = mix["weight_by"]
-    weight_by = None if by is None else _slot_number(readable.schema.slots, by, "weight_by", _is_sequence, "a sequence")
+    weight_by = None if by is None else _slot_number(job.schema.slots, by, "weight_by", _is_sequence, "a sequence")
     per_stream = mix["batching_method"] == "per_stream"
     mixing = MixPlan(plan.seed, rows, mix["stopping_strategy"], per_stream, max_passes, weight_by)
     return MixStage(sources, names, mixing, schedule), schedule

@@ -29,7 +29,7 @@ from pydp2.protocol.exact_weights import Shares, shares_of
 from pydp2.protocol.stream_identity import check_int, damaged
 from pydp2.server.jobs.groups import BatchGroup, CutBatch, GroupedPass, JobPasses, PassBroken, PassEnded
 from pydp2.server.jobs.plan import JobPlan
-from pydp2.server.jobs.stages import FilesStage, RowBlock, Stage
+from pydp2.server.jobs.stages import FilesStage, RowBlock, RowStage
 
 _LEAST_BETWEEN_POINTS = 1024  # samples
 
@@ -53,7 +53,7 @@ class DerivedJob(JobPasses):
         self,
         plan: JobPlan,
         schema: Schema,
-        stage: Stage[Any],
+        stage: RowStage[Any],
         memory: PoolMemory,
         schedule: WeightSchedule | None = None,
     ) -> None:

@@ -33,7 +33,7 @@ from pydp2.order.mixture import (
 from pydp2.order.stream_state import PASS_LIMIT
 from pydp2.protocol.exact_weights import Shares, shares_of
 from pydp2.protocol.stream_identity import check_int
-from pydp2.server.jobs.stages import END, Cursor, FilesStage, Place, RowBlock, Stage, StageEnd, all_files
+from pydp2.server.jobs.stages import END, Cursor, FilesStage, Place, RowBlock, RowStage, StageEnd, all_files
 
 _ROUND_BITS = 16  # a source that begins again in pass p, the i-th time, is read in the order of its pass p + (i << 16)
 Log = tuple[tuple[int, Shares], ...]
@@ -58,11 +58,11 @@ class MixMark:
     drawn_before: int = 0
 
 
-class MixStage(Stage[MixMark]):
+class MixStage(RowStage[MixMark]):
     """Rows of ``sources``, stages with equal slots, mixed by the weights of ``schedule``. ``names``: of the sources."""
 
     def __init__(
-        self, sources: Sequence[Stage[Any]], names: Sequence[str], plan: MixPlan, schedule: WeightSchedule
+        self, sources: Sequence[RowStage[Any]], names: Sequence[str], plan: MixPlan, schedule: WeightSchedule
     ) -> None:
         self._cursors = [Cursor(source) for source in sources]
         self._names, self._plan, self._schedule = names, plan, schedule

@@ -28,7 +28,7 @@ from pydp2.order.packing import (
     select_rows,
 )
 from pydp2.protocol.stream_identity import check_bool, check_int
-from pydp2.server.jobs.stages import END, NO_ORIGINS, Cursor, FilesStage, Place, RowBlock, Stage, StageEnd
+from pydp2.server.jobs.stages import END, NO_ORIGINS, Cursor, FilesStage, Place, RowBlock, RowStage, StageEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class _Window(NamedTuple):
     behind: PackMark
 
 
-class PackStage(Stage[PackMark]):
+class PackStage(RowStage[PackMark]):
     """Packed rows of the sequences of ``stage``."""
 
-    def __init__(self, stage: Stage[Any], plan: PackPlan) -> None:
+    def __init__(self, stage: RowStage[Any], plan: PackPlan) -> None:
         self._cursor = Cursor(stage)
         self._plan = plan
         self._source = stage.slots

@@ -17,7 +17,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.exact_weights import exact_weight
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
-from pydp2.server.jobs.build import Readable, job_passes
+from pydp2.server.jobs.build import JobSources, job_passes
 from pydp2.server.jobs.derived import DerivedJob
 from pydp2.server.jobs.group import TrainerGroup
 from pydp2.server.jobs.groups import PassEnded
@@ -88,9 +88,9 @@ class JobSession:
         plan = job_plan(given, schema)
         self.stream_identity = stream_identity(plan, schema, spec, files, service.source) | derived_identity(given)
         """Everything that the stream depends on, by name."""
-        readable = Readable(source_files(spec, len(files)), schema, service.read, service.memory, self._read)
-        self.stream = job_passes(given, plan, readable, counting=counting)
-        self.sources: list[list[Any]] = [[name, numbers.start] for name, numbers in readable.sources.items()]
+        of_job = JobSources(source_files(spec, len(files)), schema, service.read, service.memory, self._read)
+        self.stream = job_passes(given, plan, of_job, counting=counting)
+        self.sources: list[list[Any]] = [[name, numbers.start] for name, numbers in of_job.sources.items()]
         """Names and first files of the sources."""
         group = GroupOptions(
             name=name,

@@ -61,7 +61,7 @@ class RowBlock(NamedTuple):
     costs: Ints | None = None
 
 
-class Stage(ABC, Generic[M]):
+class RowStage(ABC, Generic[M]):
     """Batches of rows of ``slots``, pass by pass. ``mark``: where the next one begins."""
 
     slots: Slots
@@ -106,7 +106,7 @@ class Stage(ABC, Generic[M]):
         """Yield the stages that read files."""
 
 
-class FilesStage(Stage[StreamState]):
+class FilesStage(RowStage[StreamState]):
     """Batches of the samples of one source, in the order of a job that has this source alone."""
 
     def __init__(self, stream: JobStream) -> None:
@@ -192,7 +192,7 @@ class Place(NamedTuple):
 class Cursor:
     """Cursor over the rows of ``stage``. Its batch in hand has :attr:`rows_left` rows that are not taken."""
 
-    def __init__(self, stage: Stage[Any]) -> None:
+    def __init__(self, stage: RowStage[Any]) -> None:
         self.stage = stage
         self.size = self.pool_weight = 0
         """Weight of the batch in hand, and of the pool before it was cut."""
