@@ -84,6 +84,9 @@ class ListStage(FilesStage):
     def add_early_ends(self, early_ends: Any) -> None:
         assert not early_ends
 
+    def label(self, file: int) -> str:
+        return str(file)
+
     def to_plain(self, mark: StreamState) -> Any:
         return mark.position
 

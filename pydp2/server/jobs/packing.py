@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pydp2.data.columns.columns import Array, Columns, Ints, expand_ranges
-from pydp2.data.columns.packed_batch import packed_slots, segments_columns
-from pydp2.data.schema.input_types import Slots
+from pydp2.data.columns.packed_batch import Origins, packed_slots, segments_columns
 from pydp2.errors import BadSample, StateMismatch
 from pydp2.order.packing import (
     WINDOW_ROWS,
@@ -184,9 +183,22 @@ class PackStage(RowStage[PackMark]):
         for slot in others:
             lengths, values = columns.arrays[slot]
             if not np.array_equal(steps, lengths):
-                raise _unequal(columns.slots, (first, slot), steps, lengths)
+                raise self._unequal((first, slot), steps, lengths, origins)
             tokens.append(_as_tokens(values))
         return steps.astype(np.int64), tokens, origins
+
+    def _unequal(self, numbers: tuple[int, int], steps: Array, others: Array, origins: Origins) -> BadSample:
+        """Return the error for a sample whose sequences in two slots differ in length."""
+        i = int(np.flatnonzero(steps != others)[0])
+        first, label = (self._source.label(number) for number in numbers)
+        file, sample = next(self.files()).label(int(origins[0, i])), int(origins[1, i])
+        return BadSample(
+            f"file {file}, sample {sample}: {label}: slots that are packed together need sequences of one length, and "
+            f"this one has {steps[i]} steps in {first}, {others[i]} in {label}; yield equally many",
+            slot=label,
+            expected=f"{steps[i]} steps",
+            got=f"{others[i]} steps",
+        )
 
     # -- best fit decreasing -------------------------------------------------------------------------------------------
     def _fit(self) -> LaidRows | None:
@@ -276,18 +288,6 @@ def _token_shape(count: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 def _as_tokens(values: Array) -> Array:
     return values.reshape(_token_shape(len(values), values.shape[1:]))
-
-
-def _unequal(slots: Slots, numbers: tuple[int, int], steps: Array, others: Array) -> BadSample:
-    i = int(np.flatnonzero(steps != others)[0])
-    first, label = (slots.label(number) for number in numbers)
-    return BadSample(
-        f"{label}: slots that are packed together need sequences of one length, and a sample has {steps[i]} steps in "
-        f"{first}, {others[i]} in {label}; yield equally many",
-        slot=label,
-        expected=f"{steps[i]} steps",
-        got=f"{others[i]} steps",
-    )
 
 
 def _check_skip(skip: int, size: int, what: str) -> None:

@@ -172,6 +172,10 @@ class FilesStage(RowStage[StreamState]):
         """Number of dropped samples in the pass under way."""
         return 0 if self.stream.current is None else self.stream.current.losses.dropped
 
+    def label(self, file: int) -> str:
+        """Return the list entry of ``file``, a number of any source."""
+        return self.stream.context.label(file)
+
     def to_plain(self, mark: StreamState) -> Any:
         return mark.to_dict()
 
