@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, LoggedChecksums
 from pydp2.data.columns.columns import Ints
 from pydp2.data.rowstore.batch_rows import BatchRows
 from pydp2.data.rowstore.pool_memory import PoolMemory
@@ -74,9 +75,10 @@ class DerivedJob(JobPasses):
                 raise ValueError("its steps and its batch do not agree")
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise damaged("point", error) from None
-        self.stage.open(mark)
+        checksums = start.checksums.by_file()
         for source in self.sources:
-            source.add_early_ends(start.early_ends)
+            source.learn(start.early_ends, checksums)
+        self.stage.open(mark)
         self.current = DerivedPass(self, start, world, steps)
         return self.current
 
@@ -144,6 +146,7 @@ class DerivedPass(GroupedPass):
         self._before, self._steps = steps, _Steps(start.batch, steps.of(start.batch), world)
         self._index = steps.batch  # of the batch that is pulled next
         self._store = job.memory.open_pass()
+        self._logged = start.checksums  # of files that were read since the point
         self._costs: list[Ints | None] = []  # of the rows of the batches of the group that is begun
         self._note_point()
 
@@ -213,7 +216,10 @@ class DerivedPass(GroupedPass):
         if self.job.plan.balance and len(costs) == self._world:
             batches = _dealt(batches, costs)
         behind = batches[-1].cut.index + 1
-        if behind == self._index and self._is_point_due():
+        records, before = b"".join(source.take_checksums() for source in self.job.sources), NO_CHECKSUMS
+        self._logged = self._logged.extended(records)
+        if self._is_point_due():
+            before, self._logged = self._logged, LoggedChecksums()
             self._take_point()
         after = StreamState(
             self._pass_id,
@@ -221,9 +227,10 @@ class DerivedPass(GroupedPass):
             self._used_from(behind),
             self.early_ends,
             self._point,
-            buckets=dict(self.job.known_buckets),
+            self._logged,
+            dict(self.job.known_buckets),
         )
-        return BatchGroup(batches, after)
+        return BatchGroup(batches, after, before)
 
     # -- points --------------------------------------------------------------------------------------------------------
     def _is_point_due(self) -> bool:

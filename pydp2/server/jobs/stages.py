@@ -26,6 +26,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from pydp2.data.columns.checksum_log import NO_CHECKSUMS, FileChecksums
 from pydp2.data.columns.columns import Columns, Ints
 from pydp2.data.columns.packed_batch import Origins
 from pydp2.data.schema.input_types import Slots
@@ -117,12 +118,24 @@ class FilesStage(RowStage[StreamState]):
         """Number of samples since the stage was made."""
         self.opened = 0
         """Number of passes that were begun."""
+        self._learned: tuple[EarlyEnds, bytes] | None = None
+        self._records, self._logged = b"", NO_CHECKSUMS
 
     def first_mark(self, pass_id: int) -> StreamState:
         return StreamState(pass_id)
 
+    def learn(self, early_ends: EarlyEnds, checksums: FileChecksums) -> None:
+        """Note what a state knows of files beside the mark at which the stage is opened next."""
+        mine = np.array([self.stream.has_file(file) for file in checksums.files.tolist()], bool)
+        logged = FileChecksums(checksums.files[mine], checksums.marks[mine], checksums.checksums[mine]).logged()
+        ends = {file: end for file, end in early_ends.items() if self.stream.has_file(file)}
+        self._learned = (ends, logged.since(None)) if ends or logged.size else None
+
     def open(self, mark: StreamState) -> None:
-        self.mark = mark
+        if self._learned is not None:
+            (ends, records), self._learned = self._learned, None
+            mark = replace(mark, early_ends={**mark.early_ends, **ends}, checksums=mark.checksums.extended(records))
+        self.mark, self._logged = mark, mark.checksums
         self.stream.open(mark)
         self.opened += 1
 
@@ -144,9 +157,17 @@ class FilesStage(RowStage[StreamState]):
         columns = batch.rows.columns()
         batch.rows.release()
         assert cut.origins is not None
+        self._note_checksums(group)
         self.mark = group.after
         self.taken += columns.rows
         return RowBlock(columns, cut.origins.T, cut.size, cut.pool_weight)
+
+    def _note_checksums(self, group: BatchGroup) -> None:
+        logged, before = group.after.checksums, self._logged
+        if logged.values is not before.values:  # there was a point in between
+            self._records += group.checksums_before.since(before)
+        self._records += logged.since(before)
+        self._logged = logged
 
     def close(self) -> None:
         self.stream.close()
@@ -161,11 +182,10 @@ class FilesStage(RowStage[StreamState]):
         """Files of the pass under way whose early end its batches have met."""
         return self.mark.early_ends
 
-    def add_early_ends(self, early_ends: EarlyEnds) -> None:
-        """Note files that are known to end early in the pass under way."""
-        known = {file: end for file, end in early_ends.items() if self.stream.has_file(file)}
-        if self.stream.current is not None and not self.stream.current.has_early_ends(known):
-            self.open(replace(self.mark, early_ends={**self.mark.early_ends, **known}))
+    def take_checksums(self) -> bytes:
+        """Return once the records of checksums that the batches since the last call have brought."""
+        records, self._records = self._records, b""
+        return records
 
     @property
     def dropped_in_pass(self) -> int:
@@ -177,7 +197,7 @@ class FilesStage(RowStage[StreamState]):
         return self.stream.context.label(file)
 
     def to_plain(self, mark: StreamState) -> Any:
-        return mark.to_dict()
+        return mark.with_later_checksums().to_dict()
 
     def from_plain(self, plain: Any) -> StreamState:
         return StreamState.from_dict(plain, files=self.stream.file_limit)
