@@ -53,8 +53,8 @@ def mix(
 
     Args:
         sources: a dict of list and weight, or a list of such pairs; with ``weights`` a dict of name and list. A list is
-            the path of a file list, list entries or a :class:`Source`. With ``address``: a dict of the names of the
-            sources of that service and weights. Weights are numbers from 0 on; only their ratios count.
+            the path of a file list, list entries or a :class:`Source`. With ``address``: weights of the sources of that
+            service by name, or a schedule. Weights are numbers from 0 on; only their ratios count.
         provider: for the lists that name none, as in :func:`load`.
         address: the address or connection file of a service that has the sources, as ``launch({name: list, …})`` starts
             it; default: a service is started.
@@ -102,19 +102,26 @@ def mix(
 
 def _sources(sources: Any, weights: Any, *, is_address: bool) -> tuple[dict[str, Any], list[Any]]:
     """Return the lists by name, and the schedule of the weights as pairs of a step and the weights by name."""
-    if weights is None:
-        pairs = _pairs(sources, "weight")
-        lists: dict[str, Any] = {}
-        fixed: dict[str, Any] = {}
-        for number, (source, weight) in enumerate(pairs):
-            name = str(source) if isinstance(source, str | os.PathLike) else f"source {number}"
-            name = name if name not in lists else f"{name} ({number})"
-            lists[name], fixed[name] = source, weight
-        return lists, [[0, fixed]]
     if is_address:
-        raise OptionTypeError("with address, sources are the weights by name; give a schedule in their place")
-    lists = {str(name): source for name, source in _pairs(sources, "list")}
-    return lists, [[0, weights]] if isinstance(weights, Mapping) else [list(point) for point in weights]
+        if weights is not None:
+            raise OptionTypeError("with address the sources are the weights, by name, or a schedule; leave weights out")
+        return {}, _points(sources)
+    if weights is not None:
+        return {str(name): source for name, source in _pairs(sources, "list")}, _points(weights)
+    lists: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
+    for number, (source, weight) in enumerate(_pairs(sources, "weight")):
+        name = str(source) if isinstance(source, str | os.PathLike) else f"source {number}"
+        name = name if name not in lists else f"{name} ({number})"
+        lists[name], fixed[name] = source, weight
+    return lists, [[0, fixed]]
+
+
+def _points(weights: Any) -> list[Any]:
+    """Return weights by name, or a schedule of them, as pairs of a step and the weights."""
+    if isinstance(weights, Mapping):
+        return [[0, weights]]
+    return [list(point) if isinstance(point, tuple) else point for point in weights]
 
 
 def _pairs(sources: Any, what: str) -> list[tuple[Any, Any]]:
