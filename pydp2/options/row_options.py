@@ -25,6 +25,8 @@ def pack_option(name: str, value: Any) -> dict[str, Any] | None:
     for needed in ("slots", "length"):
         if needed not in value:
             raise OptionError(f"{name} needs {needed!r}; pack_sequences() makes these options")
+    if both := {*plain["slots"]} & {*plain["ragged"]}:
+        raise OptionError(f"a slot is packed or comes as Ragged, not both, got {min(both, key=str)!r} twice")
     if plain["strategy"] != "wrapped" and plain["last_row"] != "pad":
         raise OptionError(
             f'last_row={plain["last_row"]!r} needs strategy="wrapped": with {plain["strategy"]!r} any row may have '
@@ -79,6 +81,10 @@ def _slots(name: str, value: Any) -> list[str | int]:
     return slots
 
 
+def _more_slots(name: str, value: Any) -> list[str | int]:
+    return _slots(name, value) if isinstance(value, str | int) or value else []
+
+
 def _points(name: str, value: Any) -> list[list[Any]]:
     """Return pairs of a step and the weights by source, by step."""
     if not isinstance(value, list | tuple) or len(value) > _MAX_POINTS:
@@ -119,6 +125,7 @@ def _choice(allowed: Sequence[str]) -> Callable[[str, Any], Any]:
 
 _PACK: Mapping[str, tuple[Check, Any]] = {
     "slots": (_slots, None),
+    "ragged": (_more_slots, ()),
     "length": (integer_from(1), 1),
     "strategy": (_choice(STRATEGIES), "bfd_split"),
     "last_row": (_choice(("pad", "drop")), "pad"),

@@ -24,7 +24,7 @@ WINDOW_ROWS = 64
 @dataclass(frozen=True, slots=True)
 class PackPlan:
     """Options of packed rows that the order depends on. ``slots``: numbers of the packed slots; ``rows``: number of
-    rows of a batch."""
+    rows of a batch; ``ragged``: numbers of slots whose sequences come whole, beside the first segment of each."""
 
     slots: tuple[int, ...]
     length: int
@@ -33,6 +33,7 @@ class PackPlan:
     pad_token: int
     rows: int
     balance: str | None = None
+    ragged: tuple[int, ...] = ()
 
 
 class Pieces(NamedTuple):

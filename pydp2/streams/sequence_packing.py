@@ -21,9 +21,10 @@ class PackChoices(TypedDict, total=False):
     """More keywords of :func:`pack_sequences` for type checkers."""
 
     pad_token: int
+    ragged: str | int | Sequence[str | int]
 
 
-@takes(also=("pad_token",))
+@takes(also=PackChoices.__annotations__)
 def pack_sequences(
     stream: Stream,
     *,
@@ -57,7 +58,9 @@ def pack_sequences(
             default: that of ``stream``.
         balance: deals the rows of one step over the ranks so that each has about the same number of tokens, or with
             ``"attention"`` about the same sum of squared lengths; default: in their order.
-        more: ``pad_token=0``, the value that fills up rows; ``segment_ids`` are 0 there.
+        more: ``pad_token=0``, the value that fills up rows; ``segment_ids`` are 0 there. ``ragged``: slots with other
+            sequences, such as the patches of the pictures of a text: in a batch they are a nested :class:`Ragged` with
+            a sub-sequence for each segment, which has the whole sequence beside the first segment of its sample.
 
     Raises:
         OptionError, OptionTypeError: an argument is not valid, or does not suit the slots of ``stream``.
@@ -75,6 +78,7 @@ def pack_sequences(
         "last_row": last_row,
         "pad_token": more.get("pad_token", 0),
         "draw": stream.batch_size,
+        "ragged": more.get("ragged", ()),
         "balance": balance,
     }
     ends = {} if last_batch is None else {"last_batch": last_batch}

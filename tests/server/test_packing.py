@@ -19,6 +19,7 @@ from pydp2.order.mixture import MixPlan, WeightSchedule
 from pydp2.order.packing import PackPlan
 from pydp2.server.jobs.mixing import MixStage
 from pydp2.server.jobs.packing import PackStage
+from pydp2.server.jobs.stages import RowBlock
 
 from ..list_stage import SLOTS, ListStage, StageReader, columns_of, rotated
 from ..order.test_packing import naive_fit
@@ -334,6 +335,58 @@ def test_a_mixture_is_packed_and_goes_on_from_its_state_on_other_ranks(
         third = stream(after)
         third.load(first.save())
         assert all(len(group) == after for group in third.groups()), "it goes on, with the steps of other ranks"
+
+
+@given(cases(), st.integers(0, 8))
+def test_sequences_of_other_lengths_come_whole_beside_the_first_segment_of_their_sample(
+    case: dict[str, Any], stop: int
+) -> None:
+    case |= {"last_batch": "keep"}
+
+    class WithPatches(ListStage):
+        """As the mask, each sample has as many steps as the rest of its number by 3."""
+
+        def pull(self) -> Any:
+            block = super().pull()
+            if not isinstance(block, RowBlock):
+                return block
+            samples = block.origins[1].tolist()
+            steps = np.array([sample % 3 for sample in samples], np.int32)
+            values = np.array([sample for sample in samples for _ in range(sample % 3)], np.int32)
+            columns = Columns(SLOTS, len(samples), [block.columns.arrays[0], [steps, values]])
+            return block._replace(columns=columns)
+
+    def stream() -> StageReader:
+        plan = PackPlan((0,), case["length"], case["strategy"], case["last_row"], 7, case["batch_size"], None, (1,))
+        documents = [[i, *document] for i, document in enumerate(case["documents"])]  # each is another one
+        stage = PackStage(WithPatches(documents, case["source_batch"]), plan)
+        return StageReader(stage, case["batch_size"], length=case["length"])
+
+    whole, states, data = [], [], stream()
+    for batch in data.batches():
+        assert isinstance(batch, PackedBatch)
+        patches: Any = batch["mask"]
+        edges = patches.sub_sequence_start_positions.tolist()
+        assert len(edges) == len(batch.segments.row) + 1
+        samples, firsts = batch.origin.sample.tolist(), (batch.segments.offset == 0).tolist()
+        for segment, (sample, is_first) in enumerate(zip(samples, firsts, strict=True)):
+            found = patches.values[edges[segment] : edges[segment + 1]].tolist()
+            assert found == ([sample] * (sample % 3) if is_first else [])
+        assert np.diff(patches.sequence_start_positions).sum() == edges[-1]
+        whole.append((sign_tokens(batch), patches.values.tolist(), edges))
+        states.append(data.save())
+    if stop < len(states):
+        other = stream()
+        other.load(states[stop])
+        rest: list[Any] = [
+            (sign_tokens(batch), batch["mask"].values.tolist(), batch["mask"].sub_sequence_start_positions.tolist())  # type: ignore[union-attr]
+            for batch in other.batches()
+        ]
+        assert rest == whole[stop + 1 :]
+
+
+def sign_tokens(batch: Batch) -> Any:
+    return batch.index, np.asarray(batch["tokens"]).tolist(), np.asarray(batch["segment_ids"]).tolist()
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ A packed row is sent as a sample: its packed slots, which have a fixed length, a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -51,15 +52,16 @@ class Segments(NamedTuple):
         return Segments(*(array[which] for array in self))
 
 
-def packed_slots(slots: Slots, numbers: tuple[int, ...], length: int) -> Slots:
-    """Return the slots of rows of ``length`` steps on the wire, packed from the slots ``numbers`` of ``slots``. The
-    last one has the segments."""
+def packed_slots(slots: Slots, numbers: tuple[int, ...], length: int, ragged: tuple[int, ...] = ()) -> Slots:
+    """Return the slots of rows of ``length`` steps on the wire, packed from the slots ``numbers`` of ``slots``. Those
+    of ``ragged`` follow, with a sub-sequence for each segment; the last one has the segments."""
     names = slots.names
     if names is not None:
-        labels = tuple(names[number] for number in numbers)
+        labels = tuple(names[number] for number in (*numbers, *ragged))
     else:
-        labels = ("tokens", *(f"tokens {number}" for number in numbers[1:]))
+        labels = ("tokens", *(f"slot {number}" for number in (*numbers[1:], *ragged)))
     types = [_row_type(slots.types[number], length) for number in numbers]
+    types += [replace(slots.types[number], seq_type=SequenceType.SUB_SEQUENCE) for number in ragged]
     segments = dense_vector(_FIELDS, SequenceType.SEQUENCE, dtype="int64")
     return Slots((*types, segments), (*labels, "segments"))
 
@@ -135,7 +137,7 @@ def slots_of_indices(slots: Slots) -> Slots:
 
 def _as_index(declared: InputType) -> InputType:
     dtype: Any = np.dtype(declared.element_dtype)
-    if dtype.kind not in "iu" or len(declared.shape or ()) > 1:
+    if declared.seq_type != SequenceType.NO_SEQUENCE or dtype.kind not in "iu" or len(declared.shape or ()) > 1:
         return declared
     return integer_value(INT32_RANGE if dtype == np.int32 else 2**63 - 1)
 

@@ -119,8 +119,9 @@ def _mix_stage(mix: Mapping[str, Any], plan: JobPlan, job: JobSources, rows: int
 def _pack_plan(pack: Mapping[str, Any], plan: JobPlan, slots: Slots) -> PackPlan:
     what = "a sequence of numbers, declared as integer_value_sequence(…) or dense_vector_sequence(…)"
     numbers = [_slot_number(slots, slot, "slot", _is_packable, what) for slot in pack["slots"]]
-    if len({*numbers}) < len(numbers):
-        raise OptionError(f"slot must name each slot once, got {pack['slots']!r:.80}")
+    ragged = [_slot_number(slots, slot, "ragged", _is_packable, what) for slot in pack["ragged"]]
+    if len({*numbers, *ragged}) < len(numbers) + len(ragged):
+        raise OptionError(f"slot and ragged must name each slot once, got {[*pack['slots'], *pack['ragged']]!r:.80}")
     dtypes = [np.dtype(slots.types[number].element_dtype) for number in numbers]
     widest = min((np.iinfo(dtype).max for dtype in dtypes if dtype.kind in "iu"), default=pack["pad_token"])
     if pack["pad_token"] > widest:
@@ -128,6 +129,7 @@ def _pack_plan(pack: Mapping[str, Any], plan: JobPlan, slots: Slots) -> PackPlan
     return PackPlan(
         tuple(numbers), pack["length"], pack["strategy"], pack["last_row"], pack["pad_token"], plan.batch_size,
         pack["balance"],
+        tuple(ragged),
     )  # fmt: skip
 
 

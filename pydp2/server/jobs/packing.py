@@ -55,7 +55,7 @@ class PackStage(RowStage[PackMark]):
         self._cursor = Cursor(stage)
         self._plan = plan
         self._source = stage.slots
-        self.slots = packed_slots(stage.slots, plan.slots, plan.length)
+        self.slots = packed_slots(stage.slots, plan.slots, plan.length, plan.ragged)
         self.mark = PackMark(Place(None))
         self.counts = {"rows": 0, "tokens": 0, "padding": 0, "truncated": 0}
         """Numbers of rows, of tokens in them, of padding tokens and of tokens that were cut off."""
@@ -68,6 +68,7 @@ class PackStage(RowStage[PackMark]):
         self._missing = 0
         self._window: _Window | None = None
         self._rows: list[LaidRows] = []
+        self._ragged: dict[int, list[Array]] = {}  # by number of the sequence, until its first segment is laid
         self._next: PackMark | None = None
 
     def first_mark(self, pass_id: int) -> PackMark:
@@ -109,8 +110,41 @@ class PackStage(RowStage[PackMark]):
             flat = np.full((laid.rows * self._plan.length, *values.shape[1:]), self._plan.pad_token, values.dtype)
             flat[where] = values
             arrays.append([flat.reshape(laid.rows, *field.shape)])
+        arrays += self._ragged_columns(laid)
         arrays.append(segments_columns(laid.segments, laid.origins, laid.rows))
         return Columns(self.slots, laid.rows, arrays)
+
+    def _ragged_columns(self, laid: LaidRows) -> list[list[Array]]:
+        """Return the arrays of the slots that come as Ragged: their values beside the first segment of a sequence."""
+        if not self._plan.ragged:
+            return []
+        segments = laid.segments
+        counts = np.bincount(segments.row, minlength=laid.rows).astype(np.int32)
+        firsts = [self._ragged.pop(document) for document in segments.document[segments.offset == 0].tolist()]
+        columns = []
+        for at, slot in enumerate(self._plan.ragged):
+            steps = np.zeros(len(segments.row), np.int32)
+            steps[segments.offset == 0] = [len(values[at]) for values in firsts]
+            field = self._source.fields[slot][-1]
+            none = np.empty((0, *field.shape), field.dtype)
+            columns.append([counts, steps, np.concatenate([none, *(values[at] for values in firsts)])])
+        # What is left of earlier sequences had no tokens, or was laid before the state from which the pass goes on.
+        self._ragged = {number: kept for number, kept in self._ragged.items() if number >= self.mark.document}
+        return columns
+
+    def _keep_ragged(self, first: int, count: int) -> None:
+        """Keep the values that come as Ragged of the next ``count`` sequences of the batch in hand. ``first``: the
+        number of the next one."""
+        if not self._plan.ragged:
+            return
+        columns, _ = self._cursor.rest()
+        parts = []
+        for slot in self._plan.ragged:
+            lengths, values = columns.arrays[slot]
+            edges = np.cumsum(lengths[:count])
+            parts.append(np.split(values[: int(edges[-1])] if count else values[:0], edges[:-1]))
+        for number in range(count):
+            self._ragged[first + number] = [of_slot[number] for of_slot in parts]
 
     # -- wrapped -------------------------------------------------------------------------------------------------------
     def _wrap(self) -> LaidRows | None:
@@ -168,6 +202,7 @@ class PackStage(RowStage[PackMark]):
             lengths[used],
             origins[:, used],
         )
+        self._keep_ragged(self._document, whole + bool(part))
         cursor.take(whole)
         self._document += whole
         self._skip = part if whole else skip + part
@@ -243,6 +278,7 @@ class PackStage(RowStage[PackMark]):
             lengths, tokens, origins = self._sequences()
             ends = np.cumsum(lengths)
             whole = min(int(np.searchsorted(ends, self._missing)) + 1, len(ends))
+            self._keep_ragged(self._document, whole)
             cursor.take(whole)
             complete = tuple(array[: ends[whole - 1]] for array in tokens)
             numbers = self._document + np.arange(whole)
