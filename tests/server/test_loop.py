@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.replay import SimulatedEngine, simulated_spec
+from pydp2 import integer_value, provider
 from pydp2.errors import RemoteProtocolError
 from pydp2.host.engine.base import Exited
 from pydp2.host.watchdog import WorkerConnection
@@ -93,6 +94,13 @@ def test_a_declaration_of_a_host_that_is_none_is_refused_when_it_comes_not_when_
     with pytest.raises(RemoteProtocolError):
         server.workers._declared(9, connection, m.Declared({"no": "schema"}, "", []))
     assert server.workers._early == []
+
+
+@pytest.mark.parametrize("fingerprint", ["code,more", ",", "code,"])
+def test_a_declaration_needs_one_fingerprint_for_each_source(server: Server, fingerprint: str) -> None:
+    declared = provider(input_types=[integer_value(9)])(lambda settings, filename: iter(())).start().schema
+    with pytest.raises(RemoteProtocolError, match="one fingerprint for each source is needed"):
+        server.workers._declared(9, WorkerConnection(), m.Declared(declared.to_wire(), fingerprint, []))
 
 
 def do_chores(server: Server) -> None:

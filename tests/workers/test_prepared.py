@@ -85,6 +85,18 @@ def test_the_services_of_a_program_import_a_provider_once_and_each_runs_its_own_
     assert len({pid for pid, _ in hooks}) == 3
 
 
+def test_the_providers_of_several_sources_are_imported_once_together(slow: Callable[..., str], tmp_path: Path) -> None:
+    first, second = slow(), slow(name="second")
+    for number in (1, 2):
+        sources = {
+            name: pydp2.Source(["a"], provider, {"number": number + more})
+            for name, provider, more in (("wiki", first, 0), ("code", second, 2), ("more", first, 4))
+        }
+        with pydp2.load(sources, root=tmp_path, batch_size=10, workers=1) as data:  # the first provider sees both hooks
+            assert {value // 100 for value in consume(data).samples} == {number + 4, number + 2}
+    assert len(lines(tmp_path, "imports")) == 2  # one for each module
+
+
 def test_services_that_run_at_the_same_time_have_processes_of_their_own(
     slow: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,8 @@ def test_sources_that_cannot_be_are_refused(
 
 
 def test_what_looks_at_one_source_says_so(sources: dict[str, Any]) -> None:
-    for look in (pydp2.check, pydp2.peek):
+    looks: list[Callable[[Any], object]] = [pydp2.check, pydp2.peek, pydp2.count, partial(pydp2.bench, batch_size=1)]
+    for look in looks:
         with pytest.raises(OptionTypeError, match=r"one source is needed here.*'wiki', 'books', 'talk'; choose one of"):
             look(sources)
 

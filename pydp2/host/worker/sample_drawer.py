@@ -84,8 +84,8 @@ class SampleDrawer:
         is at."""
         rows, nbytes = self._sample_loop.collect_counts()
         if rows:
-            assert self.task is not None
-            self._builder.count_packed(self.task, rows, nbytes)
+            assert self._task is not None
+            self._builder.count_packed(self._task, rows, nbytes)
 
     def collect_from_outside(self) -> None:
         """Count them in another thread, while the user's code runs."""
