@@ -43,7 +43,7 @@ def main(folder: Path, steps: int, checkpoint: Path) -> None:
     with pydp2.torch.loader(rows) as data:
         if saved["step"]:
             data.load_state_dict(saved["data"])
-        for step, batch in zip(range(saved["step"] + 1, steps + 1), data):
+        for step, batch in zip(range(saved["step"] + 1, steps + 1), data, strict=False):
             tokens, places, segments = batch["tokens"], batch["position_ids"], batch["segment_ids"]
             follows = places[:, 1:] > 0  # the first token of a document follows nothing
             logits = trained(tokens[:, :-1], places[:, :-1], segments[:, :-1])[follows]

@@ -33,7 +33,7 @@ def pack_sequences(
     batch_size: int,
     strategy: Strategy = "bfd_split",
     last_row: LastRow = "pad",
-    last_batch: LastBatch | None = None,
+    last_batch: LastBatch = "pad",
     balance: Balance | None = None,
     **more: Unpack[PackChoices],
 ) -> Client:
@@ -54,8 +54,8 @@ def pack_sequences(
             sequences are one long row, which is cut.
         last_row: with ``"wrapped"``, decides about tokens at the end of a pass that do not fill a row. ``"pad"``: the
             row is filled up. ``"drop"``: they are left out.
-        last_batch: ``"keep"``, ``"drop"`` or ``"pad"``, for a last batch with fewer rows, and for ranks without one;
-            default: that of ``stream``.
+        last_batch: ``"pad"`` fills up a last batch with fewer rows, and gives padding alone to ranks without one;
+            ``"keep"``, ``"drop"``.
         balance: deals the rows of one step over the ranks so that each has about the same number of tokens, or with
             ``"attention"`` about the same sum of squared lengths; default: in their order.
         more: ``pad_token=0``, the value that fills up rows; ``segment_ids`` are 0 there. ``ragged``: slots with other
@@ -81,5 +81,4 @@ def pack_sequences(
         "ragged": more.get("ragged", ()),
         "balance": balance,
     }
-    ends = {} if last_batch is None else {"last_batch": last_batch}
-    return stream.with_options("packed", batch_size=batch_size, pack=pack, **ends)
+    return stream.with_options("packed", batch_size=batch_size, pack=pack, last_batch=last_batch)
