@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,3 +180,45 @@ def test_weights_are_set_for_mixtures_alone_and_for_all_sources(provider_file: C
             data.set_weights({"a": 1})
         with pytest.raises(OptionError, match="above 0"):
             data.set_weights({"a": 0, "b": 0})
+
+
+def test_ranks_of_a_packed_mixture_go_on_when_their_service_is_killed_and_started_again(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    provider = provider_file(PROVIDER.replace("range(40)", "range(300)"))
+    options: dict[str, Any] = {"workers": 2, "bind": f"ipc://{tmp_path}/s", "state_dir": tmp_path / "state"}
+
+    def read(*, kill: bool) -> list[list[Any]]:
+        seen: list[list[Any]] = [[], []]
+        reached = threading.Event()
+        services = [pydp2.launch(LISTS, provider, **options)]
+
+        def train(rank: int) -> None:
+            place: dict[str, Any] = {"rank": rank, "world_size": 2, "job": f"job {kill}", "batch_size": 16, "seed": 3}
+            mixed = pydp2.mix({"a": 1, "b": 2}, address=options["bind"], **place)
+            with pydp2.pack_sequences(mixed, slot="tokens", length=16, batch_size=4) as data:
+                for batch in data:
+                    seen[rank].append((batch.index, np.asarray(batch["tokens"]).tolist()))
+                    if rank == 0 and batch.index == 12:
+                        reached.set()
+                        assert killed.wait(60)
+
+        killed = threading.Event()
+        ranks = [threading.Thread(target=train, args=(rank,), daemon=True) for rank in range(2)]
+        for rank in ranks:
+            rank.start()
+        assert reached.wait(60)
+        if kill:
+            os.kill(services[0].pid, signal.SIGKILL)
+            services[0].close()
+            services.append(pydp2.launch(LISTS, provider, **options))
+        killed.set()
+        for rank in ranks:
+            rank.join(60)
+            assert not rank.is_alive()
+        services[-1].close()
+        return seen
+
+    uninterrupted = read(kill=False)
+    assert len(uninterrupted[0]) == len(uninterrupted[1]) > 20
+    assert read(kill=True) == uninterrupted
