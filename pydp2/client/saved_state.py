@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -19,7 +20,7 @@ from pydp2.data.columns import sample_set
 from pydp2.errors import ProtocolError, StateMismatch
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
-from pydp2.protocol.stream_identity import BLOCK_LIST, allow_hint, check_allow, damaged, differences
+from pydp2.protocol.stream_identity import BLOCK_LIST, WEIGHTS, allow_hint, check_allow, damaged, differences
 
 VERSION = 3
 """Version of states. Version 1 had no checksums of the files of its pool; 2 had other names of fields."""
@@ -68,8 +69,12 @@ def load_stream_state(state: Any, identity: Mapping[str, Any], allow: Collection
     it is of another stream, and naming the field, if it is damaged; OptionError or OptionTypeError if ``allow`` has a
     wrong name."""
     position = StreamState.from_dict(open_state(state, identity, allow), sample_set.set_from_text)
-    if state["stream_identity"].get(BLOCK_LIST) != identity.get(BLOCK_LIST):
+    then = state["stream_identity"]
+    if then.get(BLOCK_LIST) != identity.get(BLOCK_LIST):
         _check_between_passes(position)
+    if then.get(WEIGHTS) != identity.get(WEIGHTS):  # the weights that were set belong to those of then
+        kept = {name: value for name, value in position.buckets.items() if name != WEIGHTS}
+        position = replace(position, buckets=kept)
     _check_sendable(position)
     check_seal(state)
     return position

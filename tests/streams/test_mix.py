@@ -99,8 +99,11 @@ def test_a_state_goes_on_with_other_weights_on_request(provider_file: Callable[[
     with pydp2.mix(LISTS, provider, weights={"a": 1, "b": 1}, **OPTIONS, **forever) as data:
         for batch in data:
             if batch.index == 5:
+                data.set_weights({"a": 1, "b": 9})
+            if batch.index == 90:
                 state = data.state_dict()
                 break
+        assert state["buckets"]["weights"], "those that were set are in the state"
     with pydp2.mix(LISTS, provider, weights={"a": 1, "b": 0}, **OPTIONS, **forever) as data:
         with pytest.raises(StateMismatch, match=r'weights was .*; allow=\["weights"\] goes on with the other weights'):
             data.load_state_dict(state)

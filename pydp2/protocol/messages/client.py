@@ -54,8 +54,8 @@ class BeginPass(Message):
     and ``early_end_frames`` behind them early-end records (:mod:`pydp2.protocol.early_ends`). ``acknowledged_ahead``:
     later batches that are not wanted either. ``state_name`` names the state that this is (empty: none, the rank goes on
     in its job); ``is_repeat``: it was named before, without an answer; ``after_pass``: ranks that are in a pass end it
-    first. ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group". ``was_answered``: a
-    request before it was.
+    first. ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group", and the "weights" of a
+    mixture that were set. ``was_answered``: a request before it was.
     """
 
     has_body: ClassVar[bool] = True
@@ -105,15 +105,15 @@ class BatchHead(Message):
     ``checksum_records``: so many records of checksums (:mod:`pydp2.data.columns.checksum_log`) are new since the batch
     before, all since the point if that is new; those of all batches of the message are a frame before the pool.
     ``bucket``: "longest", the bound of its bucket (0: none), "group_longest", the greatest of the batches that the
-    ranks get beside it (0: one has none), the "bounds" of all, and the "group" of batches that come from one; {}
-    without buckets. ``following``: batches that come with it, their rows behind its own in the columns; see
-    :mod:`pydp2.protocol.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their
-    rows, int64; the service has so many rows in the memory that it shows, its cache or cells, where this client gathers
-    them (0: the columns are here). ``elsewhere``: ``[address, rows]`` for each address at which rows are fetched, and
-    ``nbytes`` of all rows. Two frames, int64, come behind the columns of the others then: for each row its place among
-    these and those elsewhere, in this order, and the handles of the rows elsewhere. ``has_origins``: behind all these
-    frames, and before the checksums, a frame has the origins of the rows, if there are any, int64: of each row the
-    number of its list entry, then its sample index.
+    ranks get beside it (0: one has none), the "bounds" of all, and the "group" of batches that come from one; of a
+    mixture the "weights" that were set; {} without both. ``following``: batches that come with it, their rows
+    behind its own in the columns; see :mod:`pydp2.protocol.batch_packing`. ``shared_rows``: instead of the columns,
+    one frame has the numbers of their rows, int64; the service has so many rows in the memory that it shows, its
+    cache or cells, where this client gathers them (0: the columns are here). ``elsewhere``: ``[address, rows]`` for
+    each address at which rows are fetched, and ``nbytes`` of all rows. Two frames, int64, come behind the columns
+    of the others then: for each row its place among these and those elsewhere, in this order, and the handles of
+    the rows elsewhere. ``has_origins``: behind all these frames, and before the checksums, a frame has the origins
+    of the rows, if there are any, int64: of each row the number of its list entry, then its sample index.
     """
 
     has_body: ClassVar[bool] = True

@@ -48,7 +48,7 @@ class _Steps(NamedTuple):
 
 
 class DerivedJob(JobPasses):
-    """Passes over the rows of ``stage``. ``figures``: called for statistics of the stages."""
+    """Passes over the rows of ``stage``, with ``schema``. ``schedule``: the weights of a mixture, None: it is none."""
 
     def __init__(
         self,
