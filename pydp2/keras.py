@@ -7,7 +7,7 @@ Needs ``keras`` and a backend.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from pydp2.api.sources import Files, Source
@@ -140,11 +140,7 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         super().set_epoch(epoch)
 
     def load_state_dict(
-        self,
-        state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        allow: Collection[str] = (),
-        skip: Iterable[int] = (),
+        self, state: Mapping[str, Any], *, allow: Collection[str] = (), skip: Iterable[int] = ()
     ) -> None:
         """Go to the position of ``state``; see :meth:`pydp2.Client.load_state_dict`, also for the others."""
         super().load_state_dict(state, allow=allow, skip=skip)

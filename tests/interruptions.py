@@ -17,7 +17,6 @@ from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.order import stream_state
-from pydp2.streams import cursor
 from pydp2.transport import line
 
 LEAVING = ("if 0 in self.current_call and self.current_call[0] is token:", "del self.current_call[0]")
@@ -27,7 +26,7 @@ class Interruption(BaseException):
     """What the handler raises: as KeyboardInterrupt, no error that code expects."""
 
 
-FOLDERS = (*(str(Path(each.__file__).parent) for each in (client, cursor)), line.__file__, stream_state.__file__)
+FOLDERS = (str(Path(client.__file__).parent), line.__file__, stream_state.__file__)
 ENTRIES = (client.Client._deliver.__code__, client.Client.__iter__.__code__)
 GUARDED = ClientGuard.guarded.__code__  # stores the progress, and returns to an entry
 
@@ -39,15 +38,6 @@ def within(frame: FrameType | None, code: CodeType) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def entered(frame: FrameType | None) -> int:
-    """How many streams are being called, one inside the other."""
-    depth = 0
-    while frame is not None:
-        depth += frame.f_code in ENTRIES
-        frame = frame.f_back
-    return depth
 
 
 def progress_of(frame: FrameType) -> Progress:
@@ -64,13 +54,13 @@ SPARED = (Pass.__del__.__code__, connection.Connection._receive_shared_rows.__co
 
 class Injector:
     """Raises at an instruction of the code below ``folders`` that it has not raised at before, each time that it is
-    entered. In a stream of other streams the code of those is another one."""
+    entered."""
 
     def __init__(self, folders: tuple[str, ...] = FOLDERS) -> None:
         self._folders = folders
-        self.points: dict[tuple[CodeType, int], set[int]] = {}
+        self.points: dict[CodeType, set[int]] = {}
         self._progress: dict[int, Any] = {}  # of the stream, when it was entered, by the id of the frame
-        self._stepped: dict[tuple[int, int], Callable[..., Any]] = {}  # by the id of the code, whose hash takes long
+        self._stepped: dict[int, Callable[..., Any]] = {}  # by the id of the code, whose hash takes long
 
     def __len__(self) -> int:
         """How many instructions it has raised at."""
@@ -79,7 +69,7 @@ class Injector:
     @property
     def names(self) -> set[str]:
         """Of the functions in which it has raised."""
-        return {code.co_qualname for (code, _), points in self.points.items() if points}
+        return {code.co_qualname for code, points in self.points.items() if points}
 
     def __enter__(self) -> None:
         self._progress.clear()
@@ -94,13 +84,13 @@ class Injector:
         if frame.f_code in (*ENTRIES, GUARDED):
             self._progress[id(frame)] = progress_of(frame)
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        key = id(frame.f_code), entered(frame)
+        key = id(frame.f_code)
         stepped = self._stepped.get(key)
-        return stepped or self._stepped.setdefault(key, self._stepping(frame.f_code, key[1]))
+        return stepped or self._stepped.setdefault(key, self._stepping(frame.f_code))
 
-    def _stepping(self, code: CodeType, depth: int) -> Callable[..., Any]:
+    def _stepping(self, code: CodeType) -> Callable[..., Any]:
         """What is called at each instruction of ``code``."""
-        points = self.points.setdefault((code, depth), set())
+        points = self.points.setdefault(code, set())
 
         def stepped(frame: FrameType, event: str, argument: Any) -> Any:
             if event != "opcode" or frame.f_lasti in points or self._quiet(frame):

@@ -171,15 +171,30 @@ def test_the_readme_is_short_and_shows_code_that_is_run() -> None:
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 def commands(page: Path) -> list[str]:
-    """Each command of the shell blocks of a page, one by one, without comments."""
-    lines = [line for _, code in blocks(page, "sh") for line in code.replace("\\\n", " ").splitlines()]
+    """Each command of the shell blocks of a page, one by one, without comments and here-documents."""
+    shown = [re.sub(r"<<'(\w+)'\n.*?^\1$", "", code, flags=re.DOTALL | re.MULTILINE) for _, code in blocks(page, "sh")]
+    lines = [line for code in shown for line in code.replace("\\\n", " ").splitlines()]
     whole = [re.sub(r"\s+#.*", "", line).strip() for line in lines]
     return [part.strip() for line in whole if line and not line.startswith("#") for part in line.split("&&")]
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
-    known = {"python3", "pip", "pytest", "ruff", "mypy", "mkdocs", "git", "cd", ".ci/run", "eval"}
+    known = {
+        "python",
+        "python3",
+        "torchrun",
+        "mkdir",
+        "pip",
+        "pytest",
+        "ruff",
+        "mypy",
+        "mkdocs",
+        "git",
+        "cd",
+        ".ci/run",
+        "eval",
+    }
     for line in commands(page):
         name, *arguments = shlex.split(line)
         name = name.removeprefix(".venv/bin/")
@@ -263,7 +278,8 @@ def values_of(option: Option) -> str:
     """The values of an option without choices: its type, or how a number of bytes is written."""
     if option.is_size:
         return '`int`, or text as `"2GiB"`'
-    kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", option.kind.removesuffix(" | None"))
+    kind = option.kind.removesuffix(" | None").replace("Mapping[str, Any]", "dict")
+    kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", kind)
     return ", ".join(f"`{name}`" if " " not in name else name for name in kind.split(" | "))
 
 

@@ -84,7 +84,7 @@ class Model:
         return float(loss)
 
 
-def save(file: Path, model: Model, losses: list[float], data: pydp2.PackedSequences) -> None:
+def save(file: Path, model: Model, losses: list[float], data: pydp2.Client) -> None:
     """Write the model, the losses and the place in the data as one file: all of it, or nothing."""
     packed = io.BytesIO()
     place = np.frombuffer(json.dumps(data.state_dict()).encode(), np.uint8)
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="where model and place in the data are kept")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=int, default=20, help="steps between two saves")
-    parser.add_argument("--workers", type=int, default=1, help="of each of the two sources")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes")
     options = parser.parse_args()
     losses = train(options.file, options.steps, options.every, options.workers)
     for first in range(0, len(losses), max(options.every, 1)):

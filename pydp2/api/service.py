@@ -297,7 +297,8 @@ def connect(
         timeout: seconds to wait for an answer.
         options: ``batch_size`` (needed), ``seed=0, shuffle, order="strict", interleave=16, pool_bytes``,
             ``last_batch="keep", prefetch=2, prefetch_bytes="64MiB", bucket_by, bucket_bounds, num_buckets``,
-            ``share="ranks", origin=False, lease=30.0``. See docs/options.md.
+            ``share="ranks", origin=False, lease=30.0``; ``mix`` and ``pack`` are made by :func:`mix` and
+            :func:`pack_sequences`. See docs/options.md.
 
     Raises:
         OptionError, OptionTypeError: an option is not valid, belongs to the service, or differs from that of another

@@ -115,8 +115,7 @@ class Client(Stream):
         self._end = weakref.finalize(self, detach, session, connection, self._on_close)
         self._next_batch = NextBatch(session.look_ahead, connection)
         self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else rank, options)
-        self._files: StringArray | None = None
-        self._gives_origins = bool(options.get("origin"))
+        self._files: StringArray | tuple[StringArray, ...] | None = None
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
 
@@ -132,31 +131,33 @@ class Client(Stream):
     def __len__(self) -> int:
         """Return the number of batches that this trainer has in a whole pass, if the files are counted and every sample
         weighs 1 (docs/caching.md, "Counts"). Raises TypeError if it is not known, with the remedy."""
-        _learn_counts(self._target, self._session, self._run.length)
-        if (known := self._run.length.exact) is None:
-            raise TypeError(self._run.length.reason())
-        return known
-
-    def _rows_of_pass(self) -> int:
-        # The service may have found since that a count was wrong.
-        _learn_counts(self._target, self._session, self._run.length, again=True)
-        if (known := self._run.length.rows) is None:
-            raise TypeError(self._run.length.reason(of_rows=True))
+        is_mixed = self._attach.options.get("mix") is not None  # what a pass had says nothing of others
+        _learn_counts(self._target, self._session, self._run.length, again=is_mixed)
+        if (known := self._length.exact) is None:
+            raise TypeError(self._length.reason())
         return known
 
     def __length_hint__(self) -> int:
         """Return an estimate of that number: from the files that are counted, or the batches of the last pass."""
-        known = self._run.length.estimate
+        known = self._length.estimate
         return NotImplemented if known is None else known
 
     @property
-    def files(self) -> StringArray:
-        """Entries of the file list: entry ``n`` is ``files[n]``, for ``n`` of :attr:`pydp2.Batch.origin`. The first use
-        asks the service for them. See docs/debugging.md."""
+    def _length(self) -> PassLength:
+        """What is known of the length of a pass by now."""
+        length = self._run.length
+        length.note_weights(self._session.progress.position.buckets.get("weights", ()))
+        return length
+
+    @property
+    def files(self) -> StringArray | tuple[StringArray, ...]:
+        """Entries of the file list: entry ``n`` is ``files[n]``, for ``n`` of :attr:`pydp2.Batch.origin`. If the
+        service has several sources, those of each source: ``files[source][n]``. The first use asks the service for
+        them. See docs/debugging.md."""
         if self._files is None:
             self._session.check_process()
             self._session.check()
-            self._files = ask_files(self._target)
+            self._files = self._kind.by_source(ask_files(self._target))
         return self._files
 
     def stats(self) -> dict[str, Any]:
@@ -183,7 +184,9 @@ class Client(Stream):
         if not isinstance(weights, Mapping):
             raise OptionTypeError(f"weights must be a dict of source and weight, got {weights!r:.80}")
         exact = {str(name): exact_weight(weight) for name, weight in weights.items()}
-        return ask_weights(self._target, self._attach.job, exact)
+        place = ask_weights(self._target, self._attach.job, exact)
+        self._run.length.note_weights([(*place, [*exact.values()])])
+        return place
 
     def with_options(self, suffix: str, **changes: Any) -> Client:
         """Return a client that takes the place of this one, which is closed: it has the same rank in a job of the same
@@ -218,8 +221,8 @@ class Client(Stream):
     def _rank(self) -> tuple[int, int]:
         return self._attach.rank, self._attach.world_size
 
-    def _state_of(self, position: StreamState, *, rows_behind: bool = False) -> dict[str, Any]:
-        return save_stream_state(position.with_later_checksums() if rows_behind else position, self._stream_identity)
+    def _state_of(self, position: StreamState) -> dict[str, Any]:
+        return save_stream_state(position, self._stream_identity)
 
     def _position_of(self, state: Any, allow: Collection[str]) -> StreamState:
         return load_stream_state(state, self._stream_identity, allow)
@@ -445,7 +448,7 @@ class Client(Stream):
 
 
 def _learn_counts(target: Target, session: ClientGuard, length: PassLength, *, again: bool = False) -> None:
-    """Wait for the counts that the service looks for. ``again``: ask for them, because there are more by now."""
+    """Wait for the counts that the service looks for. ``again``: ask for them, because there may be more by now."""
     deadline = time.monotonic() + _COUNTS_SECONDS
     with contextlib.suppress(Error):  # without an answer it is not known
         while (again or length.is_loading) and not session.closing and session.in_own_process:

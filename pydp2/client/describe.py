@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
 
 from pydp2.client.progress import LoopState
 from pydp2.client.session import ClientGuard
@@ -24,9 +26,26 @@ _NEXT = {
 
 
 def client_facts(address: str, attach: Attach, batch_size: int) -> list[Fact]:
-    """Return the facts about a client: its address, its job and its rank."""
+    """Return the facts about a client: its address, its job and its rank, and what its rows are made of."""
     rank = f"rank {attach.rank} of {attach.world_size}, " if attach.world_size > 1 else ""
-    return [("service", without_token(address)), ("job", f"{attach.job}: {rank}batches of {batch_size}")]
+    facts: list[Fact] = [
+        ("service", without_token(address)),
+        ("job", f"{attach.job}: {rank}batches of {batch_size}"),
+    ]
+    mix, pack = (attach.options.get(name) for name in ("mix", "pack"))
+    if mix is not None:
+        facts.append(("mixture", _mixture_text(mix)))
+    if pack is not None:
+        facts.append(("rows", f"of {pack['length']} tokens, {pack['strategy']}"))
+    return facts
+
+
+def _mixture_text(mix: Mapping[str, Any]) -> str:
+    """Return the weights at the beginning of a pass of the mixture with the options ``mix``, and its rules."""
+    shares = {name: Fraction(weight) for name, weight in mix["points"][0][1].items()}
+    total = sum(shares.values())
+    weights = ", ".join(f"{name} {float(share / total):.3g}" for name, share in shares.items())
+    return f"{weights}; {mix['batching_method']}, {mix['stopping_strategy']}"
 
 
 def stream_html(kind: str, facts: Sequence[Fact], slots: Slots, session: ClientGuard) -> str:

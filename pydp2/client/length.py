@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from pydp2.errors import RemoteProtocolError
@@ -23,6 +24,9 @@ class PassLength:
         self._last_batch = options.get("last_batch", "keep")
         self._buckets = options.get("bucket_by") is not None
         self._dynamic = options.get("share") == "dynamic"
+        self._mix, self._is_packed = options.get("mix"), options.get("pack") is not None
+        points = [] if self._mix is None else self._mix["points"]
+        self._reads_all_sources = all(Fraction(weight) for _, weights in points for weight in weights.values())
         self._rank, self._world = rank, world_size
         self._counts: dict[str, int] = dict.fromkeys(_NUMBERS, 0)
         self._is_told = self._plain = self._remembered = False
@@ -45,6 +49,11 @@ class PassLength:
         except (KeyError, TypeError, ValueError) as error:
             raise RemoteProtocolError(f"invalid counts of samples: {error}") from None
 
+    def note_weights(self, changes: Sequence[Any]) -> None:
+        """Note ``changes`` of the weights of a mixture, as a state has them: pass, step, weights."""
+        if any(not Fraction(weight) for _, _, weights in changes for weight in weights):
+            self._reads_all_sources = False
+
     def note_pass(self, batches: int, *, is_repeated: bool) -> None:
         """Note that a whole pass had ``batches`` batches. ``is_repeated``: later passes are known to have as many."""
         self._last, self._is_repeated = batches, is_repeated and not self._dynamic
@@ -61,19 +70,17 @@ class PassLength:
         return self._batches(self._counts["samples"]) if self._follows_from_counts else None
 
     @property
-    def rows(self) -> int | None:
-        """Number of rows, without padding, that this trainer gets in a pass; None if it is not known."""
-        if not self._follows_from_counts:
-            return None
-        samples, size = self._counts["samples"], self._batch_size
-        if self._last_batch == "drop":
-            return self._batches(samples) * size
-        full, rest = divmod(samples, size)
-        return len(range(self._rank, full, self._world)) * size + (rest if full % self._world == self._rank else 0)
+    def _follows_from_counts(self) -> bool:
+        return self._all_counted and self._plain and not self._buckets and not self._dynamic and self._has_all_rows
 
     @property
-    def _follows_from_counts(self) -> bool:
-        return self._all_counted and self._plain and not self._buckets and not self._dynamic
+    def _has_all_rows(self) -> bool:
+        """True if a pass has each sample as a row, once, cut into batches as one stream."""
+        mix = self._mix
+        if self._is_packed or mix is None:
+            return not self._is_packed
+        reads_each_once = mix["stopping_strategy"] == "all_exhausted_without_replacement" and self._reads_all_sources
+        return bool(reads_each_once and mix["batching_method"] == "random")
 
     @property
     def estimate(self) -> int | None:
@@ -81,7 +88,7 @@ class PassLength:
         if (known := self.exact) is not None or (known := self._last) is not None:
             return known
         counts = self._counts
-        if not counts["counted"]:
+        if not counts["counted"] or not self._has_all_rows:
             return None
         return self._batches(counts["weight"] * counts["files"] // counts["counted"])
 
@@ -93,20 +100,26 @@ class PassLength:
         behind = 0 if self._last_batch == "pad" else self._rank  # ranks that get their batch of a group before this one
         return max(0, -(-(batches - behind) // self._world))
 
-    def reason(self, *, of_rows: bool = False) -> str:
-        """Return the reason why :attr:`exact` is None, or with ``of_rows`` why :attr:`rows` is, and a remedy."""
+    def reason(self) -> str:
+        """Return the reason why :attr:`exact` is None, and a remedy."""
         counts = self._counts
-        if of_rows and self._buckets:
+        if self._is_packed:
             return (
-                "the number of rows is not known with bucket_by, because each bucket ends with a batch of its own; "
-                'count the batches, or mix with batching_method="per_stream"'
+                "the number of batches of packed rows is not known: it follows from the lengths of the sequences; "
+                f"count the steps{_HINT}"
+            )
+        if not self._has_all_rows:
+            return (
+                "the number of batches of this mixture is not known: it follows from what is drawn; count the steps, "
+                'or mix with stopping_strategy="all_exhausted_without_replacement", batching_method="random" and '
+                f"weights above 0{_HINT}"
             )
         if self._dynamic:
             return (
                 'the number of batches of a trainer is not known with share="dynamic", which gives each to the trainer '
                 f"that asks first; count the batches, or share by ranks{_HINT}"
             )
-        if self._last is not None or (self._all_counted and not self._plain):
+        if (self._last is not None and self._mix is None) or (self._all_counted and not self._plain):
             return (
                 "the number of batches is not known, because not every sample weighs 1 (calc_batch_size), and which "
                 f"samples come together differs from pass to pass; count the batches{_HINT}"
@@ -117,6 +130,8 @@ class PassLength:
                 f"bucket ends with a batch of its own{_HINT}"
             )
         later = "it is known after one full pass, if every sample weighs 1"
+        if self._mix is not None:
+            later = "that of a mixture follows from counts of the files of all sources"
         if self.is_loading:
             return f"the number of batches is not known yet: the service looks for counts of samples; ask again{_HINT}"
         if self._remembered:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.data.columns.batch import Batch, Origin
+from pydp2.data.columns.batch import Batch, Origin, StringArray
 from pydp2.data.columns.columns import Columns
 from pydp2.data.columns.packed_batch import PackedBatch, packed_columns, slots_of_indices, view_slots
 from pydp2.data.schema.input_types import Slots
@@ -47,6 +48,13 @@ class RowKind:
             return None
         file, sample = np.frombuffer(origins, np.int64).reshape(-1, 2).T.copy()
         return self.with_source(Origin(file, sample))
+
+    def by_source(self, files: StringArray) -> StringArray | tuple[StringArray, ...]:
+        """Return ``files``, the entries of the file list, or with several sources those of each source."""
+        if len(self.starts) < 2:
+            return files
+        edges = [*self.starts.tolist(), len(files)]
+        return tuple(files[low:high] for low, high in pairwise(edges))
 
     def with_source(self, origin: Origin) -> Origin:
         """Return ``origin``, whose entries are numbers of files, with entries of the list of each source."""

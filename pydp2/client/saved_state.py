@@ -24,21 +24,16 @@ from pydp2.protocol.stream_identity import BLOCK_LIST, WEIGHTS, allow_hint, chec
 
 VERSION = 3
 """Version of states. Version 1 had no checksums of the files of its pool; 2 had other names of fields."""
-_MAX_DEPTH = 64  # of dicts and lists: a mixture of mixtures is a few levels deep
+_MAX_DEPTH = 64  # of dicts and lists
 _MAX_NODES = 1 << 23  # values in all: ends the walk over a list that contains itself many times
 _MAX_INT = 1 << 64
 _TEXT_SHOWN = 40  # characters of a key
-_OUTSIDE = ("stream_identity", "digest", "sources")
+_OUTSIDE = ("stream_identity", "digest")
 # A program may ask for a state after each batch of a tail, and the pool of the snapshot point is the same in all.
 _text = lru_cache(maxsize=2)(sample_set.set_to_text)
 
 
-def save(content: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``content``, a position as plain data, as a state of the stream with this ``identity``."""
-    return seal({"version": VERSION, "stream_identity": dict(identity), **content})
-
-
-def open_state(state: Any, identity: Mapping[str, Any], allow: Collection[str] = ()) -> Mapping[str, Any]:
+def _opened(state: Any, identity: Mapping[str, Any], allow: Collection[str] = ()) -> Mapping[str, Any]:
     """Return ``state`` if it is one of the stream with this ``identity``; its other fields and its digest are not
     checked. Raises StateMismatch, naming what differs; OptionError or OptionTypeError if ``allow`` has a wrong name."""
     check_plain(state)
@@ -49,7 +44,7 @@ def open_state(state: Any, identity: Mapping[str, Any], allow: Collection[str] =
     if not isinstance(state.get("stream_identity"), Mapping):
         raise damaged("stream_identity", ValueError("it is no object"))
     then = state["stream_identity"]
-    if differs := differences(then, identity, allow):  # first: a state of a mixture, say, has other fields
+    if differs := differences(then, identity, allow):
         raise StateMismatch(
             "the state was saved for another stream: "
             + "; ".join(differs)
@@ -61,14 +56,14 @@ def open_state(state: Any, identity: Mapping[str, Any], allow: Collection[str] =
 
 def save_stream_state(position: StreamState, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``position`` as a state for a trainer's checkpoint, of a service's stream with this ``identity``."""
-    return save(position.to_dict(_text), identity)
+    return seal({"version": VERSION, "stream_identity": dict(identity), **position.to_dict(_text)})
 
 
 def load_stream_state(state: Any, identity: Mapping[str, Any], allow: Collection[str] = ()) -> StreamState:
     """Return the position of a state that :func:`save_stream_state` made. Raises StateMismatch, naming what differs, if
     it is of another stream, and naming the field, if it is damaged; OptionError or OptionTypeError if ``allow`` has a
     wrong name."""
-    position = StreamState.from_dict(open_state(state, identity, allow), sample_set.set_from_text)
+    position = StreamState.from_dict(_opened(state, identity, allow), sample_set.set_from_text)
     then = state["stream_identity"]
     if then.get(BLOCK_LIST) != identity.get(BLOCK_LIST):
         _check_between_passes(position)
@@ -135,11 +130,7 @@ def seal(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_seal(state: Mapping[str, Any]) -> None:
     """Raise StateMismatch unless ``state``, which must be plain data, has the digest that :func:`seal` gave it."""
-    try:
-        found = _digest(state)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise damaged("sources", error) from None
-    if state.get("digest") != found:
+    if state.get("digest") != _digest(state):
         raise StateMismatch(
             "the state is not what state_dict() returned: its digest is another one, so a value was changed, and it is "
             "damaged; load the state as it was saved"
@@ -222,7 +213,5 @@ def _is_text(text: str) -> bool:
 
 def _digest(state: Mapping[str, Any]) -> str:
     content: dict[str, Any] = {name: value for name, value in state.items() if name not in _OUTSIDE}
-    if "sources" in state:  # the state of each source has its own digest
-        content["sources"] = [[source["offset"], source["state"].get("digest")] for source in state["sources"]]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return blake2b(text.encode(), digest_size=8).hexdigest()

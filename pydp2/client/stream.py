@@ -43,10 +43,6 @@ class Stream(ABC):
     _stream_identity: dict[str, Any]
     _dynamic = False
     """True if batches go to whichever trainer asks first (``share="dynamic"``)."""
-    _gives_origins = False
-    """True if its batches have origins."""
-    _source_count = 1
-    """Number of file lists that rows come from."""
     owner: object = None
     """Object that must live as long as this stream, such as its service."""
 
@@ -71,24 +67,22 @@ class Stream(ABC):
         """Entries of the file list, or with several sources those of each source."""
 
     @property
+    @abstractmethod
     def _converted_slots(self) -> Slots:
         """Slots for framework adapters that widen indices: dense arrays that hold indices are index slots here."""
-        return self.slots
 
     def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
         """Return the position of this trainer as plain JSON-able data: put it into the checkpoint, beside the model.
 
         Inside the body of a loop, the batch in hand counts as delivered: after a restore, the next one follows. The
-        state is made in this process, so the call works without the service too. The state of a stream that is made of
-        other streams contains the state of each. See docs/order.md, "State", and docs/mixing.md.
+        state is made in this process, so the call works without the service too. See docs/order.md, "State".
 
         Args:
             after: a batch of the present pass. The state is then the one behind this batch, however many others were
                 taken since. Use it if another thread prefetches batches.
 
         Raises:
-            StateMismatch: a stream with ``order="relaxed"``, or a source with it, is in the middle of a pass, where it
-                has no state.
+            StateMismatch: a stream with ``order="relaxed"`` is in the middle of a pass, where it has no state.
             ClientUseError: ``after`` is not a batch of this stream, or it is of an earlier pass.
         """
         now = self._session.progress
@@ -121,8 +115,7 @@ class Stream(ABC):
         Raises:
             StateMismatch: the state belongs to another list, seed, option, provider, source or release; the text says
                 what differs. Nothing has changed then.
-            OptionError, OptionTypeError: ``allow`` has a wrong name; ``skip`` has a number of a batch before the state,
-                or this stream is made of other streams and cannot pass over batches.
+            OptionError, OptionTypeError: ``allow`` has a wrong name; ``skip`` has a number of a batch before the state.
             ClientUseError: another thread is inside this stream, or it is closed.
         """
         self._session.guarded(self._load, state, allow, skip)
@@ -146,9 +139,7 @@ class Stream(ABC):
             epoch: a pass, counted from 0.
 
         Raises:
-            OptionError, OptionTypeError: ``epoch`` is not the number of a pass, or the beginning of that pass is not
-                known, because it follows from the passes before: with ``stopping_strategy="all_exhausted"`` or
-                ``"cycle_forever"`` of a mixture, and ``last_row="carry"`` of packed sequences.
+            OptionError, OptionTypeError: ``epoch`` is not the number of a pass.
             ClientUseError: a loop is in the middle of a pass, another thread is inside this stream, or it is closed.
         """
         self._session.guarded(self._go_to_pass, _pass_number(epoch))
@@ -164,7 +155,7 @@ class Stream(ABC):
                 f"set_epoch({wanted}) needs a client between two loops, and this one is in the middle of pass "
                 f"{now.position.pass_id}; leave the loop, or close() its iterator, before"
             )
-        return None, self._moved_to(self._before_pass(now.position, wanted), after_pass=True)
+        return None, self._moved_to(now.position.before_pass(wanted), after_pass=True)
 
     def _moved_to(self, position: Any, *, after_pass: bool) -> Progress:
         """Leave the pass that is under way, and return the progress with which the next iteration begins at
@@ -187,7 +178,7 @@ class Stream(ABC):
         """Return statistics as plain data."""
 
     def close(self) -> None:
-        """Close this stream and its sources. If :func:`pydp2.load` started the service, the service ends too. Closing
+        """Close this stream. If :func:`pydp2.load` started the service, the service ends too. Closing
         twice is allowed.
 
         Any thread may call it. If another thread is waiting for a batch, it gets a ClientUseError, and this call waits
@@ -196,7 +187,6 @@ class Stream(ABC):
         session = self._session
         if self._end.alive and session.in_own_process:
             session.closing = True
-            self._close_sources()
             if not session.stop(CLOSE_SECONDS):
                 raise ClientUseError(
                     f"another thread has been inside this client for {CLOSE_SECONDS:g} s; find out what it "
@@ -205,10 +195,6 @@ class Stream(ABC):
             if session.is_reentrant:
                 return  # a signal handler called this during another call, which closes the stream when it continues
         self._end()
-
-    def _close_sources(self) -> None:
-        """Close the sources of this stream."""
-        return
 
     def __enter__(self) -> Self:
         return self
@@ -307,10 +293,9 @@ class Stream(ABC):
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
         """Return the next batch, or None at the end of the pass, and the progress behind it."""
 
+    @abstractmethod
     def _convert_beside_steps(self, conversion: Conversion | None) -> None:
-        """Convert the batches of the present pass while a step of the trainer runs, if this stream can do that. None
-        ends this."""
-        return
+        """Convert the batches of the present pass while a step of the trainer runs. None ends this."""
 
     @abstractmethod
     def _has_next(self, loop: LoopHandle) -> bool:
@@ -321,28 +306,20 @@ class Stream(ABC):
         """Leave the pass, if one is under way. ``unused``: the batch in hand is not used."""
 
     @abstractmethod
-    def _state_of(self, position: Any, *, rows_behind: bool = False) -> dict[str, Any]:
-        """Return ``position`` as a state. ``rows_behind``: the trainer has had some rows of the batches behind it."""
+    def _state_of(self, position: Any) -> dict[str, Any]:
+        """Return ``position`` as a state."""
 
     @abstractmethod
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
         """Return the position of a state. Raises StateMismatch."""
 
+    @abstractmethod
     def _without(self, position: Any, batches: Collection[int]) -> Any:
         """Return ``position`` with ``batches`` passed over. Raises OptionError if that cannot be."""
-        raise OptionError(
-            f"skip needs the stream of one service, and this is a {type(self).__name__}, whose batches are made of "
-            "others; load the state without skip, and leave the batches out in the loop: if batch.index in skip: "
-            "continue"
-        )
 
-    def _before_pass(self, position: Any, pass_id: int) -> Any:
-        """Return the position before pass ``pass_id``, as known at ``position``. Raises OptionError if it is not."""
-        return position.before_pass(pass_id)
-
+    @abstractmethod
     def _lacks_state(self) -> bool:
         """Return True if other ranks went to another state, and this one was told to go there too."""
-        return False
 
     @abstractmethod
     def _go_to(self, position: Any, *, after_pass: bool) -> None:
@@ -352,11 +329,6 @@ class Stream(ABC):
     def _is_relaxed(self) -> bool:
         """True if there is no state in the middle of a pass, because of ``order="relaxed"``."""
         return bool(self._stream_identity.get("order") == "relaxed")
-
-    @abstractmethod
-    def _rows_of_pass(self) -> int:
-        """Return the number of rows, without padding, that this trainer gets in a whole pass. Raises TypeError if it is
-        not known."""
 
 
 def _batch_numbers(values: Any) -> set[int]:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Unpack, cast
 import numpy as np
 
 from pydp2.api.service import load
-from pydp2.api.sources import Files, Source
-from pydp2.client import Client, Stream
+from pydp2.api.sources import Sources
+from pydp2.client import Client
 from pydp2.client.saved_state import check_state, of_stream
 from pydp2.data.columns.batch import Batch, StringArray
 from pydp2.data.columns.unbatch import unbatch
@@ -25,7 +25,7 @@ from pydp2.errors import NotRepeatable, OptionError
 from pydp2.options.service_options import ServiceKeywords
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.options.values import integer_from
-from pydp2.protocol.stream_identity import damaged
+from pydp2.protocol.stream_identity import WEIGHTS, damaged
 from pydp2.providers import Provider
 
 _FROM_STATE = (*JOB_OPTIONS, "on_error")
@@ -79,7 +79,7 @@ def _is_finite(value: Any) -> bool:
 def rebuild(
     state: Mapping[str, Any],
     batch: int,
-    files: Files | Source | Stream,
+    files: Sources | Client,
     provider: str | Provider | None = None,
     *,
     args: Mapping[str, Any] | None = None,
@@ -97,15 +97,15 @@ def rebuild(
     Args:
         state: what ``state_dict()`` of a client or a loader returned in this pass, before the batch was delivered.
         batch: number of the batch in its pass (``batch.index``).
-        files: the file list, with ``provider``, ``args``, ``is_train`` and ``root`` as for :func:`load`. Or the stream
-            itself, opened by one rank with the arguments of then: this is needed for a mixture and for packed
-            sequences. The stream then leaves its pass, goes to the state and stays open.
+        files: the file list, with ``provider``, ``args``, ``is_train`` and ``root`` as for :func:`load`; of a mixture a
+            dict of the names of its sources and their lists. Or the stream itself, opened by one rank with the
+            arguments of then. The stream then leaves its pass, goes to the state and stays open.
         allow: differences to accept, as for :meth:`pydp2.Client.load_state_dict`.
         options: options of the service, as for :func:`launch`.
 
     Raises:
-        OptionError, OptionTypeError: the batch comes before the state or is not in the pass, the state is that of a
-            stream that is made of others, and ``files`` is no stream; or an argument is not valid.
+        OptionError, OptionTypeError: the batch comes before the state or is not in the pass, or an argument is not
+            valid. The stream shares its batches among ranks, or deals rows with ``balance``.
         StateMismatch: the state is damaged, or belongs to other files, another provider or another release.
         NotRepeatable: the files do not give the samples of then.
     """
@@ -113,19 +113,16 @@ def rebuild(
     number = integer_from(0)("batch", batch)
     found = of_stream(state)
     check_state(found)
-    if isinstance(files, Stream):
+    if isinstance(files, Client):
         if provider is not None or args or options:
             raise OptionError("provider, args and options belong to the stream, which is open already; leave them out")
         return Rebuilt(_batch_of(files, found, number, allow), files.files)
     identity = found.get("stream_identity")
     if not isinstance(identity, Mapping):
         raise damaged("stream_identity", ValueError("it is no object"))
-    if "kind" in identity:
-        raise OptionError(
-            f"a state of the kind {identity['kind']!r} is made of other streams; pass the stream itself in place of "
-            f"files: rebuild(state, {number}, mix(…))"
-        )
     of_state: dict[str, Any] = {name: identity[name] for name in _FROM_STATE if identity.get(name) is not None}
+    if "mix" in of_state:
+        of_state["mix"] = {**of_state["mix"], **identity[WEIGHTS]}
     if is_train is None:
         known = identity.get("is_train")
         is_train = None if isinstance(known, Mapping) else bool(known)  # of several sources each has its own
@@ -134,12 +131,17 @@ def rebuild(
         return Rebuilt(_batch_of(stream, found, number, allow), stream.files)
 
 
-def _batch_of(stream: Stream, state: Mapping[str, Any], number: int, allow: Collection[str]) -> Batch:
+def _batch_of(stream: Client, state: Mapping[str, Any], number: int, allow: Collection[str]) -> Batch:
     """Return batch ``number`` of the pass of ``state``, from ``stream``."""
     if (ranks := stream._rank[1]) > 1:
         raise OptionError(
             f"rebuild() needs a stream that has all batches, and this one shares them among {ranks} ranks; pass the "
             "file list, or open the stream with world_size=1"
+        )
+    if (stream._attach.options.get("pack") or {}).get("balance") is not None:
+        raise OptionError(
+            "balance deals the rows of a step over the ranks, so one rank cannot make a batch of then again; open the "
+            "stream without balance, and make all batches of the step"
         )
     position = stream._position_of(state, allow)
     if stream._is_relaxed:
@@ -149,10 +151,7 @@ def _batch_of(stream: Stream, state: Mapping[str, Any], number: int, allow: Coll
             f"the state is before batch {position.batch} of pass {position.pass_id}, and batch {number} came earlier; "
             "use a state that was saved before it"
         )
-    if isinstance(stream, Client):  # the service passes over the batches between
-        stream.load_state_dict(stream._state_of(position.at_batch(number)))
-    else:
-        stream.load_state_dict(state, allow=allow)
+    stream.load_state_dict(stream._state_of(position.at_batch(number)))  # the service passes over those between
     try:
         with closing(iter(stream)) as batches:  # type: ignore[type-var]  # it is a Pass
             for batch in batches:

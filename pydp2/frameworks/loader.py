@@ -27,7 +27,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Generic, NoReturn, Self, TypeVar, cast
@@ -129,8 +129,7 @@ class LoaderPass:
 
 
 class FrameworkLoader(Generic[T]):
-    """Loader of a framework over ``client``, or over another stream: one iteration is one pass, and yields
-    ``convert(batch)`` for each batch.
+    """Loader of a framework over ``client``: one iteration is one pass, and yields ``convert(batch)`` for each batch.
 
     A new iteration leaves the pass of the one before. If the state behind the last batch of a pass was loaded, the next
     pass begins, because no iteration may be empty.
@@ -381,15 +380,9 @@ class FrameworkLoader(Generic[T]):
         return dict(current.state) if current.state is not None else self.client.state_dict(after=self.batch)
 
     def load_state_dict(
-        self,
-        state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        allow: Collection[str] = (),
-        skip: Iterable[int] = (),
+        self, state: Mapping[str, Any], *, allow: Collection[str] = (), skip: Iterable[int] = ()
     ) -> None:
-        """Go to the position of ``state``; see :meth:`pydp2.Client.load_state_dict`, also for the others. For packed
-        sequences that ranks share, pass the states of all ranks as a list; see
-        :meth:`pydp2.PackedSequences.load_state_dict`."""
+        """Go to the position of ``state``; see :meth:`pydp2.Client.load_state_dict`, also for the others."""
         self.client.load_state_dict(state, allow=allow, skip=skip)
         if (loop := self._loop()) is not None:
             loop.is_left = True

@@ -66,11 +66,11 @@ class JobOptions(CheckedOptions):
     )
     mix: Mapping[str, Any] | None = option(
         mix_option,
-        "how the rows of several sources are drawn, as mix() makes it; default: all files are one list",
+        "weights and rules by which rows of several sources are mixed; mix() makes it",
         None,
     )
     pack: Mapping[str, Any] | None = option(
-        pack_option, "how sequences are packed into rows of a fixed length, as pack_sequences() makes it", None
+        pack_option, "slots and length of rows that sequences are packed into; pack_sequences() makes it", None
     )
     share: str = option(
         Choice(("ranks", "dynamic")),

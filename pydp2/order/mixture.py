@@ -20,7 +20,6 @@ from pydp2.protocol.exact_weights import Shares
 
 BLOCK = 4096
 """Number of random words under one key."""
-_MOST_WORDS = 1 << 28  # words that are drawn to compute the length of a pass; they take some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,35 +98,6 @@ def furthest_behind(weights: Sequence[int], alive: Sequence[int], steps: Sequenc
     weight = sum([weights[i] for i in alive])
     behind = [weights[i] * total - steps[i] * weight for i in alive]
     return alive[behind.index(max(behind))]
-
-
-def drawn_before_end(
-    seed: int, pass_id: int, shares: Sequence[Fraction], numbers: Sequence[int], until_all: bool
-) -> int:
-    """Return the number of rows, or batches, that are drawn in a pass whose sources have ``numbers`` of them.
-
-    The pass ends when a source is drawn that has no more rows. With ``until_all``, such a source begins again, and the
-    pass ends when this has happened to all sources. Raises TypeError if the computation would take too long.
-    """
-    turns = np.array(numbers) + 1  # the last turn finds the end of the source
-    if max(turn / float(share) for turn, share in zip(turns.tolist(), shares, strict=True)) > _MOST_WORDS:
-        raise TypeError(f"the number of batches is not computed for passes of more than {_MOST_WORDS:,} rows")
-    sources, edges = thresholds(shares, (False,) * len(shares))
-    drawn, ends = np.zeros_like(turns), np.full(len(turns), -1)
-    block = 0
-    while True:
-        chosen = sources[np.searchsorted(edges, words_of_block(seed, pass_id, block), side="right")]
-        found = np.bincount(chosen, minlength=len(turns))
-        for source in np.flatnonzero((ends < 0) & (drawn + found >= turns)).tolist():
-            ends[source] = block * BLOCK + np.flatnonzero(chosen == source)[turns[source] - drawn[source] - 1]
-        if not until_all and (ends >= 0).any():
-            return int(ends[ends >= 0].min())  # each word before it drew one row
-        if (ends >= 0).all():
-            last = int(ends.max())
-            drawn += np.bincount(chosen[: last - block * BLOCK + 1], minlength=len(turns))
-            return last + 1 - int((drawn // turns).sum())  # all words but those that found the end of a source
-        drawn += found
-        block += 1
 
 
 def words_of_block(seed: int, pass_id: int, block: int) -> NDArray[np.uint64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Unpack
 
 import torch
@@ -70,17 +70,11 @@ class Loader(FrameworkLoader[Tensors]):
         return _as_text(self.client._state_of(position))
 
     def load_state_dict(
-        self,
-        state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        allow: Collection[str] = (),
-        skip: Iterable[int] = (),
+        self, state: Mapping[str, Any], *, allow: Collection[str] = (), skip: Iterable[int] = ()
     ) -> None:
         """Go to the position of ``state``, which a loader or a client has returned; see
-        :meth:`pydp2.Client.load_state_dict`, also for the others. For packed sequences that ranks share, pass the
-        states of all ranks as a list."""
-        found = [of_stream(item) for item in state] if isinstance(state, list | tuple) else of_stream(state)
-        super().load_state_dict(found, allow=allow, skip=skip)
+        :meth:`pydp2.Client.load_state_dict`, also for the others."""
+        super().load_state_dict(of_stream(state), allow=allow, skip=skip)
 
 
 def _as_text(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pydp2
-from tests.list_stream import ListStream
+from tests.provider_code import yields
 from tests.runs import NUMBERS
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
@@ -44,17 +44,19 @@ def test_a_client_shows_place_position_and_slots_and_no_token(provider_file: Cal
     assert rows(service) == {"state": "ended, exit status 0"}
 
 
-def test_a_mixture_and_packed_sequences_show_what_they_are_made_of() -> None:
-    mixed = pydp2.mix([(ListStream([[1, 2]] * 9, 2), 3), (ListStream([[3]] * 3, 2), 1)], batch_size=4)
+def test_a_mixture_and_packed_sequences_show_what_they_are_made_of(provider_file: Callable[[str], str]) -> None:
+    address = provider_file(yields('{"tokens": integer_value_sequence(9)}', '({"tokens": [i] * 2} for i in range(9))'))
+    mixed = pydp2.mix({"a": ["1"], "b": ["2"]}, address, weights={"a": 3, "b": 1}, batch_size=4, workers=1)
+    shown = rows(mixed)
+    assert shown["mixture"] == "a 0.75, b 0.25; random, all_exhausted_without_replacement"
+    assert "tokens" in shown
     with pydp2.pack_sequences(mixed, slot="tokens", length=6, batch_size=2) as data:
-        assert rows(data)["batches"] == "of 2 rows of 6 tokens, bfd_split"
-        assert rows(data)["position"].startswith("a loop begins pass 0; ")
-        next(iter(data))
-        shown = rows(mixed)
-        assert shown["batches"] == "of 4; random, all_exhausted_without_replacement"
-        assert shown["source 0"] == "weight 0.75, 9 rows came"
-        assert set(shown) > {"tokens", "mask"}
-        assert set(rows(data)) > {"tokens", "position_ids", "segment_ids"}
+        shown = rows(data)
+        assert shown["job"] == "default.packed: batches of 2"
+        assert shown["rows"] == "of 6 tokens, bfd_split"
+        assert shown["mixture"].startswith("a 0.75, ")
+        assert shown["position"].startswith("a loop begins pass 0; ")
+        assert set(shown) > {"tokens", "position_ids", "segment_ids"}
 
 
 def test_a_service_that_does_not_answer_is_not_waited_for(provider_file: Callable[[str], str]) -> None:

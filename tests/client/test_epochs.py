@@ -231,14 +231,10 @@ def test_a_rank_that_was_told_to_load_a_state_and_did_keeps_its_place(kind: str,
     """Its loop calls set_epoch() with the number of the pass of the state, as before each epoch."""
 
     def rank(number: int) -> Any:
-        made = [
-            service.connect(job=job, rank=number, world_size=2, **OPTIONS | {"batch_size": 4, "last_batch": "drop"})
-            for job in "ab"
-        ]
+        options: Any = {**OPTIONS, "batch_size": 4, "last_batch": "drop", "rank": number, "world_size": 2}
         if kind == "mixture":
-            return pydp2.mix([(each, 1) for each in made], batch_size=8, seed=1)
-        made[1].close()
-        return made[0]
+            return pydp2.mix({"all": 1}, address=service.address, **options)
+        return service.connect(**options)
 
     one, other = rank(0), rank(1)
     passes = [iter(each) for each in (one, other)]

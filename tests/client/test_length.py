@@ -88,6 +88,12 @@ def counted(sizes: list[int], *, plain: bool = True, known: int | None = None, w
     }  # fmt: skip
 
 
+def mixture(strategy: str = "all_exhausted_without_replacement", method: str = "random", *weights: Any) -> Any:
+    """The option ``mix`` of two sources; ``weights``: those of later steps."""
+    points = [[step, {"a": "7/10", "b": weight}] for step, weight in enumerate(("3/10", *weights))]
+    return {"points": points, "stopping_strategy": strategy, "batching_method": method}
+
+
 def dealt(batches: int, world: int, last_batch: str) -> list[int]:
     """How many of so many batches each rank gets: dealt out one by one, and then what ``last_batch`` does."""
     hands = [len(range(rank, batches, world)) for rank in range(world)]
@@ -126,10 +132,6 @@ def test_the_length_from_counts_is_the_number_of_batches_of_the_pass(
         length = PassLength({"batch_size": batch_size, "last_batch": last_batch}, rank, world)
         length.learn(counted(sizes))
         assert length.exact == length.estimate == expected
-        kept = batches * batch_size if last_batch == "drop" else sum(sizes)
-        full, rest = divmod(kept, batch_size)
-        rows = [batch_size] * full + [rest]  # of each batch, dealt out one by one
-        assert length.rows == (sum(rows[rank::world]) if last_batch != "drop" else expected * batch_size)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,7 @@ def test_the_length_from_counts_is_the_number_of_batches_of_the_pass(
         ({"share": "dynamic"}, counted([3, 4]), 'share="dynamic"'),
         ({}, counted([3, 4], known=0) | {"loading": True}, "looks for counts"),
         ({}, counted([3, 4], known=0) | {"key": ""}, "remembers no counts"),
+        ({"mix": mixture()}, counted([3, 4], known=0) | {"key": ""}, "follows from counts of the files of all sources"),
     ],
 )
 def test_where_it_does_not_follow_the_reason_is_said(
@@ -158,7 +161,7 @@ def test_a_list_without_files_has_no_batches(last_batch: str) -> None:
     length = PassLength({"batch_size": 2, "last_batch": last_batch}, 1, 2)
     assert length.exact is None
     length.learn(counted([]))
-    assert (length.exact, length.rows, length.estimate) == (0, 0, 0)
+    assert (length.exact, length.estimate) == (0, 0)
 
 
 def test_a_client_of_an_empty_list_knows_that_it_has_no_batches(place: Place) -> None:
@@ -281,25 +284,66 @@ def process(settings, filename):
         assert f"file {place.files[3]} gave 40 samples, and 20 when it was counted last" in said[0]
         with place.launch() as service, service.connect(batch_size=16) as data:
             assert len(data) == 4
-        os.environ["SAMPLES"] = "60"
-        with (
-            place.launch() as service,
-            service.connect(batch_size=16) as data,
-            pydp2.mix([(data, 1)], batch_size=16) as mixed,
-        ):
-            assert len(mixed) == 4
-            assert len(list(mixed)) == len(mixed) == 5
     finally:
         del os.environ["SAMPLES"]
 
 
-def test_rows_by_bucket_are_not_known_and_the_reason_is_theirs() -> None:
-    length = PassLength({"batch_size": 8, "bucket_by": 0}, 0, 1)
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_mixture_that_reads_each_sample_once_has_the_length_of_one_list(world: int) -> None:
+    for rank in range(world):
+        mixed = PassLength({"batch_size": 4, "mix": mixture()}, rank, world)
+        plain = PassLength({"batch_size": 4}, rank, world)
+        for length in (mixed, plain):
+            length.learn(counted([20, 30]))
+        assert mixed.exact == plain.exact
+        mixed.note_weights([[0, 5, ["1", "1/2"]]])
+        assert mixed.exact == plain.exact
+        mixed.note_weights([[0, 5, ["1", "1/2"]], [1, 0, ["1", "0"]]])
+        assert mixed.exact is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"mix": mixture("first_exhausted")}, "of this mixture is not known"),
+        ({"mix": mixture("all_exhausted")}, "count the steps"),
+        ({"mix": mixture("cycle_forever")}, "count the steps"),
+        ({"mix": mixture("all_exhausted_without_replacement", "per_stream")}, 'batching_method="random"'),
+        ({"mix": mixture("all_exhausted_without_replacement", "random", "0")}, "weights above 0"),
+        ({"pack": {"length": 8}}, "of packed rows is not known: it follows from the lengths"),
+        ({"pack": {"length": 8}, "mix": mixture()}, "of packed rows is not known"),
+    ],
+)
+def test_what_follows_from_draws_or_from_lengths_of_sequences_is_estimated_by_the_last_pass(
+    options: dict[str, Any], reason: str
+) -> None:
+    length = PassLength({"batch_size": 4} | options, 0, 1)
     length.learn(counted([20, 30]))
-    length.note_pass(9, is_repeated=True)
-    assert length.exact == 9
-    assert length.rows is None
-    assert "not known with bucket_by" in length.reason(of_rows=True)
+    assert (length.exact, length.estimate) == (None, None)
+    assert reason in length.reason()
+    length.note_pass(9, is_repeated=False)
+    assert (length.exact, length.estimate) == (None, 9)
+
+
+def test_a_client_of_a_mixture_knows_its_length_until_a_weight_is_0(place: Place) -> None:
+    def mixed() -> pydp2.Client:
+        sources = {"a": place.files[:3], "b": place.files[3:]}
+        weights = {"a": 1, "b": 2}
+        folder = place.folder / "cache"
+        return pydp2.mix(sources, place.provider, weights=weights, batch_size=16, workers=1, cache_dir=folder)
+
+    with mixed() as data:
+        assert "0 of 5 files are counted" in str(known_length(data))
+        assert len(list(data)) == 11
+        assert len(data) == operator.length_hint(data) == 11
+    with mixed() as data:
+        assert len(data) == 11
+        data.set_weights({"a": 1, "b": 0})
+        loop = iter(data)
+        next(loop)
+        assert "weights above 0" in str(known_length(data))
+    with pydp2.pack_sequences(mixed(), slot=0, length=8, batch_size=2) as data:
+        assert "of packed rows is not known" in str(known_length(data))
 
 
 def test_dropped_samples_and_files_that_end_early_count_as_they_are_delivered(place: Place) -> None:

@@ -85,33 +85,72 @@ def test_a_stream_that_is_open_goes_to_the_batch_and_stays_open(provider: str) -
         assert sign(pydp2.rebuild(states[10], 12, data).batch) == batches[12]
 
 
-def test_a_mixture_and_packed_sequences_are_passed_as_streams(provider: str) -> None:
-    def mixture() -> pydp2.Mixture:
-        sources = {name: pydp2.load([name], provider, batch_size=8, workers=1, origin=True) for name in ("a", "b")}
-        return pydp2.mix([(source, 1) for source in sources.values()], batch_size=8)
+SOURCES = {"one": ["a"], "two": ["b", "c"]}
 
-    def packed() -> pydp2.PackedSequences:
-        stream = pydp2.load(FILES, provider, batch_size=8, workers=1, origin=True)
-        return pydp2.pack_sequences(stream, slot="words", length=16, batch_size=2)
 
-    for make in (mixture, packed):
-        with make() as stream:
-            seen = []
-            for batch in stream:
-                if batch.index == 3:
-                    state = stream.state_dict()
-                seen.append([value.tobytes() for value in batch if isinstance(value, np.ndarray)])
-        with make() as stream:
-            rebuilt = pydp2.rebuild(state, 7, stream)
-            assert rebuilt.batch.index == 7
-            assert [value.tobytes() for value in rebuilt.batch if isinstance(value, np.ndarray)] == seen[7]
+def mixture(provider: str) -> pydp2.Client:
+    weights = [(0, {"one": 1, "two": 2}), (9, {"one": 3, "two": 1})]
+    return pydp2.mix(SOURCES, provider, weights=weights, batch_size=8, seed=3, workers=1, origin=True)
+
+
+def packed(provider: str) -> pydp2.Client:
+    stream = pydp2.load(FILES, provider, batch_size=8, seed=3, workers=1, origin=True)
+    return pydp2.pack_sequences(stream, slot="words", length=16, batch_size=2)
+
+
+def packed_mixture(provider: str) -> pydp2.Client:
+    return pydp2.pack_sequences(mixture(provider), slot="words", length=16, batch_size=2)
+
+
+@pytest.mark.parametrize("make", [mixture, packed, packed_mixture])
+def test_batches_of_mixtures_and_of_packed_sequences_are_made_from_their_lists_or_the_stream_itself(
+    provider: str, make: Callable[[str], pydp2.Client]
+) -> None:
+    with make(provider) as stream:
+        seen = []
+        for batch in stream:
+            if batch.index == 3:
+                state = json.loads(json.dumps(stream.state_dict()))
+            seen.append([value.tobytes() for value in batch if isinstance(value, np.ndarray)])
+        entries = stream.files
+    lists: Any = FILES if make is packed else SOURCES
+    with make(provider) as stream:
+        for rebuilt in (pydp2.rebuild(state, 11, stream), pydp2.rebuild(state, 11, lists, provider, workers=2)):
+            assert rebuilt.batch.index == 11
+            assert [value.tobytes() for value in rebuilt.batch if isinstance(value, np.ndarray)] == seen[11]
+            if make is packed:
+                assert list(rebuilt.files) == list(entries) == FILES
+            else:
+                assert (
+                    [list(files) for files in rebuilt.files]
+                    == [list(files) for files in entries]
+                    == [["a"], ["b", "c"]]
+                )
             if make is mixture:
-                assert {row.entry for row in rebuilt.rows()} <= {"a", "b"}
+                origin = rebuilt.batch.origin
+                assert origin.source is not None
+                expected = [
+                    SOURCES[["one", "two"][source]][entry]
+                    for source, entry in zip(origin.source, origin.entry, strict=True)
+                ]
+                assert [row.entry for row in rebuilt.rows()] == expected
+                assert len({*expected}) > 1
             else:
                 with pytest.raises(OptionError, match="pieces of several samples"):
                     rebuilt.rows()
-        with pytest.raises(OptionError, match="made of other streams; pass the stream itself in place of files"):
-            pydp2.rebuild(state, 7, FILES, provider)
+
+
+def test_a_mixture_is_not_made_from_one_list_and_balanced_rows_not_by_one_rank(provider: str) -> None:
+    with mixture(provider) as stream:
+        state = stream.state_dict()
+    with pytest.raises(OptionError, match="must name the sources of the service"):
+        pydp2.rebuild(state, 7, FILES, provider)
+    stream = pydp2.load(FILES, provider, batch_size=8, workers=1)
+    with (
+        pydp2.pack_sequences(stream, slot="words", length=16, batch_size=2, balance="tokens") as rows,
+        pytest.raises(OptionError, match="open the stream without balance"),
+    ):
+        pydp2.rebuild(rows.state_dict(), 1, rows)
 
 
 def test_what_cannot_be_made_again_is_refused_with_a_remedy(provider: str, provider_file: Callable[..., str]) -> None:

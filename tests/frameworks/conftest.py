@@ -4,6 +4,7 @@ passes of workers in turn."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -42,6 +43,16 @@ def in_turn(passes: WorkerPasses, workers: int) -> Iterator[tuple[list[int], dic
             share.close()
 
 
+@contextmanager
+def launched(files: Any, provider: str) -> Iterator[pydp2.Service]:
+    """A service with one worker, and one that stands by: a process that came in the middle of a test would count as
+    left behind by it."""
+    before = len(processes("pydp2-worker"))
+    with pydp2.launch(files, provider, workers=1) as service:
+        assert wait_until(lambda: len(processes("pydp2-worker")) == before + 2)
+        yield service
+
+
 @pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("provider") / "prov.py"
@@ -51,9 +62,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def service(provider: str) -> Iterator[pydp2.Service]:
-    with pydp2.launch(FILES, provider, workers=1) as service:
-        # one of them stands by; a process that came in the middle of a test would count as left behind by it
-        assert wait_until(lambda: len(processes("pydp2-worker")) == 2)
+    with launched(FILES, provider) as service:
         yield service
 
 

@@ -22,14 +22,12 @@ import pydp2
 from pydp2.errors import BadSample, ClientUseError, OptionError, OptionTypeError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
-from pydp2.streams.mixing import MixedBatch
-from pydp2.streams.sequence_packing import PackedBatch
 from tests.conftest import nothing_stays
-from tests.list_stream import ListStream, rows_of
+from tests.list_stage import rows_of
 from tests.provider_code import one, yields
 from tests.runs import NUMBERS, NUMBERS_OPTIONS
 
-from .conftest import FILES
+from .conftest import FILES, launched
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::SyntaxWarning")
 Samples = list[int]
@@ -121,7 +119,7 @@ def read(data: FrameworkLoader[Any]) -> list[Samples]:
 
 def sign(batch: Any) -> Any:
     """All that a batch of a mixture, or of packed sequences, has."""
-    rows = rows_of(batch) if isinstance(batch, MixedBatch) else [np.asarray(value).tolist() for value in batch]
+    rows = rows_of(batch) if isinstance(batch, pydp2.MixedBatch) else [np.asarray(value).tolist() for value in batch]
     return batch.pass_id, batch.index, batch.padding, rows
 
 
@@ -521,25 +519,42 @@ def test_a_service_that_was_given_outlives_the_loader_and_the_service_of_a_list_
 
 
 # -- other streams -----------------------------------------------------------------------------------------------------
-def mixture(rank: tuple[int, int] = (0, 1)) -> pydp2.Mixture:
-    streams = [ListStream([[100 * s + i] * (i % 4) for i in range(20 + s)], 3, rank=rank) for s in range(2)]
-    return pydp2.mix([(streams[0], 1), (streams[1], 2)], batch_size=4, seed=3)
+Opened = Callable[..., pydp2.Client]
 
 
-def packed(rank: tuple[int, int] = (0, 1)) -> pydp2.PackedSequences:
-    return pydp2.pack_sequences(mixture(rank), slot="tokens", length=6, batch_size=2)
+@pytest.fixture(scope="module")
+def of_several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Opened]]:
+    """``of_several(kind)(**options)`` opens a mixture, or packed sequences, of a service with two sources."""
+    file = tmp_path_factory.mktemp("several") / "several.py"
+    code = "([1000 * int(filename) + i] * (i % 4) for i in range(15 + int(filename)))"
+    file.write_text("from pydp2 import *\n" + yields('{"tokens": integer_value_sequence(100000)}', code, "pool_size=8"))
+
+    def opened(kind: str) -> Opened:
+        def mixture(job: str = "", **options: Any) -> pydp2.Client:
+            options = {"job": job or f"several {next(_jobs)}", "batch_size": 4, "seed": 3} | options
+            return pydp2.mix({"a": 1, "b": 2}, address=service.address, **options)
+
+        def packed(**options: Any) -> pydp2.Client:
+            return pydp2.pack_sequences(mixture(**options), slot="tokens", length=6, batch_size=2)
+
+        return {"mixture": mixture, "packed": packed}[kind]
+
+    with launched({"a": ["0", "1"], "b": ["2", "3"]}, f"{file}:process") as service:
+        yield opened
 
 
-@pytest.mark.parametrize("make", [mixture, packed])
-def test_a_mixture_and_packed_sequences_are_loaded_as_a_client_is(
-    kind: Kind, make: Callable[[], pydp2.Mixture | pydp2.PackedSequences]
-) -> None:
+@pytest.fixture(params=["mixture", "packed"])
+def make(request: pytest.FixtureRequest, of_several: Callable[[str], Opened]) -> Opened:
+    return of_several(request.param)
+
+
+def test_a_mixture_and_packed_sequences_are_loaded_as_a_client_is(kind: Kind, make: Opened) -> None:
     with make() as stream:
         whole = [[sign(batch) for batch in stream] for _ in range(3)]
     with kind.loader(make()) as data:
         states = [json.loads(json.dumps(data.state_dict()))]
         for number, _ in enumerate(data):
-            assert isinstance(data.batch, MixedBatch | PackedBatch)
+            assert isinstance(data.batch, pydp2.MixedBatch | pydp2.PackedBatch)
             assert sign(data.batch) == whole[0][number]
             states.append(json.loads(json.dumps(data.state_dict())))
         for epoch in (0, 2):
@@ -562,24 +577,33 @@ def test_a_mixture_and_packed_sequences_are_loaded_as_a_client_is(
         assert signs(data) == whole[1]
 
 
-def test_packed_sequences_that_ranks_share_go_on_from_the_states_of_all_of_them(kind: Kind) -> None:
-    seen: list[list[Any]] = []
-    states = []
-    for rank in range(2):
-        with kind.loader(packed((rank, 2))) as data:
-            values = iter(data)
-            next(values)
-            states.append(data.state_dict())
-            seen.append([sign(data.batch) for _ in values])
-    for rank in range(2):
-        with kind.loader(packed((rank, 2))) as data:
-            data.load_state_dict(states)
-            assert data.state_dict() == states[rank]
-            assert signs(data) == seen[rank]
+def test_ranks_of_a_mixture_and_of_packed_sequences_have_one_state(kind: Kind, make: Opened) -> None:
+    def ranks(job: str) -> list[FrameworkLoader[Any]]:
+        return [kind.loader(make(job=job, rank=rank, world_size=2)) for rank in range(2)]
+
+    def in_step(loaders: list[FrameworkLoader[Any]]) -> Iterator[tuple[list[Any], Any]]:
+        for _ in zip(*loaders, strict=True):  # all take equally many steps
+            first, second = (data.state_dict() for data in loaders)
+            assert first == second
+            yield [sign(data.batch) for data in loaders], first
+
+    def read_from(state: Any) -> list[Any]:
+        loaders = ranks(f"ranks {next(_jobs)}")
+        for data in loaders:
+            if state is not None:
+                data.load_state_dict(state)
+        found = [*in_step(loaders)]
+        for data in loaders:
+            data.close()
+        return found
+
+    whole = read_from(None)
+    assert [batches for batches, _ in read_from(whole[1][1])] == [batches for batches, _ in whole[2:]]
 
 
-def test_a_pass_without_a_batch_is_over_for_states_too(kind: Kind) -> None:
-    with kind.loader(ListStream([], 3)) as data:
+def test_a_pass_without_a_batch_is_over_for_states_too(kind: Kind, provider_file: Callable[[str], str]) -> None:
+    none = provider_file(yields("integer_value_sequence(10)", "()"))
+    with kind.loader(["x"], none, batch_size=3, workers=1) as data:
         assert [*data] == []
         assert data.pass_id == data.state_dict()["pass"] == 1
         data.set_epoch(0)
@@ -587,10 +611,10 @@ def test_a_pass_without_a_batch_is_over_for_states_too(kind: Kind) -> None:
 
 
 # -- options and ranks -------------------------------------------------------------------------------------------------
-def test_options_beside_a_stream_are_refused_by_name(kind: Kind) -> None:
-    with mixture() as stream:
+def test_options_beside_a_stream_are_refused_by_name(kind: Kind, make: Opened) -> None:
+    with make() as stream:
         for options in ({"batch_size": 4}, {"provider": "a.b"}):
-            with pytest.raises(OptionError, match="a Mixture has its provider and its options already"):
+            with pytest.raises(OptionError, match="a Client has its provider and its options already"):
                 kind.loader(stream, **options)
         assert next(iter(stream)).index == 0
 

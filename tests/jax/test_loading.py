@@ -42,7 +42,7 @@ def test_a_pass_has_the_whole_batches_of_the_service_as_arrays() -> None:
 
 
 def test_a_mixture_and_packed_sequences_give_arrays() -> None:
-    def mixture(last_batch: Any) -> pydp2.Mixture:
+    def mixture(last_batch: Any) -> pydp2.Client:
         lists = {"train.list": 0.7, "test.list": 0.3}
         options: dict[str, Any] = DIGITS | {"last_batch": last_batch}
         return pydp2.mix(lists, "digits_provider.process", **options)

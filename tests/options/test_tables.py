@@ -81,7 +81,7 @@ def test_the_tables_say_name_help_and_default() -> None:
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
         "prefetch_bytes",
-        "bucket_by", "bucket_bounds", "num_buckets",
+        "bucket_by", "bucket_bounds", "num_buckets", "mix", "pack",
         "share", "lease", "origin",
     }  # fmt: skip
     for name, option in {**SERVICE_OPTIONS, **JOB_OPTIONS}.items():

@@ -159,6 +159,8 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Stats(),
     m.AskFiles(),
     m.Files(),
+    m.SetWeights("default", {"wiki": "7/10", "code": "0"}),
+    m.WeightsSet(2, 1500),
     m.Probe(),
     m.Closing("it ended", {}),
 )

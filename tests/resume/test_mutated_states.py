@@ -31,7 +31,6 @@ FILES = [str(1000 * number) for number in range(6)]
 fuzz = settings(
     deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-Stream = pydp2.Client | pydp2.Mixture | pydp2.PackedSequences
 
 
 def deep(levels: int) -> Any:
@@ -113,7 +112,7 @@ def in_time(work: Callable[[], Any]) -> Any:
     return found[0]
 
 
-def rest(stream: Stream) -> list[list[int]]:
+def rest(stream: pydp2.Client) -> list[list[int]]:
     """The values of the batches up to the end of the pass."""
     return [np.asarray(getattr(batch[0], "values", batch[0])).tolist() for batch in stream]
 
@@ -126,29 +125,35 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pydp2.Service]
         yield service
 
 
-def opened(service: pydp2.Service, kind: str) -> Stream:
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pydp2.Service]:
+    file = tmp_path_factory.mktemp("mixed") / "prov.py"
+    file.write_text("from pydp2 import *\n" + CODE)
+    with pydp2.launch({"one": FILES[:3], "two": FILES[3:]}, f"{file}:process", workers=2) as service:
+        yield service
+
+
+def opened(service: pydp2.Service, mixed: pydp2.Service, kind: str) -> pydp2.Client:
     if kind == "buckets":
         return service.connect(job="b", batch_size=32, seed=3, bucket_by="n", num_buckets=3)
-    one = service.connect(job=kind, batch_size=32, seed=3)
-    if kind == "client":
-        return one
-    if kind == "packed":
-        return pydp2.pack_sequences(one, slot="n", length=16, batch_size=8)
-    other = service.connect(job=f"{kind} 2", batch_size=32, seed=4)
-    mixed = pydp2.mix([(one, 1), (other, 2)], batch_size=32, seed=1)
-    return mixed if kind == "mixture" else pydp2.pack_sequences(mixed, slot="n", length=16, batch_size=8)
+    options: Any = {"job": kind, "batch_size": 32, "seed": 3}
+    is_mixed = "mixture" in kind
+    one = pydp2.mix({"one": 1, "two": 2}, address=mixed.address, **options) if is_mixed else service.connect(**options)
+    return pydp2.pack_sequences(one, slot="n", length=16, batch_size=8) if "packed" in kind else one
 
 
 KINDS = ["client", "buckets", "mixture", "packed", "packed mixture"]
 
 
 @pytest.fixture(scope="module")
-def streams(service: pydp2.Service) -> Iterator[dict[str, tuple[Stream, dict[str, Any], list[list[int]]]]]:
+def streams(
+    service: pydp2.Service, mixed: pydp2.Service
+) -> Iterator[dict[str, tuple[pydp2.Client, dict[str, Any], list[list[int]]]]]:
     """Of each kind a stream, a state in the middle of its pass, and what follows."""
-    made: dict[str, tuple[Stream, dict[str, Any], list[list[int]]]] = {}
+    made: dict[str, tuple[pydp2.Client, dict[str, Any], list[list[int]]]] = {}
     try:
         for kind in KINDS:
-            stream = opened(service, kind)
+            stream = opened(service, mixed, kind)
             states = [json.loads(json.dumps(stream.state_dict())) for _ in stream]
             state = states[-6]
             stream.load_state_dict(state)
@@ -177,13 +182,7 @@ def test_a_changed_state_is_refused_or_gives_the_same_stream(kind: str, streams:
 
 
 def resealed(state: Any) -> Any:
-    """``state`` with new digests, as one who wants to harm the service would make it."""
-    if isinstance(state, dict) and isinstance(state.get("sources"), list):
-        sources = [
-            {**each, "state": resealed(each["state"])} if isinstance(each, dict) and "state" in each else each
-            for each in state["sources"]
-        ]
-        state = {**state, "sources": sources}
+    """``state`` with a new digest, as one who wants to harm the service would make it."""
     try:
         return seal(state)
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError):

@@ -46,7 +46,7 @@ def test_steps_get_dicts_or_tuples_and_the_batch_says_what_is_padding(provider_f
 SENTENCES: dict[str, Any] = {"root": path("sequence"), "args": {"dictionary": "dictionary.txt"}, "workers": 1}
 
 
-def sentences() -> pydp2.Mixture:
+def sentences() -> pydp2.Client:
     lists = {"train.list": 0.7, "test.list": 0.3}
     return pydp2.mix(lists, "sequence_provider.process", batch_size=16, seed=5, **SENTENCES)
 
@@ -86,15 +86,6 @@ def test_packed_tokens_are_indices_and_go_on_from_a_state() -> None:
         assert state is not None
         data.load_state_dict(state)
         assert all(map(torch.equal, [step["words"] for step in data], seen[3:]))  # type: ignore[call-overload]
-
-
-def test_packed_tokens_stay_indices_in_a_mixture() -> None:
-    packed = pydp2.pack_sequences(sentences(), slot="words", length=32, batch_size=4)
-    with pydp2.torch.loader(pydp2.mix([(packed, 1.0)], batch_size=8, seed=5)) as data:
-        step = next(iter(data))
-        assert {value.dtype for value in step.values()} == {torch.int64}  # type: ignore[union-attr]
-        assert data.batch is not None
-        assert data.batch.to("meta")["words"].dtype == torch.int64
 
 
 def test_a_device_that_there_is_not_is_an_error_of_the_call_and_ends_the_service() -> None:

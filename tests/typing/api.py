@@ -66,11 +66,18 @@ assert_type(pydp2.count("train.list", named, workers=2, again=True), pydp2.ListC
 assert_type(pydp2.connect("ipc:///tmp/address", batch_size=1, timeout=2.0), pydp2.Client)
 
 with pydp2.mix({"a.list": 0.7, "b.list": 0.3}, named, batch_size=8, seed=1, workers=2) as mixed:
-    assert_type(mixed, pydp2.Mixture)
+    assert_type(mixed, pydp2.Client)
+    assert_type(mixed.set_weights({"a.list": 1, "b.list": 0}), tuple[int, int])
     for mixed_batch in mixed:
+        assert isinstance(mixed_batch, pydp2.MixedBatch)
         assert_type(mixed_batch.source, NDArray[np.int32])
-    with pydp2.pack_sequences(mixed, slot="tokens", length=4096, batch_size=8, strategy="wrapped") as rows:
-        for packed in rows:
+with (
+    pydp2.mix({"a": "a.list"}, named, weights=[(0, {"a": 1.0})], linear=True, batch_size=8) as scheduled,
+    pydp2.pack_sequences(scheduled, slot="tokens", length=4096, batch_size=8, balance="attention") as rows,
+):
+    assert_type(rows, pydp2.Client)
+    for packed in rows:
+        if isinstance(packed, pydp2.PackedBatch):
             assert_type(packed["tokens"], NDArray[Any])
             assert_type(packed.cu_seqlens, NDArray[np.int32])
             assert_type(packed.segments.row, NDArray[np.int64])
