@@ -140,6 +140,24 @@ def test_batches_of_mixtures_and_of_packed_sequences_are_made_from_their_lists_o
                     rebuilt.rows()
 
 
+def test_a_batch_of_a_mixture_of_several_ranks_has_the_weights_of_its_step(provider: str) -> None:
+    weights = [(step, {"one": 1 + step % 2 * 9, "two": 1}) for step in range(12)]
+    with pydp2.launch(SOURCES, provider, workers=1) as service:
+        clients = [
+            pydp2.mix(weights, address=service.address, batch_size=8, rank=rank, world_size=2, last_batch="pad")
+            for rank in range(2)
+        ]
+        seen, states = {}, []
+        for step in zip(*clients, strict=True):
+            seen |= {batch.index: batch["x"].tobytes() for batch in step}  # type: ignore[union-attr]
+            states.append(json.loads(json.dumps(clients[0].state_dict())))
+        for client in clients:
+            client.close()
+    for at, number in ((0, 3), (0, 16), (3, 8), (3, 13)):
+        rebuilt = pydp2.rebuild(states[at], number, SOURCES, provider, workers=1)
+        assert rebuilt.batch["x"].tobytes() == seen[number]  # type: ignore[union-attr]
+
+
 def test_a_mixture_is_not_made_from_one_list_and_balanced_rows_not_by_one_rank(provider: str) -> None:
     with mixture(provider) as stream:
         state = stream.state_dict()

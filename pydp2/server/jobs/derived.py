@@ -71,7 +71,7 @@ class DerivedJob(JobPasses):
         try:
             mark = self.stage.first_mark(start.pass_id) if plain is None else self.stage.from_plain(plain["mark"])
             steps = _Steps(0, 0, world) if plain is None else _Steps(*map(check_int, plain["steps"]))
-            if steps.world < 1 or (start.batch - steps.batch) % steps.world or steps.batch > start.batch:
+            if steps.world < 1 or steps.batch > start.batch:  # rebuild() begins at any batch of a step
                 raise ValueError("its steps and its batch do not agree")
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise damaged("point", error) from None
