@@ -63,11 +63,13 @@ def loader(
         pad: value with which sequences are filled up to the longest of a batch; needed if there are sequences.
         rank, world_size: rank of this process, and number of processes that train together. Default: those of the
             backend: of jax.distributed, of torch.distributed or ``torchrun``, or of ``TF_CONFIG``.
-        options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`.
+        options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``workers_per_node``: as for
+            :func:`pydp2.torch.loader`, for the backends JAX and torch.
 
     Raises:
-        OptionError: see :func:`pydp2.load`; or a sequence without ``pad``, or with sparse elements; ranks on several
-            machines without a service; ``keras.distribution.ModelParallel`` in several processes, without ``rank``.
+        OptionError: see :func:`pydp2.load`; or a sequence without ``pad``, or with sparse elements; ranks of
+            ``TF_CONFIG`` on several machines without a service; ``keras.distribution.ModelParallel`` in several
+            processes, without ``rank``.
     """
     check_keywords(loader, options)
     ranks = Ranks() if isinstance(files, Stream) else chosen_ranks(rank, world_size, find_ranks)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydp2.api.rundir import RunDir
 from pydp2.client import Target
@@ -131,7 +131,11 @@ def _saved_keys(path: Path, folder: Path | None) -> ServiceKeys:
     return ServiceKeys(pair, pairs, None if folder is None else str(folder))
 
 
-def find_service(address: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None) -> Target:
+Address: TypeAlias = str | os.PathLike[str] | ConnectionFile
+"""What names a service to a peer: its address, the path of its connection file, or the content of that."""
+
+
+def find_service(address: Address | None, key: str | os.PathLike[str] | None) -> Target:
     """Return the address to which a host with workers connects, with its keys. The arguments are those of
     :func:`find_target`. Raises OptionError."""
     target = find_target(address, key, "worker", for_hosts=True)
@@ -149,13 +153,13 @@ def find_service(address: str | os.PathLike[str] | None, key: str | os.PathLike[
 
 
 def find_target(
-    address: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None, *roles: str, for_hosts: bool = False
+    address: Address | None, key: str | os.PathLike[str] | None, *roles: str, for_hosts: bool = False
 ) -> Target:
     """Return the address to which a peer connects, with its keys. Raises OptionError.
 
-    ``address`` is an address, or the path of a connection file, by default the one that PYDP2_CONNECTION names. ``key``
-    is a folder with keys. From a connection file, take the keys of the first of ``roles`` that it has, and with
-    ``for_hosts`` the address for hosts.
+    ``address`` is an address, or the path or the content of a connection file, by default the file that
+    PYDP2_CONNECTION names. ``key`` is a folder with keys. From a connection file, take the keys of the first of
+    ``roles`` that it has, and with ``for_hosts`` the address for hosts.
     """
     if address is None:
         named = os.environ.get(CONNECTION_VARIABLE)
@@ -167,6 +171,8 @@ def find_target(
         address = named
     where = os.fspath(address) if isinstance(address, os.PathLike) else address
     pair = None if key is None else own_pair(Path(folder_path("key", key)))
+    if isinstance(where, ConnectionFile):
+        return _file_target(where, where.address, pair, *roles, for_hosts=for_hosts)
     if isinstance(where, str) and where.startswith(("ipc://", "tcp://")):
         if pair is not None and not split_key(where)[1]:
             raise OptionError(f"key is for an address with ?key=…, which a service with keys prints, got {where!r:.80}")
@@ -181,8 +187,11 @@ def find_target(
         raise OptionError(
             f"an address must begin with ipc:// or tcp://, got {where!r:.80}, which is a socket; write ipc://{where}"
         )
-    found = ConnectionFile.read(Path(where))
+    return _file_target(ConnectionFile.read(Path(where)), where, pair, *roles, for_hosts=for_hosts)
+
+
+def _file_target(found: ConnectionFile, where: str, pair: KeyPair | None, *roles: str, for_hosts: bool) -> Target:
     if for_hosts and not found.host_address:
         raise OptionError(f"{where} must name where hosts connect; use the file that a service of this release writes")
-    pair = pair or found.pair(Path(where), *roles)
+    pair = pair or found.pair(where, *roles)
     return Target(found.host_address, pair) if for_hosts else Target(found.address, pair, found.local_address)

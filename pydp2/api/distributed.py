@@ -23,7 +23,7 @@ class DistributedEnvironment(NamedTuple):
         return (
             "start one service for all (`pydp2 serve LIST --provider ADDRESS`, or launch() in one process) and read "
             f"from it in each with pydp2.connect(address, rank={self.rank}, world_size={self.world_size}, …); in the "
-            "place of load(), pydp2.torch.loader(LIST, PROVIDER, …) does both for the ranks of one machine"
+            "place of load(), pydp2.torch.loader(LIST, PROVIDER, …) does both for all ranks of torchrun"
         )
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Never, Unpack
 
 from pydp2.api import machine
-from pydp2.api.access import ServiceKeys, find_target, service_keys, worker_address
+from pydp2.api.access import Address, ServiceKeys, find_target, service_keys, worker_address
 from pydp2.api.connection_claim import ConnectionClaim
 from pydp2.api.distributed import DistributedEnvironment, distributed_environment
 from pydp2.api.interpreter import await_readable, start_interpreter
@@ -274,7 +274,7 @@ def launch(
 
 @takes(JOB_OPTIONS)
 def connect(
-    address: str | os.PathLike[str] | None = None,
+    address: Address | None = None,
     *,
     key: str | os.PathLike[str] | None = None,
     job: str = "default",
@@ -286,8 +286,8 @@ def connect(
     """Attach to the service at ``address`` as a trainer.
 
     Args:
-        address: the address that the service printed, ``ipc://…`` or ``tcp://…``, or the path of its connection file;
-            default: the file that the environment variable ``PYDP2_CONNECTION`` names.
+        address: the address that the service printed, ``ipc://…`` or ``tcp://…``, or the path or the content of its
+            connection file; default: the file that the environment variable ``PYDP2_CONNECTION`` names.
         key: folder with the keys of this trainer, for an address with ``?key=…``; see docs/security.md.
         job: name of the job; trainers that name the same job share its stream.
         rank: number of this trainer among the ``world_size`` trainers of the job; batch n of a pass goes to rank n mod

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from pydp2.api import machine
-from pydp2.api.access import find_service
+from pydp2.api.access import Address, find_service
 from pydp2.api.interpreter import start_interpreter
 from pydp2.api.rundir import RunDir
 from pydp2.api.service import require_allowed_process, search_path
@@ -73,8 +73,8 @@ class WorkerHost:
     """Workers of this machine for the service that ``address`` and ``key`` name, as :func:`pydp2.connect` takes them.
 
     Args:
-        address: path of a connection file, or the address for hosts that the service prints; default: the file that the
-            environment variable ``PYDP2_CONNECTION`` names.
+        address: path or content of a connection file, or the address for hosts that the service prints; default: the
+            file that the environment variable ``PYDP2_CONNECTION`` names.
         key: folder with the keys of this host, for an address.
         workers: number of workers; default: one for each core.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
@@ -92,7 +92,7 @@ class WorkerHost:
 
     def __init__(
         self,
-        address: str | os.PathLike[str] | None = None,
+        address: Address | None = None,
         *,
         key: str | os.PathLike[str] | None = None,
         workers: int | None = None,
@@ -120,7 +120,8 @@ class WorkerHost:
         machine.check_open_files(self._worker_slots)
         find_service(address, key)  # raises now if address or key are wrong
         self._agent: subprocess.Popen[bytes] | None = None
-        self._leaving = False
+        self._channel: socket.socket | None = None
+        self._leaving = self._closed = False
 
     def run(self) -> str:
         """Run workers until the service ends or :meth:`leave` is called; return the reason as text.
@@ -152,6 +153,14 @@ class WorkerHost:
         if self._agent is not None:
             with contextlib.suppress(OSError):
                 self._agent.send_signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        """End :meth:`run` at once, in another thread. The service gives the files that workers are reading to
+        others."""
+        self._leaving = self._closed = True
+        if (channel := self._channel) is not None:
+            with contextlib.suppress(OSError):
+                channel.shutdown(socket.SHUT_WR)
 
     def _fetch(self, target: Target) -> _Spec | None:
         """Return the spec of the service as soon as it answers; None if :meth:`leave` was called before."""
@@ -224,8 +233,10 @@ class WorkerHost:
                 row_server=self._row_server,
             )
             process, channel = start_interpreter("pydp2.host.agent.main", "main", passed=[rundir.lock])
-            self._agent = process
-            if self._leaving:  # leave() was called just before the agent was there
+            self._agent, self._channel = process, channel
+            if self._closed:  # close() or leave() was called just before the agent was there
+                self.close()
+            elif self._leaving:
                 process.send_signal(signal.SIGTERM)
             try:
                 files = map_entries(spec.files, self._maps)
@@ -233,13 +244,13 @@ class WorkerHost:
                 return receive_plain(channel)
             except (EOFError, ConnectionError):
                 status = process.wait(_END_SECONDS)
-                if self._leaving and status == -signal.SIGTERM:  # the agent had no handler for the signal yet
+                if self._closed or (self._leaving and status == -signal.SIGTERM):  # it had no handler for that yet
                     return {"end": "left", "text": _LEFT}
                 raise ServiceLost(
                     f"the agent of this host ended (exit status {status}); look at what it wrote"
                 ) from None
             finally:
-                self._agent = None
+                self._agent = self._channel = None
                 channel.close()  # an agent that still runs ends now
                 _wait(process)
         finally:

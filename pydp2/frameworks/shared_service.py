@@ -1,8 +1,9 @@
-"""Open the client of one rank of a job, either of a given service, or of a service that all ranks of this machine share
+"""Open the client of one rank of a job, either of a given service, or of a service that all ranks share
 (docs/frameworks.md, "One service for all ranks").
 
-No rank needs an address: the first rank binds the service to a path that follows from the identity of the run, and the
-others connect to it.
+No rank needs an address. If all run on one machine, rank 0 binds the service to a path that follows from the identity
+of the run, and the others connect to it. Otherwise rank 0 hands address and keys over through the store of the run
+(:mod:`pydp2.frameworks.hand_over`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
+from pydp2.api.access import Address
 from pydp2.api.distributed import distributed_environment
 from pydp2.api.rundir import run_directories
 from pydp2.api.service import Service, connect, launch, load
@@ -23,7 +25,11 @@ from pydp2.api.sources import Files, Source, names_data
 from pydp2.client import Client
 from pydp2.client.stream import Stream
 from pydp2.errors import Error, OptionError
+from pydp2.frameworks.hand_over import receive_service, start_service
+from pydp2.frameworks.node_workers import start_workers
+from pydp2.frameworks.run_store import RunStore, meet
 from pydp2.options.tables import LoadChoices, split_options
+from pydp2.options.values import integer_from
 from pydp2.providers import Provider
 
 L = TypeVar("L")
@@ -34,20 +40,24 @@ _END_SECONDS = 30.0
 _END_POLL_SECONDS = 0.05
 _NO_POOL = 1 << 16  # bytes
 _opened: Counter[tuple[str, str]] = Counter()  # services by run and job: each loader has its own
+_names: dict[str, str] = {}  # names on which the ranks of several machines have agreed, by run
 
 
 class Ranks(NamedTuple):
     """Rank of this process among those that train together: ``rank`` of ``world_size`` ranks, of which
     ``local_world_size`` run on this machine.
 
-    ``run``: name of the run, the same in all its processes, and different from those of other runs of this user on this
-    machine at the same time.
+    ``run``: name of the run, the same in all its processes on this machine, and different from those of other runs of
+    this user on this machine at the same time. ``local_rank``: number of this process among those on this machine.
+    ``store``: store that all ranks reach, None if there is none.
     """
 
     rank: int = 0
     world_size: int = 1
     local_world_size: int = 1
     run: str = ""
+    local_rank: int = 0
+    store: RunStore | None = None
 
     @classmethod
     def at(cls, endpoints: Sequence[str], rank: int) -> Ranks:
@@ -71,8 +81,9 @@ def chosen_ranks(rank: int | None, world_size: int | None, find: Callable[[], Ra
     if rank is None or world_size is None:
         raise OptionError("rank and world_size belong together; pass both, world_size=1 alone, or neither")
     found = find()
-    local = found.local_world_size if found.world_size == world_size else 0
-    return Ranks(rank, world_size, local, found.run)
+    if found.world_size != world_size:
+        return Ranks(rank, world_size, 0, found.run)
+    return found._replace(rank=rank)
 
 
 def check_others(world_size: int) -> None:
@@ -87,7 +98,7 @@ def check_others(world_size: int) -> None:
 
 
 class SharedService:
-    """Service that this rank has started for all ranks of the machine.
+    """Service that this rank has started for all ranks.
 
     ``waits``: :meth:`close` waits for the other ranks. ``job``: the job that all ranks join, also late ones.
     """
@@ -128,6 +139,7 @@ class LoaderKeywords(LoadChoices, total=False):
     rank: int
     world_size: int
     reads_ahead: int
+    workers_per_node: int
 
 
 LOADER_OPTIONS = (*LoaderKeywords.__annotations__, "timeout")
@@ -135,29 +147,26 @@ LOADER_OPTIONS = (*LoaderKeywords.__annotations__, "timeout")
 
 
 def open_service(
-    files: Files | Source, provider: str | Provider | None, ranks: Ranks, *, job: str = "default", **options: Any
-) -> tuple[str, SharedService | None]:
-    """Return the address of the service for all ranks of this machine, and in the rank that starts it the service.
+    files: Files | Source,
+    provider: str | Provider | None,
+    ranks: Ranks,
+    *,
+    job: str = "default",
+    workers_per_node: int = 0,
+    **options: Any,
+) -> tuple[Address, SharedService | None]:
+    """Return the address of the service for all ranks, and in the rank that starts it the service.
 
     All ranks of a run must make the same calls, in the same order: the n-th call of each leads to the same service.
-    ``options``: those of the service, and ``args``, ``is_train``, ``root``. Raises the errors of :func:`open_client`.
+    ``workers_per_node``: number of workers on each machine but that of rank 0. ``options``: those of the service, and
+    ``args``, ``is_train``, ``root``. Raises the errors of :func:`open_client`.
     """
-    if ranks.local_world_size != ranks.world_size:
-        if not ranks.run:
-            raise OptionError(
-                f"rank={ranks.rank} and world_size={ranks.world_size} were given, and nothing says which ranks run on "
-                "this machine, where rank 0 would start a service for all; start one yourself (`pydp2 serve LIST "
-                "--provider ADDRESS`), and give each rank its address in place of the list, or leave rank and "
-                "world_size out where a launcher has started the ranks"
-            )
-        raise OptionError(
-            f"{ranks.local_world_size} of {ranks.world_size} ranks run on this machine, and the service that rank 0 "
-            "would start can be reached from its own machine alone; start one service for all (`pydp2 serve LIST "
-            "--provider ADDRESS --bind tcp://… --connection run.json`), and give each rank that file in place of the "
-            "list"
-        )
+    workers = integer_from(0)("workers_per_node", workers_per_node)
     if ranks.world_size > 1:
         _opened[ranks.run, job] += 1
+    if ranks.local_world_size != ranks.world_size:
+        return _open_on_machines(files, provider, ranks, job, workers, options)
+    if ranks.world_size > 1:
         name = blake2b(repr((ranks.run, job, _opened[ranks.run, job])).encode(), digest_size=8).hexdigest()
         options.setdefault("bind", f"ipc://{run_directories() / name}.sock")
     if ranks.rank > 0:
@@ -166,7 +175,43 @@ def open_service(
     return service.address, SharedService(service, waits=ranks.world_size > 1)
 
 
-def keep_service(address: str, ranks: Ranks, *, job: str) -> Client:
+def _open_on_machines(
+    files: Files | Source,
+    provider: str | Provider | None,
+    ranks: Ranks,
+    job: str,
+    workers: int,
+    options: Mapping[str, Any],
+) -> tuple[Address, SharedService | None]:
+    """Return what :func:`open_service` does for ranks on several machines, one of which has ``workers`` workers of its
+    own if rank 0 is not there."""
+    if ranks.store is None:
+        if not ranks.run:
+            raise OptionError(
+                f"rank={ranks.rank} and world_size={ranks.world_size} were given, and nothing says which ranks run on "
+                "this machine, where rank 0 would start a service for all; start one yourself (`pydp2 serve LIST "
+                "--provider ADDRESS`), and give each rank its address in place of the list, or leave rank and "
+                "world_size out where a launcher has started the ranks"
+            )
+        raise OptionError(
+            f"{ranks.local_world_size} of {ranks.world_size} ranks run on this machine, and rank 0 can hand address "
+            "and keys of a service to the others only through the store of torch.distributed or jax.distributed, which "
+            "is not there; initialize it before, or start one service for all (`pydp2 serve LIST --provider ADDRESS "
+            "--bind tcp://… --connection run.json`), and give each rank that file in place of the list"
+        )
+    if ranks.run not in _names:
+        _names[ranks.run] = meet(ranks.store, ranks.rank, ranks.world_size, START_SECONDS)
+    key = f"{_names[ranks.run]}/{job}/{_opened[ranks.run, job]}"
+    if ranks.rank == 0:
+        connection, service = start_service(files, provider, ranks.store, key, **options)
+        return connection, SharedService(service)
+    connection = receive_service(ranks.store, key, START_SECONDS)
+    if workers and ranks.local_rank == 0:  # rank 0 is the first of its own machine
+        start_workers(connection, workers, options.get("root"), START_SECONDS)
+    return connection, None
+
+
+def keep_service(address: Address, ranks: Ranks, *, job: str) -> Client:
     """Return a client that reads nothing, and keeps the service at ``address`` running while it is open. Rank 0 ends
     the service when no rank is connected, and between two passes the workers of a rank are not."""
     name = f"{job} rank {ranks.rank} {os.urandom(4).hex()}"
@@ -196,8 +241,10 @@ def open_client(
             :func:`pydp2.connect`.
 
     Raises:
-        OptionError, OptionTypeError: the ranks are on several machines and no service is given, or options are given
-            with a stream. Also the errors of :func:`pydp2.load` and :func:`pydp2.connect`.
+        OptionError, OptionTypeError: the ranks are on several machines without a store, and no service is given; or
+            options are given with a stream. Also the errors of :func:`pydp2.load` and :func:`pydp2.connect`; in all
+            ranks those with which the service does not start.
+        ServiceUnreachable: the ranks of several machines do not make their loaders together.
     """
     if isinstance(files, Stream):
         if options or provider is not None:
@@ -210,6 +257,7 @@ def open_client(
     if ranks.world_size > 1:
         options.setdefault("last_batch", "pad")
     if is_address(files, provider, options.get("root")):
+        check_no_workers(options)
         try:
             return connect(files, **rank_options, **options)
         except OptionError as error:
@@ -220,6 +268,7 @@ def open_client(
                 f"files, give the provider behind it, as loader({str(files)!r}, 'my_provider.process', …): {error}"
             ) from None
     if ranks.world_size == 1:
+        options.pop("workers_per_node", None)
         return load(files, provider, job=job, rank=0, world_size=1, **options)
     of_job, rest = split_options(options)
     address, service = open_service(files, provider, ranks, job=job, **rest)
@@ -227,12 +276,21 @@ def open_client(
         return connect(address, **rank_options, timeout=START_SECONDS, **of_job)
     service.job = job
     try:
-        client = service.service.connect(**rank_options, **of_job)
+        client = service.service.connect(**rank_options, timeout=START_SECONDS, **of_job)
     except BaseException:
         service.service.close()
         raise
     client.owner = service
     return client
+
+
+def check_no_workers(options: dict[str, Any]) -> None:
+    """Remove ``workers_per_node`` from ``options`` for a given service. Raises OptionError if it is not 0."""
+    if options.pop("workers_per_node", 0):
+        raise OptionError(
+            "workers_per_node is for a service that rank 0 starts, and the address of a service is given; start "
+            "workers on other machines with `pydp2 worker --connect run.json`"
+        )
 
 
 def open_loader(

@@ -31,6 +31,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
+from pydp2.api.access import Address
 from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
@@ -38,7 +39,14 @@ from pydp2.client.saved_state import beginning_of_pass
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, OptionTypeError
-from pydp2.frameworks.shared_service import START_SECONDS, Ranks, is_address, keep_service, open_service
+from pydp2.frameworks.shared_service import (
+    START_SECONDS,
+    Ranks,
+    check_no_workers,
+    is_address,
+    keep_service,
+    open_service,
+)
 from pydp2.options.tables import split_options
 from pydp2.providers import Provider
 
@@ -67,11 +75,12 @@ class WorkerShares:
             )
         if ranks.world_size > 1:
             options.setdefault("last_batch", "pad")
-        self.ranks, self.job = ranks, job
-        self._address: str | os.PathLike[str]
+        self.ranks, self.job = ranks._replace(store=None), job  # other processes read too
+        self._address: Address
         self._options = options  # with an address, connect() refuses options of a service
         self._end: weakref.finalize[..., WorkerShares] | None = None
         if is_address(files, provider, options.get("root")):
+            check_no_workers(options)
             self._address = files
         else:
             of_job, rest = split_options(options)

@@ -96,6 +96,8 @@ def loader(
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``batch_size`` (needed): rows
             of a batch of this process; the global batch has as many for each process. ``rank`` and ``world_size`` are
             those of jax and the sharding; ``world_size=1`` lets each process read all, for arrays of its own devices.
+            ``workers_per_node``: number of workers on each machine but that of rank 0, which has ``workers``; default
+            0.
 
     Raises:
         OptionError: ``batch_size`` cannot be divided among the devices, or another option is not valid. Also the errors

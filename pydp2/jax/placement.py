@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from hashlib import blake2b
 from pathlib import Path
 from socket import gethostname
@@ -17,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from pydp2.api.rundir import run_directories
 from pydp2.errors import OptionError, count_text
 from pydp2.frameworks.shared_service import Ranks
+from pydp2.jax.run_store import store_of_run
 
 
 class ProcessPlacement(NamedTuple):
@@ -95,14 +97,17 @@ def check_divisible(batch_size: int, placement: ProcessPlacement) -> None:
 
 
 def ranks_of_run(placement: ProcessPlacement) -> Ranks:
-    """Return the rank of this process for a service that the processes of one machine share. All processes call it
-    together: they exchange the identities of their machines, and the first process draws the name of the run."""
+    """Return the rank of this process for a service that all processes share. All processes call it together: they
+    exchange the identities of their machines, and the first process draws the name of the run."""
     machine = blake2b(f"{gethostname()}\0{_boot_id()}\0{run_directories()}".encode(), digest_size=8).digest()
-    identity = np.frombuffer(machine + os.urandom(8), np.uint32)
+    identity = np.frombuffer(machine + placement.rank.to_bytes(4, sys.byteorder) + os.urandom(8), np.uint32)
     every = np.asarray(multihost_utils.process_allgather(identity))
-    on_machine = int((every[:, :2] == identity[:2]).all(axis=1).sum())
+    is_here = (every[:, :2] == identity[:2]).all(axis=1)
+    on_machine = int(is_here.sum())
     local = placement.world_size if on_machine == len(every) else min(on_machine, placement.world_size - 1)
-    return Ranks(placement.rank, placement.world_size, local, run=every[0, 2:].tobytes().hex())
+    before = int((every[is_here, 2] < placement.rank).sum())
+    run = every[0, 3:].tobytes().hex()
+    return Ranks(placement.rank, placement.world_size, local, run, before, store_of_run())
 
 
 def _boot_id() -> str:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from pydp2.errors import OptionError
 from pydp2.frameworks.shared_service import Ranks
+from pydp2.torch.run_store import store_of_run
 
 _OF_RUN = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 
@@ -28,14 +29,21 @@ def find_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
     if world_size == 1:
         return Ranks()
     if "LOCAL_WORLD_SIZE" in environ and "MASTER_PORT" in environ:
-        return Ranks(rank, world_size, _number("LOCAL_WORLD_SIZE", environ), _name_of_run(environ))
+        return Ranks(
+            rank,
+            world_size,
+            _number("LOCAL_WORLD_SIZE", environ),
+            _name_of_run(environ),
+            _number("LOCAL_RANK", environ) if "LOCAL_RANK" in environ else 0,
+            store_of_run(environ),
+        )
     if not (dist.is_available() and dist.is_initialized()):
         raise OptionError(
             f"this is rank {rank} of {world_size}, and the environment does not say how many of them run on this "
             "machine (LOCAL_WORLD_SIZE, MASTER_PORT); start them with torchrun, or call "
             "torch.distributed.init_process_group() before"
         )
-    return _ask_others(rank, world_size)
+    return _ask_others(rank, world_size, environ)
 
 
 def _of_environment(environ: Mapping[str, str]) -> tuple[int, int]:
@@ -65,9 +73,10 @@ def _name_of_run(environ: Mapping[str, str]) -> str:
     return repr(named)
 
 
-def _ask_others(rank: int, world_size: int) -> Ranks:
+def _ask_others(rank: int, world_size: int, environ: Mapping[str, str]) -> Ranks:
     answers: list[tuple[str, str] | None] = [None] * world_size
     dist.all_gather_object(answers, (socket.gethostname(), os.urandom(8).hex()))
     complete = [answer for answer in answers if answer is not None]
-    on_machine = sum(host == complete[rank][0] for host, _ in complete)
-    return Ranks(rank, world_size, on_machine, complete[0][1])
+    on_machine = [number for number, (host, _) in enumerate(complete) if host == complete[rank][0]]
+    store = store_of_run(environ)
+    return Ranks(rank, world_size, len(on_machine), complete[0][1], on_machine.index(rank), store)

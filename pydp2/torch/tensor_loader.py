@@ -160,12 +160,16 @@ def loader(
             lose their end.
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``rank`` and ``world_size``
             are those of torch.distributed, or of the environment; ``world_size=1`` lets each rank read all. In a job of
-            several ranks ``last_batch`` is ``"pad"`` by default. ``reads_ahead``: number of batches that the training
-            loop takes before it trains with them if it does not know ``len(loader)``; 1 for Lightning, default 0.
+            several ranks ``last_batch`` is ``"pad"`` by default. ``workers_per_node``: number of workers on each
+            machine of the run but that of rank 0, which has ``workers``; default 0. ``reads_ahead``: number of batches
+            that the training loop takes before it trains with them if it does not know ``len(loader)``; 1 for
+            Lightning, default 0.
 
     Raises:
         OptionError, OptionTypeError: an option is not valid, or does not fit the slots; or the ranks are on several
-            machines and no service is given. Also the errors of :func:`pydp2.load` and :func:`pydp2.connect`.
+            machines, have no store, and no service is given. Also the errors of :func:`pydp2.load` and
+            :func:`pydp2.connect`, in all ranks those with which the service does not start.
+        ServiceUnreachable: ranks on several machines do not make their loaders within two minutes of each other.
     """
     check_keywords(loader, options)
     reads_ahead = options.pop("reads_ahead", 0)

@@ -133,6 +133,19 @@ class ConnectionFile:
         """Return the content of the file ``path``. Raises OptionError if it is none, or if other users can read it."""
         try:
             plain, known = _read_object(path)
+            found = cls.from_plain(plain)
+            _require_private(path, known)
+        except (OSError, ValueError, OptionError) as error:
+            why = _reason(error)
+            raise OptionError(
+                f"{path} must be a connection file, as `pydp2 serve --connection FILE` writes it: {why}"
+            ) from None
+        return found
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> ConnectionFile:
+        """Return the content from the JSON value of its :meth:`text`. Raises ValueError if it is something else."""
+        try:
             pairs = {role: KeyPair(pair["public"], pair["secret"]) for role, pair in plain["keys"].items()}
             address, host_address = plain["address"], plain.get("host_address", "")
             address.encode(), host_address.encode()
@@ -146,15 +159,11 @@ class ConnectionFile:
                 ipc_path(local_address) is None or split_key(local_address)[1] != split_key(address)[1]
             ):
                 raise ValueError
-            _require_private(path, known)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
-            why = _reason(error)
-            raise OptionError(
-                f"{path} must be a connection file, as `pydp2 serve --connection FILE` writes it: {why}"
-            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError, OptionError):
+            raise ValueError("no content of a connection file") from None
         return cls(address, pairs, host_address, local_address)
 
-    def pair(self, path: Path, *roles: str) -> KeyPair:
+    def pair(self, path: Path | str, *roles: str) -> KeyPair:
         """Return the keys of the first of ``roles`` that it has. Raises OptionError if it has none; ``path`` is named
         in its text."""
         for role in roles:

@@ -441,17 +441,18 @@ def test_a_host_that_leaves_in_order_reads_no_sample_that_another_reads_too(
     assert len(read) == len(set(read)) == rows
 
 
-@pytest.mark.parametrize("after", [None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize("after", [None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
+@pytest.mark.parametrize("end", [pydp2.WorkerHost.leave, pydp2.WorkerHost.close])
 def test_a_host_that_is_told_to_leave_while_it_starts_leaves(
-    after: float | None, provider_file: Callable[[str], str], file: Path
+    end: Callable[[pydp2.WorkerHost], None], after: float | None, provider_file: Callable[[str], str], file: Path
 ) -> None:
     with serving(provider_file(SLOW), file):
         host = pydp2.WorkerHost(file, workers=1)
         if after is None:
-            host.leave()
+            end(host)
         else:
-            threading.Timer(after, host.leave).start()
-        assert host.run() in ("it has left", "it was told to leave")
+            threading.Timer(after, end, [host]).start()
+        assert host.run() in ("it has left", "it was told to leave", "its program ended it")
 
 
 @pytest.mark.parametrize("listens", [True, False])

@@ -1,5 +1,5 @@
-"""What the tests of loaders share: a service for those of a file, in which each stream is a job of its own, and the
-passes of workers in turn."""
+"""What the tests of loaders share: a service for those of a file, in which each stream is a job of its own, the passes
+of workers in turn, and ranks that each have a machine of their own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,33 @@ from typing import Any
 import pytest
 
 import pydp2
+from pydp2.frameworks.shared_service import Ranks
 from pydp2.frameworks.worker_passes import WorkerPasses
 from tests.runs import NUMBERS, NUMBERS_OPTIONS, processes, wait_until
 
 FILES = [str(n) for n in range(8)]
+HERE = "127.0.0.1:29500"
+"""Where ranks reach a store on this machine."""
 _epochs = count()
+
+
+class DictStore:
+    """A store in this process."""
+
+    def __init__(self, endpoint: str = "") -> None:
+        self.endpoint = endpoint
+        self.texts: dict[str, str] = {}
+
+    def put(self, key: str, text: str) -> None:
+        self.texts[key] = text
+
+    def take(self, key: str) -> str | None:
+        return self.texts.get(key)
+
+
+def of_machines(name: str, store: DictStore, world_size: int = 2) -> list[Ranks]:
+    """Ranks that each run on a machine of their own."""
+    return [Ranks(rank, world_size, 1, f"{name} {rank}", 0, store) for rank in range(world_size)]
 
 
 def samples(batch: pydp2.Batch) -> list[int]:

@@ -160,3 +160,33 @@ def run():
     assert "must get equally many batches, in one order" in order
     assert shapes
     assert {tuple(shape) for shape in shapes} == {(32, 8), (32, 16), (32, 64)}
+
+
+def test_processes_on_two_machines_share_the_service_of_the_first(jax_program: Callable[..., Any]) -> None:
+    """Each has a folder of its own for temporary files, as on a machine of its own."""
+    first, second = jax_program(
+        READ
+        + """
+import tempfile
+
+
+def run():
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        tempfile.tempdir = folder
+        rows = NamedSharding(mesh((4,), ("data",)), P("data"))
+        with digits(sharding=rows, workers=0, workers_per_node=1) as data:
+            got = [whole(values["label"]) for values in data]
+            hosts = data.client.owner.service.stats()["hosts"] if RANK == 0 else []
+    return [got, [host["places"] for host in hosts]]
+""",
+        processes=2,
+        devices=2,
+    )
+    assert first[0] == second[0]
+    assert first[1] == [1]
+    (alone,) = jax_program("""
+def run():
+    with digits() as data:
+        return [values["label"].tolist() for values in data]
+""")
+    assert first[0] == [one + other for one, other in zip(alone[::2], alone[1::2], strict=True)]
