@@ -13,7 +13,7 @@ from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, check_others, open_client
+from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, SharedService, chosen_ranks, open_client
 from pydp2.options.row_options import BATCHING_METHODS, STOPPING_STRATEGIES
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.options.values import Choice, value_text
@@ -90,14 +90,18 @@ def mix(
         "max_passes": {} if max_passes is None else max_passes,
         "weight_by": weight_by,
     }
-    ranks = _ranks(job.pop("rank", None), job.pop("world_size", None))
-    if ranks.world_size > 1:
-        job.setdefault("last_batch", "pad")
-    if address is None:
-        return cast(Client, open_client(cast(Any, lists), provider, ranks, **job))
-    if provider is not None:
-        raise OptionTypeError(f"provider belongs to the service at {address}, which runs; leave it out")
-    return connect(address, rank=ranks.rank, world_size=ranks.world_size, **job)
+    place = job.pop("rank", None), job.pop("world_size", None)
+    if address is not None:
+        if provider is not None:
+            raise OptionTypeError(f"provider belongs to the service at {address}, which runs; leave it out")
+        rank, world_size = _find_ranks()[:2] if place == (None, None) else place
+        if (world_size or 1) > 1:
+            job.setdefault("last_batch", "pad")
+        return connect(address, rank=rank, world_size=world_size, **job)
+    client = cast(Client, open_client(cast(Any, lists), provider, chosen_ranks(*place, _find_ranks), **job))
+    if isinstance(client.owner, SharedService):  # the stream may be read without a loader, which would end the service
+        client._on_close.append(client.owner.close)
+    return client
 
 
 def _sources(sources: Any, weights: Any, *, is_address: bool) -> tuple[dict[str, Any], list[Any]]:
@@ -137,10 +141,8 @@ def _pairs(sources: Any, what: str) -> list[tuple[Any, Any]]:
     return [(source, value) for source, value in pairs]
 
 
-def _ranks(rank: int | None, world_size: int | None) -> Ranks:
-    """Return the rank of this process: the given one, or that which torch.distributed or the environment says."""
-    if rank is not None or world_size is not None:
-        return Ranks(rank or 0, 1 if world_size is None else world_size)
+def _find_ranks() -> Ranks:
+    """Return the rank of this process that torch.distributed or the environment says."""
     torch = sys.modules.get("torch.distributed")
     is_initialized = torch is not None and torch.is_available() and torch.is_initialized()
     if not is_initialized and distributed_environment() is None:
@@ -148,6 +150,5 @@ def _ranks(rank: int | None, world_size: int | None) -> Ranks:
     try:
         found: Ranks = import_module("pydp2.torch.ranks").find_ranks()  # by name, as it needs torch
     except ImportError:
-        check_others(1)
-        return Ranks()
+        return Ranks()  # chosen_ranks() names the processes of the environment
     return found
