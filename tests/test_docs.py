@@ -87,7 +87,9 @@ def run(command: list[str], folder: Path, seconds: float = DEADLINE) -> str:
 
 
 # -- Python blocks -----------------------------------------------------------------------------------------------------
-FRAMEWORKS = {"jax", "keras", "orbax", "paddle", "pyarrow", "tensorflow", "torch"}
+FRAMEWORKS = {
+    "jax", "keras", "orbax", "paddle", "pyarrow", "ray", "tensorflow", "torch", "torchtitan", "transformers"
+}  # fmt: skip
 """A block that imports one of them is skipped where it is not installed."""
 
 
