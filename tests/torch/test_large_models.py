@@ -14,9 +14,12 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
+from tests.faults.relay import free_port  # noqa: E402
 from tests.resume.test_example import EXAMPLES, KILLED  # noqa: E402
 
 from .test_torchrun import DEADLINE, ROOT, torchrun  # noqa: E402
+from .test_torchrun_nodes import ENVIRONMENT, ended, machines_or_skip  # noqa: E402
+from .test_torchrun_nodes import torchrun as torchrun_on  # noqa: E402
 
 SCRIPT = str(EXAMPLES / "train_gpt.py")
 
@@ -35,9 +38,14 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
-def losses(done: subprocess.CompletedProcess[str]) -> dict[int, str]:
+def losses_in(text: str) -> dict[int, str]:
     """Losses as they were printed, by step."""
-    return {int(step): loss for step, loss in re.findall(r"^(\d+) (\d+\.\d+)$", done.stdout, re.MULTILINE)}
+    return {int(step): loss for step, loss in re.findall(r"^(\d+) (\d+\.\d+)$", text, re.MULTILINE)}
+
+
+def losses(done: subprocess.CompletedProcess[str]) -> dict[int, str]:
+    """Losses that a program has printed."""
+    return losses_in(done.stdout)
 
 
 def train(*words: str, killed_at: int = -1) -> subprocess.CompletedProcess[str]:
@@ -69,4 +77,25 @@ def test_ranks_share_one_packed_mixture_and_go_on_from_one_state(
         assert done.returncode == 0, done.stdout + done.stderr
     assert losses(first) | losses(rest) == losses(whole)
     alone = train(str(corpus), "15", str(tmp_path / "run.pt"))  # one rank goes on with the state of two
+    assert [*losses(alone)] == [*range(11, 16)], alone.stdout + alone.stderr
+
+
+@pytest.mark.slow
+def test_two_machines_share_one_packed_mixture_and_one_machine_goes_on(corpus: Path, tmp_path: Path) -> None:
+    environ = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{EXAMPLES}"}
+
+    def on_two(steps: int, checkpoint: str) -> dict[int, str]:
+        with machines_or_skip() as machines:
+            address = f"node-a:{free_port()}"
+            words = [SCRIPT, str(corpus), str(steps), str(tmp_path / checkpoint)]
+            processes = [
+                machines.start(name, torchrun_on(node, address, *words), environ) for node, name in enumerate("ab")
+            ]
+            return losses_in(ended(processes))
+
+    whole = on_two(15, "whole.pt")
+    assert [*whole] == [*range(1, 16)]
+    first = on_two(10, "run.pt")
+    assert first | on_two(15, "run.pt") == whole
+    alone = train(str(corpus), "15", str(tmp_path / "run.pt"))
     assert [*losses(alone)] == [*range(11, 16)], alone.stdout + alone.stderr
