@@ -82,11 +82,12 @@ _COSTS = {"dense": 80, "ragged": 4 * 59 + 8, "rows": 4096}  # bytes of a sample
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """Case to replay: ``files`` files of ``length`` samples each; the pass is left after ``samples`` samples for each
-    job. ``rows_stay``: the workers are on another host, where the rows stay."""
+    job. ``peers``: trainers of each rank. ``rows_stay``: the workers are on another host, where the rows stay."""
 
     kind: str = "ragged"
     workers: int = 1
     ranks: int = 1
+    peers: int = 1
     jobs: int = 1
     files: int = 64
     length: int = 16384
@@ -301,9 +302,9 @@ class _HostWorkers:
 
 
 class _Trainer:
-    """Trainer of ``rank`` of ``job`` that takes every batch at once."""
+    """Trainer ``number`` of ``job`` that takes every batch at once."""
 
-    def __init__(self, hub: InProcessHub, case: Case, job: str, rank: int, row_bytes: int) -> None:
+    def __init__(self, hub: InProcessHub, case: Case, job: str, number: int, row_bytes: int) -> None:
         self.line = InProcessLine(hub)
         self._case = case
         self._row_bytes = row_bytes
@@ -316,7 +317,19 @@ class _Trainer:
         self.samples = 0
         self.over = False
         given = {"batch_size": case.batch_size, "seed": 1, "interleave": case.interleave}
-        self.line.send([m.encode(m.Attach(m.WIRE_VERSION, job, rank, case.ranks, f"{job} {rank}", given, os.getpid()))])
+        rank, peer = divmod(number, case.peers)
+        attach = m.Attach(
+            m.WIRE_VERSION,
+            job,
+            rank,
+            case.ranks,
+            f"{job} {number}",
+            given,
+            os.getpid(),
+            peer=peer,
+            peer_count=case.peers,
+        )
+        self.line.send([m.encode(attach)])
 
     def take_batches(self) -> None:
         """Take all batches that have come, and ask for more."""
@@ -391,17 +404,17 @@ class _Service:
         self._round()
         self._round()
         self._trainers = [
-            _Trainer(self._clients, case, f"job {job}", rank, self._row_bytes)
+            _Trainer(self._clients, case, f"job {job}", number, self._row_bytes)
             for job in range(case.jobs)
-            for rank in range(case.ranks)
+            for number in range(case.ranks * case.peers)
         ]
         self.workers = self._workers.numbers
         self.on_batches: Callable[[], None] = lambda: None  # called when trainers may have taken batches
 
     @property
     def samples(self) -> int:
-        """Number of samples that trainers have received."""
-        return sum(trainer.samples for trainer in self._trainers)
+        """Number of samples that trainers have received, those of a rank once."""
+        return sum(trainer.samples for trainer in self._trainers) // self._case.peers
 
     @property
     def over(self) -> bool:
@@ -578,6 +591,7 @@ def seconds_per_sample(case: Case, around: Callable[[], Any] | None = None) -> f
 CASES = {
     "workers": [Case(workers=workers) for workers in (1, 8, 64)],
     "ranks": [Case(ranks=ranks) for ranks in (1, 2, 8)],
+    "peers": [Case(peers=peers) for peers in (1, 2, 4)],
     "jobs": [Case(jobs=jobs) for jobs in (1, 2, 8)],
     "files": [Case(files=files, length=500) for files in (1_000, 100_000, 1_000_000)],
     "rows_stay": [Case(rows_stay=True)],

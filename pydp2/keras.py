@@ -49,6 +49,7 @@ def loader(
     pad: float | None = None,
     rank: int | None = None,
     world_size: int | None = None,
+    share_along: tuple[int, int] | None = None,
     **options: Any,
 ) -> KerasLoader:
     """Return a loader for ``model.fit(loader, epochs=3)``: each epoch is one pass.
@@ -63,6 +64,8 @@ def loader(
         pad: value with which sequences are filled up to the longest of a batch; needed if there are sequences.
         rank, world_size: rank of this process, and number of processes that train together. Default: those of the
             backend: of jax.distributed, of torch.distributed or ``torchrun``, or of ``TF_CONFIG``.
+        share_along: with ``rank`` and ``world_size``, which peer of its rank this process is; see
+            :func:`pydp2.connect`.
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``workers_per_node``: as for
             :func:`pydp2.torch.loader`, for the backends JAX and torch.
 
@@ -72,11 +75,12 @@ def loader(
             processes, without ``rank``.
     """
     check_keywords(loader, options)
-    ranks = Ranks() if isinstance(files, Stream) else chosen_ranks(rank, world_size, find_ranks)
+    ranks = Ranks() if isinstance(files, Stream) else chosen_ranks(rank, world_size, find_ranks, share_along)
     if rank is None and ranks.world_size > 1 and isinstance(distribution(), ModelParallel):
         raise OptionError(
             "with ModelParallel some processes may need the same rows; say with rank= and world_size= which rows each "
-            "gets, and give it the address of a service (`pydp2 serve LIST --provider ADDRESS`) in place of the list"
+            "gets, with share_along= which of them get the same, and give it the address of a service (`pydp2 serve "
+            "LIST --provider ADDRESS`) in place of the list"
         )
     return open_loader(files, provider, ranks, lambda client: KerasLoader(client, x, y, pad), **options)
 

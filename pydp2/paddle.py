@@ -172,9 +172,10 @@ class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a pa
 
 # -- inside ------------------------------------------------------------------------------------------------------------
 def _ranks(options: dict[str, Any]) -> Ranks:
-    """Return the rank in ``options``, from which ``rank`` and ``world_size`` are removed, or that of
+    """Return the rank in ``options``, from which ``rank``, ``world_size`` and ``share_along`` are removed, or that of
     ``paddle.distributed``. Raises OptionError."""
-    return chosen_ranks(options.pop("rank", None), options.pop("world_size", None), _find_ranks)
+    rank, world_size, share_along = (options.pop(name, None) for name in ("rank", "world_size", "share_along"))
+    return chosen_ranks(rank, world_size, _find_ranks, share_along)
 
 
 def _find_ranks() -> Ranks:

@@ -153,6 +153,7 @@ def connect(
     job: str = "default",
     rank: int | None = None,
     world_size: int | None = None,
+    share_along: tuple[int, int] | None = None,
     timeout: float = 300.0,
     **options: Unpack[JobKeywords],
 ) -> pydp2.Client:
@@ -161,10 +162,12 @@ def connect(
     Inside a Ray Train worker, rank and world size are those of its context. ``timeout`` includes the time until the
     first host has joined. The other arguments, and the errors, are those of :func:`pydp2.connect`.
     """
-    if rank is None and world_size is None:
+    if rank is None and world_size is None and share_along is None:
         rank, world_size = _train_rank()
     with _connection_file(_find(name), "trainer") as file:
-        return pydp2.connect(file, job=job, rank=rank, world_size=world_size, timeout=timeout, **options)
+        return pydp2.connect(
+            file, job=job, rank=rank, world_size=world_size, share_along=share_along, timeout=timeout, **options
+        )
 
 
 class RayService:

@@ -49,6 +49,7 @@ def loader(
     pad: float | None = None,
     rank: int | None = None,
     world_size: int | None = None,
+    share_along: tuple[int, int] | None = None,
     **options: Any,
 ) -> TensorLoader:
     """Return a loader whose iterations are passes, and give each batch as tensors.
@@ -64,6 +65,8 @@ def loader(
         pad: value with which sequences are filled up to the longest of a batch; their lengths are left out.
         rank, world_size: rank of this process, and number of processes that train together. Default: those of
             ``TF_CONFIG``, which names the workers of ``tf.distribute``; without it this process reads all.
+        share_along: with ``rank`` and ``world_size``, which peer of its rank this process is; see
+            :func:`pydp2.connect`.
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`.
 
     Raises:
@@ -71,7 +74,7 @@ def loader(
             without a service.
     """
     check_keywords(loader, options)
-    ranks = Ranks() if isinstance(files, Stream) else chosen_ranks(rank, world_size, find_ranks)
+    ranks = Ranks() if isinstance(files, Stream) else chosen_ranks(rank, world_size, find_ranks, share_along)
     return open_loader(files, provider, ranks, lambda client: TensorLoader(client, x, y, pad), **options)
 
 

@@ -90,8 +90,8 @@ class ListCount:
             OptionError, OptionTypeError: an argument is not valid.
         """
         check_keywords(self.batches, options)
-        _, rank, world_size = place_options("count", rank, world_size)
-        length = PassLength(asdict(job_options(**options)), rank, world_size)
+        place = place_options("count", rank, world_size)
+        length = PassLength(asdict(job_options(**options)), place.rank, place.world_size)
         weight = sum(file.weight for file in self.files)
         length.learn(
             {

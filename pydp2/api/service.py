@@ -39,6 +39,7 @@ from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
     LoadKeywords,
+    TrainerPlace,
     check_keywords,
     job_options,
     place_options,
@@ -90,6 +91,7 @@ class Service:
         job: str = "default",
         rank: int | None = None,
         world_size: int | None = None,
+        share_along: tuple[int, int] | None = None,
         timeout: float = _CONNECT_TIMEOUT,
         **options: Unpack[JobKeywords],
     ) -> Client:
@@ -99,8 +101,8 @@ class Service:
         require_allowed_process()
         says_who = rank is not None or world_size is not None
         of_several = None if says_who or options.get("share") == "dynamic" else distributed_environment()
-        rank_options = _rank_options(job, rank, world_size)
-        client = self._client(job_options(**options), rank_options, timeout, None)
+        place = _place(job, rank, world_size, share_along)
+        client = self._client(job_options(**options), place, timeout, None)
         if of_several is not None:
             warnings.warn(
                 f"{of_several}, and reads all samples of its service alone: if others do the same, each sees all; "
@@ -112,7 +114,7 @@ class Service:
         return client
 
     def _client(
-        self, options: JobOptions, rank_options: dict[str, Any], timeout: float, on_close: Callable[[], None] | None
+        self, options: JobOptions, place: TrainerPlace, timeout: float, on_close: Callable[[], None] | None
     ) -> Client:
         def has_ended() -> bool:
             return self.poll() is not None
@@ -121,7 +123,7 @@ class Service:
             return Client(
                 self._target,
                 asdict(options),
-                **rank_options,
+                **_client_place(place),
                 timeout=seconds("timeout", timeout),
                 on_close=on_close,
                 gone=has_ended,
@@ -280,6 +282,7 @@ def connect(
     job: str = "default",
     rank: int | None = None,
     world_size: int | None = None,
+    share_along: tuple[int, int] | None = None,
     timeout: float = _CONNECT_TIMEOUT,
     **options: Unpack[JobKeywords],
 ) -> Client:
@@ -290,10 +293,12 @@ def connect(
             connection file; default: the file that the environment variable ``PYDP2_CONNECTION`` names.
         key: folder with the keys of this trainer, for an address with ``?key=…``; see docs/security.md.
         job: name of the job; trainers that name the same job share its stream.
-        rank: number of this trainer among the ``world_size`` trainers of the job; batch n of a pass goes to rank n mod
+        rank: which of the ``world_size`` ranks of the job this trainer is; batch n of a pass goes to rank n mod
             ``world_size``; default 0.
-        world_size: number of trainers that share the job; all must pass the same number and the same options;
+        world_size: number of ranks that share the job; all trainers must pass the same number and the same options;
             default 1.
+        share_along: ``(k, K)``: this trainer is number k of the K peers of its rank, which all get the same batches,
+            as trainers along the tensor, pipeline and context dimensions of a mesh need it; default ``(0, 1)``.
         timeout: seconds to wait for an answer.
         options: ``batch_size`` (needed), ``seed=0, shuffle, order="strict", interleave=16, pool_bytes``,
             ``last_batch="keep", prefetch=2, prefetch_bytes="64MiB", bucket_by, bucket_bounds, num_buckets``,
@@ -308,12 +313,12 @@ def connect(
     """
     check_keywords(connect, options)
     require_allowed_process()
-    rank_options = _rank_options(job, rank, world_size)
+    place = _place(job, rank, world_size, share_along)
     of_several = distributed_environment() if rank is None and world_size is None else None
     chosen = job_options(**options)
     try:
         target = find_target(address, key, "trainer")
-        return Client(target, asdict(chosen), **rank_options, timeout=seconds("timeout", timeout))
+        return Client(target, asdict(chosen), **_client_place(place), timeout=seconds("timeout", timeout))
     except JobTaken as taken:
         if of_several is None:
             raise
@@ -349,7 +354,7 @@ def stats(
     return ask_stats(find_target(address, key, "observer", "trainer"), seconds("timeout", timeout))
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=("share_along",))
 def load(
     files: Sources,
     provider: str | Provider | None = None,
@@ -373,16 +378,19 @@ def load(
             ``world_size=1`` if that is what you want. Also what :func:`launch` and :func:`connect` raise.
     """
     check_keywords(load, options)
+    if "share_along" in options:
+        raise OptionError(
+            "load() starts a service for this process alone, which has no peers: leave share_along out, or start one "
+            "service for all, and give it to connect(address, …) in each"
+        )
     explicit = rank is not None or world_size is not None
-    rank_options = _rank_options(job, rank, world_size)
-    _check_single_process(
-        rank_options["rank"], rank_options["world_size"], None if explicit else distributed_environment()
-    )
+    place = _place(job, rank, world_size)
+    _check_single_process(place, None if explicit else distributed_environment())
     of_job, rest = split_options(options)
     chosen = job_options(**of_job)
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
     try:
-        return service._client(chosen, rank_options, _CONNECT_TIMEOUT, service.close)
+        return service._client(chosen, place, _CONNECT_TIMEOUT, service.close)
     except BaseException:
         service.close()
         raise
@@ -405,12 +413,12 @@ def _stats_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _check_single_process(rank: int, world_size: int, of_several: DistributedEnvironment | None) -> None:
+def _check_single_process(place: TrainerPlace, of_several: DistributedEnvironment | None) -> None:
     """Raise OptionError if a service of this process alone would give wrong results."""
-    if world_size > 1:
+    if place.world_size > 1:
         raise OptionError(
-            f"load() starts a service for this process alone, so world_size must be 1, got rank={rank}, "
-            f"world_size={world_size}; {DistributedEnvironment(rank, world_size, '').right_call}"
+            f"load() starts a service for this process alone, so world_size must be 1, got rank={place.rank}, "
+            f"world_size={place.world_size}; {DistributedEnvironment(place.rank, place.world_size, '').right_call}"
         )
     if of_several is not None:
         raise OptionError(
@@ -419,11 +427,16 @@ def _check_single_process(rank: int, world_size: int, of_several: DistributedEnv
         )
 
 
-def _rank_options(job: str, rank: int | None, world_size: int | None) -> dict[str, Any]:
-    """Return job, rank and world size as :class:`Client` takes them. Raise what :func:`place_options` raises."""
-    rank, world_size = 0 if rank is None else rank, 1 if world_size is None else world_size
-    job, rank, world_size = place_options(job, rank, world_size)
-    return {"job": job, "rank": rank, "world_size": world_size}
+def _place(
+    job: str, rank: int | None, world_size: int | None, share_along: tuple[int, int] | None = None
+) -> TrainerPlace:
+    """Return the place of a trainer. Raise what :func:`place_options` raises."""
+    return place_options(job, 0 if rank is None else rank, 1 if world_size is None else world_size, share_along)
+
+
+def _client_place(place: TrainerPlace) -> dict[str, Any]:
+    """Return ``place`` as keywords of :class:`Client`."""
+    return {"job": place.job, "number": place.number, "numbers": place.numbers}
 
 
 def require_allowed_process() -> None:

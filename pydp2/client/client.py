@@ -54,6 +54,7 @@ from pydp2.errors import (
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.exact_weights import exact_weight
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.system.single_pass import taken_over
 from pydp2.system.stdlib import time
 
@@ -78,8 +79,8 @@ class Client(Stream):
         options: Mapping[str, Any],
         *,
         job: str = "default",
-        rank: int = 0,
-        world_size: int = 1,
+        number: int = 0,
+        numbers: TrainerNumbers = TrainerNumbers(),  # noqa: B008  # of one trainer; it cannot change
         timeout: float = 10.0,
         on_close: Callable[[], None] | None = None,
         gone: Callable[[], bool] | None = None,
@@ -88,7 +89,18 @@ class Client(Stream):
         self._dynamic = options.get("share") == "dynamic"
         self._session = session = ClientGuard(Progress(StreamState()))
         name, host = os.urandom(8).hex(), gethostname() if target.is_secured else ""
-        self._attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, name, dict(options), session.pid, host=host)
+        self._attach = m.Attach(
+            m.WIRE_VERSION,
+            job,
+            numbers.rank(number),
+            numbers.world,
+            name,
+            dict(options),
+            session.pid,
+            host=host,
+            peer=numbers.peer(number),
+            peer_count=numbers.peers,
+        )
         try:
             connection, answer, _ = connect_once(target, self._attach, time.monotonic() + timeout, gone, session)
             try:
@@ -114,7 +126,7 @@ class Client(Stream):
         self._gone = gone
         self._end = weakref.finalize(self, detach, session, connection, self._on_close)
         self._next_batch = NextBatch(session.look_ahead, connection)
-        self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else rank, options)
+        self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else number, options)
         self._files: StringArray | tuple[StringArray, ...] | None = None
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
@@ -193,6 +205,7 @@ class Client(Stream):
         service with other options. ``suffix``: added to the name of the job. Raises ClientUseError if a loop has
         begun, or a state was loaded."""
         session, attach = self._session, self._attach
+        numbers = TrainerNumbers(attach.world_size, attach.peer_count)
         if session.progress != Progress(session.progress.position) or self._run.loaded.name:
             raise ClientUseError(
                 "this stream is in use already: pack or mix it before its first loop, and load the state of the stream "
@@ -202,8 +215,8 @@ class Client(Stream):
             self._target,
             {**attach.options, **changes},
             job=f"{attach.job}.{suffix}",
-            rank=attach.rank,
-            world_size=attach.world_size,
+            number=numbers.of(attach.rank, attach.peer),
+            numbers=numbers,
             gone=self._gone,
         )
         client._on_close += self._on_close

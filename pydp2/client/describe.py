@@ -27,7 +27,9 @@ _NEXT = {
 
 def client_facts(address: str, attach: Attach, batch_size: int) -> list[Fact]:
     """Return the facts about a client: its address, its job and its rank, and what its rows are made of."""
-    rank = f"rank {attach.rank} of {attach.world_size}, " if attach.world_size > 1 else ""
+    rank = f"rank {attach.rank} of {attach.world_size}, " if attach.world_size * attach.peer_count > 1 else ""
+    if attach.peer_count > 1:
+        rank = f"peer {attach.peer} of {attach.peer_count} of {rank}"
     facts: list[Fact] = [
         ("service", without_token(address)),
         ("job", f"{attach.job}: {rank}batches of {batch_size}"),

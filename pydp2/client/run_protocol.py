@@ -223,7 +223,7 @@ class RunProtocol:
         """Stream identity as plain data."""
         self.is_relaxed: bool = self.stream_identity.get("order") == "relaxed"
         """True if the stream cannot be resumed in the middle of a pass."""
-        self.is_shared = attach.world_size > 1 or dynamic
+        self.is_shared = attach.world_size * attach.peer_count > 1 or dynamic
         """True if other trainers have batches of the same pass."""
         self.reads_ahead = self.is_shared
         """True if messages are read before they are needed: other trainers may end this run, or rows have to be

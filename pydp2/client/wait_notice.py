@@ -42,14 +42,14 @@ def write_notice(text: str) -> None:
 
 
 class WaitNotice:
-    """Wait notice of the trainer with ``rank`` in its job (None with ``share="dynamic"``) and the ``options`` of the
-    job. ``ask(seconds)`` returns the statistics of its service."""
+    """Wait notice of trainer ``number`` of its job (None with ``share="dynamic"``). ``options``: those of the job.
+    ``ask(seconds)`` returns the statistics of its service."""
 
     def __init__(
-        self, ask: Callable[[float], Mapping[str, Any]], job: str, rank: int | None, options: Mapping[str, Any]
+        self, ask: Callable[[float], Mapping[str, Any]], job: str, number: int | None, options: Mapping[str, Any]
     ) -> None:
         self._ask = ask
-        self._job, self._rank, self._batch_size = job, rank, int(options["batch_size"])
+        self._job, self._number, self._batch_size = job, number, int(options["batch_size"])
         self._run = -1
         self._look_at = 0.0
         self._causes: set[str] = set()
@@ -73,9 +73,9 @@ class WaitNotice:
             figures = self._ask(_ASK_SECONDS)
         except Error:  # the wait itself raises if the service is lost
             return
-        first_rank = figures.get("jobs", {}).get(self._job, {}).get("first_rank")
-        if self._rank is not None and first_rank not in (None, self._rank):
-            return  # one line is enough for all ranks
+        first = figures.get("jobs", {}).get(self._job, {}).get("first_trainer")
+        if self._number is not None and first not in (None, self._number):
+            return  # one line is enough for all trainers of the job
         cause, text = describe_wait(figures, self._job, self._batch_size)
         if cause not in self._causes:
             self._causes.add(cause)
@@ -97,7 +97,7 @@ def describe_wait(figures: Mapping[str, Any], job: str, batch_size: int) -> tupl
     if fill["is_full"]:
         lacking = session["ranks_to_come"]
         if lacking:
-            return "ranks", f"{count_text(lacking, 'rank')} of the job did not connect yet"
+            return "ranks", f"{count_text(lacking, 'trainer')} of the job did not connect yet"
         return "delivery", "the pool is full, and the batch is on its way"
     if not samples:
         return "samples", f"no sample came yet of {shorten(fill['file'], _MOST_NAME) or 'any file'}"

@@ -28,7 +28,7 @@ from pydp2.errors import Error, OptionError
 from pydp2.frameworks.hand_over import receive_service, start_service
 from pydp2.frameworks.node_workers import start_workers
 from pydp2.frameworks.run_store import RunStore, meet
-from pydp2.options.tables import LoadChoices, split_options
+from pydp2.options.tables import LoadChoices, TrainerPlace, place_options, split_options
 from pydp2.options.values import integer_from
 from pydp2.providers import Provider
 
@@ -49,7 +49,8 @@ class Ranks(NamedTuple):
 
     ``run``: name of the run, the same in all its processes on this machine, and different from those of other runs of
     this user on this machine at the same time. ``local_rank``: number of this process among those on this machine.
-    ``store``: store that all ranks reach, None if there is none.
+    ``store``: store that all ranks reach, None if there is none. ``data``: place of this process among the trainers of
+    a job, whose job does not count; None: each process is a rank of the job.
     """
 
     rank: int = 0
@@ -58,6 +59,16 @@ class Ranks(NamedTuple):
     run: str = ""
     local_rank: int = 0
     store: RunStore | None = None
+    data: TrainerPlace | None = None
+
+    @property
+    def needs_equal_steps(self) -> bool:
+        """True if all ranks must take equally many batches, or one process does what those of a mesh do elsewhere."""
+        return self.world_size > 1 or self.data is not None
+
+    def place(self, job: str) -> TrainerPlace:
+        """Return the place of this process among the trainers of ``job``."""
+        return (self.data or TrainerPlace("", self.rank, self.world_size))._replace(job=job)
 
     @classmethod
     def at(cls, endpoints: Sequence[str], rank: int) -> Ranks:
@@ -66,12 +77,20 @@ class Ranks(NamedTuple):
         return cls(rank, len(endpoints), hosts.count(hosts[rank]), ",".join(endpoints))
 
 
-def chosen_ranks(rank: int | None, world_size: int | None, find: Callable[[], Ranks]) -> Ranks:
+def chosen_ranks(
+    rank: int | None,
+    world_size: int | None,
+    find: Callable[[], Ranks],
+    share_along: tuple[int, int] | None = None,
+) -> Ranks:
     """Return the rank that a user has given; without ``rank`` and ``world_size`` the one that ``find`` returns.
 
-    ``world_size=1`` alone lets each process read all samples. Raises OptionError if only one of the two is given, or if
-    neither is given, ``find`` returns no other process, and the environment names several.
+    ``world_size=1`` alone lets each process read all samples. Raises OptionError if only one of the two is given, or
+    ``share_along`` without them; or if nothing is given, ``find`` returns no other process, and the environment names
+    several.
     """
+    if share_along is not None:
+        return _ranks_with_peers(rank, world_size, find, share_along)
     if rank is None and world_size is None:
         found = find()
         check_others(found.world_size)
@@ -84,6 +103,16 @@ def chosen_ranks(rank: int | None, world_size: int | None, find: Callable[[], Ra
     if found.world_size != world_size:
         return Ranks(rank, world_size, 0, found.run)
     return found._replace(rank=rank)
+
+
+def _ranks_with_peers(
+    rank: int | None, world_size: int | None, find: Callable[[], Ranks], share_along: tuple[int, int]
+) -> Ranks:
+    if rank is None or world_size is None:
+        raise OptionError("share_along says which peer of its rank a process is; pass rank and world_size with it")
+    data = place_options("default", rank, world_size, share_along)
+    ranks = chosen_ranks(data.number, data.numbers.total, find)
+    return ranks._replace(data=data)
 
 
 def check_others(world_size: int) -> None:
@@ -138,6 +167,7 @@ class LoaderKeywords(LoadChoices, total=False):
     job: str
     rank: int
     world_size: int
+    share_along: tuple[int, int]
     reads_ahead: int
     workers_per_node: int
 
@@ -253,8 +283,8 @@ def open_client(
                 f"{', '.join(options) or 'a provider'} beside it; give them to the call that makes it"
             )
         return files
-    rank_options: dict[str, Any] = {"job": job, "rank": ranks.rank, "world_size": ranks.world_size}
-    if ranks.world_size > 1:
+    rank_options: dict[str, Any] = ranks.place(job)._asdict()
+    if ranks.needs_equal_steps:
         options.setdefault("last_batch", "pad")
     if is_address(files, provider, options.get("root")):
         check_no_workers(options)

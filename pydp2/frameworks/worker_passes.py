@@ -79,7 +79,7 @@ class WorkerPasses:
         ``epoch``: name of the pass among those of this rank, the same in all workers. Without ``with_state``, the state
         is None.
         """
-        world_size = self._shares.ranks.world_size
+        world_size = self._shares.ranks.place(self._shares.job).world_size
         start, restarts = self._record.claim(worker, epoch)
         name = f" {workers * world_size} {restarts} {start['pass']}"
         self._end_passes_before(epoch)

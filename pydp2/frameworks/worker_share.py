@@ -73,7 +73,7 @@ class WorkerShares:
                 "a dataset connects in each process that reads it, so it cannot take an open stream; give it the list "
                 "and the provider, or the address of a service"
             )
-        if ranks.world_size > 1:
+        if ranks.needs_equal_steps:
             options.setdefault("last_batch", "pad")
         self.ranks, self.job = ranks._replace(store=None), job  # other processes read too
         self._address: Address
@@ -95,9 +95,10 @@ class WorkerShares:
     def connect(self, worker: int, workers: int, name: str) -> Client:
         """Return the client of worker ``worker`` of ``workers``. ``name``: appended to the name of the job, to tell it
         from other jobs of this rank."""
-        ranks = self.ranks
-        rank, world_size = worker * ranks.world_size + ranks.rank, workers * ranks.world_size
-        client = connect(self._address, job=self.job + name, rank=rank, world_size=world_size, **self._options)
+        place = self.ranks.place(self.job + name)
+        rank, world_size = worker * place.world_size + place.rank, workers * place.world_size
+        place = place._replace(rank=rank, world_size=world_size)
+        client = connect(self._address, **place._asdict(), **self._options)
         if multiprocessing.parent_process() is not None:
             Finalize(client, client.close, exitpriority=10)
         return client
@@ -109,7 +110,7 @@ class WorkerShares:
     def is_made_up(self, batch: Batch, workers: int) -> bool:
         """Return True if ``batch`` is all padding, which the service added because ``workers`` are ranks with equally
         many batches."""
-        return workers > 1 and self.ranks.world_size == 1 and batch.padding == len(batch)
+        return workers > 1 and self.ranks.place(self.job).world_size == 1 and batch.padding == len(batch)
 
     def close(self) -> None:
         """End the service, if this process has started it, once the other ranks have left."""

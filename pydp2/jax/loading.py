@@ -156,6 +156,10 @@ def _chosen_placement(
 ) -> ProcessPlacement:
     """Return the placement of ``rank`` and ``world_size`` in ``given``, from which they are removed, or ``placement``.
     Raises OptionError."""
+    if "share_along" in given:
+        raise OptionError(
+            "processes that hold the same rows of a sharding read the same batches: leave share_along out"
+        )
     chosen = {name: given.pop(name) for name in ("rank", "world_size") if name in given}
     if not chosen:
         check_others(jax.process_count())  # not placement.world_size: all processes may have the same rows

@@ -18,6 +18,7 @@ from pydp2.options.declare import CheckedOptions
 from pydp2.options.job_options import JobChoices, JobKeywords, JobOptions
 from pydp2.options.service_options import ServiceKeywords, ServiceOptions
 from pydp2.options.values import Check, did_you_mean, integer_from, value_text
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -68,7 +69,7 @@ JOB_OPTIONS: Mapping[str, Option] = _table(JobOptions)
 _FORMS: Mapping[str, Any] = {**ServiceKeywords.__annotations__, **JobKeywords.__annotations__}
 SERVICE_ARGUMENTS = ("list", "provider", "args", "is_train")
 """Arguments that name the data of a service; in Python and in TOML they are not in the table of its options."""
-_NOT_OF_SERVICE = {*JOB_OPTIONS, "job", "rank", "world_size"}
+_NOT_OF_SERVICE = {*JOB_OPTIONS, "job", "rank", "world_size", "share_along"}
 _NOT_OF_JOB = {*SERVICE_OPTIONS, *SERVICE_ARGUMENTS}
 PROVIDER_OPTIONS = (
     "input_types",
@@ -259,13 +260,34 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     return of_job, {name: value for name, value in given.items() if name not in JOB_OPTIONS}
 
 
-def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
-    """Return the name of a trainer's job, its rank, and the number of ranks.
+class TrainerPlace(NamedTuple):
+    """Place of a trainer: the name of its job, its rank, the number of ranks, and ``(k, K)``: it is number k of the K
+    peers of its rank."""
+
+    job: str = "default"
+    rank: int = 0
+    world_size: int = 1
+    share_along: tuple[int, int] = (0, 1)
+
+    @property
+    def numbers(self) -> TrainerNumbers:
+        """Numbers of the trainers of its job."""
+        return TrainerNumbers(self.world_size, self.share_along[1])
+
+    @property
+    def number(self) -> int:
+        """Number of the trainer among them."""
+        return self.numbers.of(self.rank, self.share_along[0])
+
+
+def place_options(job: Any, rank: Any, world_size: Any, share_along: Any = None) -> TrainerPlace:
+    """Return the place of a trainer, checked. Without ``share_along``, each rank has one trainer.
 
     Raises:
-        OptionTypeError: ``job`` is not a text, or ``rank`` or ``world_size`` is not an integer.
-        OptionError: the name is empty or too long, there are more than 65,536 ranks, or ``rank`` is not below
-            ``world_size``.
+        OptionTypeError: ``job`` is not a text, ``rank`` or ``world_size`` is not an integer, or ``share_along`` is no
+            pair of integers.
+        OptionError: the name is empty or too long, there are more than 65,536 trainers, ``rank`` is not below
+            ``world_size``, or the first number of ``share_along`` not below its second one.
     """
     if not isinstance(job, str):
         raise OptionTypeError(f"job must be a text, got {value_text(job)}")
@@ -277,7 +299,28 @@ def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
     rank = integer_from(0, None)("rank", rank)
     if rank >= world_size:
         raise OptionError(f"rank must be below world_size, got rank={rank}, world_size={world_size}")
-    return job, rank, world_size
+    return TrainerPlace(job, rank, world_size, _peer_options(share_along, world_size))
+
+
+def _peer_options(share_along: Any, world_size: int) -> tuple[int, int]:
+    """Return which peer of its rank a trainer is, and the number of peers."""
+    if share_along is None:
+        return 0, 1
+    if not isinstance(share_along, tuple | list) or len(share_along) != 2:
+        raise OptionTypeError(
+            "share_along must be a pair (k, K): this trainer is number k of the K trainers that get the same batches; "
+            f"got {value_text(share_along)}"
+        )
+    peers = integer_from(1, None)("the second number of share_along", share_along[1])
+    peer = integer_from(0, None)("the first number of share_along", share_along[0])
+    if peer >= peers:
+        raise OptionError(f"in share_along=(k, K) k must be below K, got ({peer}, {peers})")
+    if world_size * peers > WORLD_LIMIT:
+        raise OptionError(
+            f"world_size={world_size} ranks with {peers} peers each are more than {WORLD_LIMIT}, and no job has more "
+            "trainers; lower one of the two"
+        )
+    return peer, peers
 
 
 def checked(options: type[CheckedOptions], given: Mapping[str, Any]) -> dict[str, Any]:

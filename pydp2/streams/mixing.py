@@ -23,6 +23,7 @@ StoppingStrategy = Literal["all_exhausted_without_replacement", "first_exhausted
 BatchingMethod = Literal["random", "per_stream"]
 Weights = Mapping[str, Any]
 """Weight of each source by its name: numbers from 0 on, of which only the ratios count."""
+_PLACE = ("rank", "world_size", "share_along")
 Weighted = Mapping[Any, Any] | Sequence[tuple[Files | Source, Any]]
 
 
@@ -30,6 +31,8 @@ class MixKeywords(LoaderKeywords, total=False):
     """More keywords of :func:`mix` for type checkers."""
 
     linear: bool
+    mesh: Any
+    dp: str | tuple[str, ...]
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS, also=MixKeywords.__annotations__)
@@ -70,7 +73,8 @@ def mix(
         batching_method: ``"random"``: the source of each row is drawn. ``"per_stream"``: the source of each batch is
             drawn.
         options: ``batch_size`` (needed; rows), and those of :func:`load`, or with ``address`` of :func:`connect`.
-            ``rank`` and ``world_size`` are those that the launcher says by default. ``pool_bytes`` is divided among the
+            ``rank`` and ``world_size`` are those that the launcher says by default; ``mesh`` and ``dp`` as for
+            :func:`pydp2.torch.loader`. ``pool_bytes`` is divided among the
             sources. ``last_batch`` is ``"pad"`` by default if there are several ranks. ``linear=True``: between two
             steps of the schedule the weights lie on a line.
 
@@ -90,15 +94,11 @@ def mix(
         "max_passes": {} if max_passes is None else max_passes,
         "weight_by": weight_by,
     }
-    place = job.pop("rank", None), job.pop("world_size", None)
     if address is not None:
         if provider is not None:
             raise OptionTypeError(f"provider belongs to the service at {address}, which runs; leave it out")
-        rank, world_size = _find_ranks()[:2] if place == (None, None) else place
-        if (world_size or 1) > 1:
-            job.setdefault("last_batch", "pad")
-        return connect(address, rank=rank, world_size=world_size, **job)
-    client = cast(Client, open_client(cast(Any, lists), provider, chosen_ranks(*place, _find_ranks), **job))
+        return connect(address, **_place_at_service(job), **job)
+    client = cast(Client, open_client(cast(Any, lists), provider, _ranks(job), **job))
     if isinstance(client.owner, SharedService):  # the stream may be read without a loader, which would end the service
         client._on_close.append(client.owner.close)
     return client
@@ -139,6 +139,28 @@ def _pairs(sources: Any, what: str) -> list[tuple[Any, Any]]:
         if not (isinstance(pair, tuple | list) and len(pair) == 2):
             raise OptionTypeError(f"{text} {value_text(pair)}")
     return [(source, value) for source, value in pairs]
+
+
+def _place_at_service(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords of :func:`connect` that say the place of this process, and remove them from ``options``."""
+    if "mesh" not in options and (given := [name for name in _PLACE if options.get(name) is not None]):
+        place = {name: options.pop(name) for name in given}
+        needs_equal_steps = max(place.get("world_size", 1), place.get("share_along", (0, 1))[1]) > 1
+    else:
+        ranks = _ranks(options)
+        place, needs_equal_steps = ranks.place(options.pop("job", "default"))._asdict(), ranks.needs_equal_steps
+    if needs_equal_steps:
+        options.setdefault("last_batch", "pad")
+    return place
+
+
+def _ranks(options: dict[str, Any]) -> Ranks:
+    """Return the rank of this process that ``options`` say, from which it is removed, or that of the run."""
+    if "mesh" in options or "dp" in options:
+        of_mesh: Ranks = import_module("pydp2.torch.mesh").ranks_of(options)  # by name, as it needs torch
+        return of_mesh
+    rank, world_size, share_along = (options.pop(name, None) for name in _PLACE)
+    return chosen_ranks(rank, world_size, _find_ranks, share_along)
 
 
 def _find_ranks() -> Ranks:

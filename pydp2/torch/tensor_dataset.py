@@ -22,11 +22,11 @@ from pydp2.client.saved_state import beginning_of_pass, check_state, of_stream
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import ClientUseError, JobTaken, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.loader import warn_of_dropped_state
-from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords
 from pydp2.frameworks.worker_share import PassRecord, WorkerShares
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
-from pydp2.torch.tensor_loader import Loader, ranks_of
+from pydp2.torch.mesh import ranks_of
+from pydp2.torch.tensor_loader import TORCH_OPTIONS, Loader, TorchKeywords
 from pydp2.torch.tensors import Pad, TensorConverter, Tensors
 
 _MEET_SECONDS = 60.0  # seconds in which all workers of one DataLoader must report their positions
@@ -301,7 +301,7 @@ def _runs(pid: int) -> bool:
     return True
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=TORCH_OPTIONS)
 def dataset(
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -310,7 +310,7 @@ def dataset(
     nested: bool = False,
     pad: Pad = None,
     pad_to: int | None = None,
-    **options: Unpack[LoaderKeywords],
+    **options: Unpack[TorchKeywords],
 ) -> Dataset:
     """Return an ``IterableDataset`` of whole batches, for ``DataLoader(dataset, batch_size=None)``.
 

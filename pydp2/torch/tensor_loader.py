@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
@@ -14,11 +14,14 @@ from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch
 from pydp2.errors import OptionError
 from pydp2.frameworks.loader import FrameworkLoader
-from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, chosen_ranks, open_loader
+from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, open_loader
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers import Provider
-from pydp2.torch.ranks import find_ranks
+from pydp2.torch.mesh import ranks_of
 from pydp2.torch.tensors import Pad, TensorConverter, Tensors, can_pin, device_copy
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Loader(FrameworkLoader[Tensors]):
@@ -127,7 +130,18 @@ def _is_cuda(device: Any) -> bool:
     return device is not None and (isinstance(device, int) or torch.device(device).type == "cuda")
 
 
-@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=LOADER_OPTIONS)
+class TorchKeywords(LoaderKeywords, total=False):
+    """Keywords of loaders and datasets for torch."""
+
+    mesh: DeviceMesh
+    dp: str | tuple[str, ...]
+
+
+TORCH_OPTIONS = (*LOADER_OPTIONS, "mesh", "dp")
+"""Names of all keywords of loaders and datasets for torch."""
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS, also=TORCH_OPTIONS)
 def loader(
     files: Files | Source | Stream,
     provider: str | Provider | None = None,
@@ -138,7 +152,7 @@ def loader(
     nested: bool = False,
     pad: Pad = None,
     pad_to: int | None = None,
-    **options: Unpack[LoaderKeywords],
+    **options: Unpack[TorchKeywords],
 ) -> Loader:
     """Return a loader of tensors over a file list, or over a service: ``for step in pydp2.torch.loader("train.list",
     "my.process", batch_size=128)``.
@@ -159,11 +173,12 @@ def loader(
         pad_to: length to which they are filled up, default that of the longest sequence of the batch. Longer sequences
             lose their end.
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``rank`` and ``world_size``
-            are those of torch.distributed, or of the environment; ``world_size=1`` lets each rank read all. In a job of
-            several ranks ``last_batch`` is ``"pad"`` by default. ``workers_per_node``: number of workers on each
-            machine of the run but that of rank 0, which has ``workers``; default 0. ``reads_ahead``: number of batches
-            that the training loop takes before it trains with them if it does not know ``len(loader)``; 1 for
-            Lightning, default 0.
+            are those of torch.distributed, or of the environment; ``world_size=1`` lets each rank read all. ``mesh``: a
+            DeviceMesh of all processes, and ``dp``: the names of its data dimensions, default ``"dp"``; processes that
+            differ along other dimensions only get the same batches. With a mesh or several processes ``last_batch`` is
+            ``"pad"`` by default. ``workers_per_node``: number of workers on each machine of the run but that of rank 0,
+            which has ``workers``; default 0. ``reads_ahead``: number of batches that the training loop takes before it
+            trains with them if it does not know ``len(loader)``; 1 for Lightning, default 0.
 
     Raises:
         OptionError, OptionTypeError: an option is not valid, or does not fit the slots; or the ranks are on several
@@ -182,9 +197,3 @@ def loader(
         return Loader(client, converter, device=device, pin_memory=pin_memory, reads_ahead=reads_ahead)
 
     return open_loader(files, provider, ranks, make, **options)
-
-
-def ranks_of(options: Any) -> Ranks:
-    """Return the rank in ``options``, from which ``rank`` and ``world_size`` are removed, or that of this run. Raises
-    OptionError."""
-    return chosen_ranks(options.pop("rank", None), options.pop("world_size", None), find_ranks)

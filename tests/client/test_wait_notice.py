@@ -73,7 +73,7 @@ def test_the_pool_size_that_is_proposed_is_one_that_would_have_been_enough_by_no
         ({"weight": 100_000}, "pool", "needs 100,000, or pool_bytes=1 GiB; a smaller pool_size in @provider starts"),
         ({"weight": 128}, "pool", "the first batch needs 128, or pool_bytes=1 GiB"),
         ({"waits_for_all": True}, "pool", "the pool takes all samples of a cached pass, or pool_bytes=1 GiB"),
-        ({"is_full": True}, "ranks", "2 ranks of the job did not connect yet"),
+        ({"is_full": True}, "ranks", "2 trainers of the job did not connect yet"),
     ],
 )
 def test_each_cause_has_a_text_of_its_own(changes: dict[str, Any], cause: str, text: str) -> None:

@@ -54,7 +54,8 @@ class Kind:
 
 def of_no_framework(ahead: int) -> Callable[..., FrameworkLoader[Any]]:
     def make(source: Any, provider: Any, *, rank: Any = None, world_size: Any = None, **options: Any) -> Any:
-        ranks = chosen_ranks(rank, world_size, Ranks) if isinstance(source, str | list) else Ranks()
+        along = options.pop("share_along", None)
+        ranks = chosen_ranks(rank, world_size, Ranks, along) if isinstance(source, str | list) else Ranks()
         convert: Callable[[pydp2.Batch], Any] = tuple
         return open_loader(source, provider, ranks, lambda it: FrameworkLoader(it, convert, ahead=ahead), **options)
 
@@ -628,6 +629,7 @@ def test_options_beside_a_stream_are_refused_by_name(kind: Kind, make: Opened) -
         ({"batch_size": 0}, OptionError, "batch_size must be at least 1"),
         ({"rank": 1}, OptionError, "rank and world_size belong together"),
         ({"world_size": 2}, OptionError, "rank and world_size belong together"),
+        ({"share_along": (0, 2)}, OptionError, "leave share_along out|pass rank and world_size with it"),
         ({"rank": 1, "world_size": 2}, OptionError, "nothing says which ranks run on this machine.*pydp2 serve"),
     ],
 )
@@ -648,6 +650,21 @@ def test_a_launcher_that_the_framework_does_not_know_is_no_reason_to_read_all_in
         kind.loader(FILES, provider, **options)
     with kind.loader(FILES, provider, world_size=1, **options) as data:
         assert read(data) == expected[0]
+
+
+def test_peers_of_a_rank_of_a_service_take_the_same_batches(
+    kind: Kind, service: pydp2.Service, expected: Passes
+) -> None:
+    job, place = f"peers {next(_jobs)}", {"rank": 0, "world_size": 1}
+    if "jax" in kind.name:  # a sharding says it
+        with pytest.raises(OptionError, match=r"same rows of a sharding.*leave share_along out"):
+            kind.loader(service, job=job, share_along=(0, 2), **place)
+        return
+    loaders = [kind.loader(service, job=job, share_along=(peer, 2), **place) for peer in range(2)]
+    steps = [[samples(value) for value in step] for step in zip(*loaders, strict=True)]
+    assert steps == [[rows, rows] for rows in expected[0]]
+    for data in loaders:
+        data.close()
 
 
 def test_ranks_of_a_service_take_the_batches_in_turn_and_one_state_is_that_of_all(

@@ -294,7 +294,7 @@ def test_an_older_connection_of_a_process_does_not_take_the_place_of_a_later_one
     made = World(8, 2)
     first, second = (m.Attach(m.WIRE_VERSION, "default", 1, 2, "s", {}, 1, number) for number in (1, 2))
     made.group.attach(b"second", second, made.now)
-    with pytest.raises(Rewound, match="a later connection of the same process has rank 1 of job 'default'"):
+    with pytest.raises(Rewound, match="a later connection of the same process is rank 1 of job 'default'"):
         made.group.attach(b"first", first, made.now)
     assert made.group.registry.by_peer(b"second") is not None
 
@@ -491,8 +491,8 @@ def test_dynamic_trainers_that_left_in_order_are_nowhere_remembered() -> None:
         made.begin(trainer)
         made.next(trainer)
         made.close(trainer)
-    assert made.group.generation.begun_from_state == {made.member(stays).rank}
-    assert [*made.group.registry.trainers] == [made.member(stays).rank]
+    assert made.group.generation.begun_from_state == {made.member(stays).number}
+    assert [*made.group.registry.trainers] == [made.member(stays).number]
 
 
 def test_dynamic_what_a_silent_trainer_has_goes_to_the_others_when_its_lease_is_over() -> None:

@@ -52,7 +52,7 @@ def away_for_a_lease(made: World, trainer: Trainer, *others: Trainer) -> None:
     made.group.connection_lost(member, made.now)
     trainer.inbox.clear()
     wait_for_a_lease(made, *others)
-    assert member.rank not in made.group.registry.trainers
+    assert member.number not in made.group.registry.trainers
     made.come_back(trainer)
 
 

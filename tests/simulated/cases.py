@@ -82,11 +82,17 @@ class Case:
     slow_starts: bool = False
     hung_starts: int = 0  # of the first workers so many never get ready
     passes: int = 1
-    ranks: int = 1  # trainers of the first job
+    ranks: int = 1  # of the first job
+    peers: int = 1  # trainers of each of its ranks
     others: tuple[JobPlan, ...] = ()  # jobs beside the first, over the same files
     sleepers: tuple[int, ...] = ()  # jobs whose trainers stop asking until all others are through
     quitters: tuple[int, ...] = ()  # jobs whose trainers leave for good
     blocked: frozenset[tuple[int, int]] = frozenset()  # files and sample indices that are never delivered
+
+    @property
+    def trainers(self) -> int:
+        """Number of trainers of the first job."""
+        return self.ranks * self.peers
 
     @property
     def block_list(self) -> BlockList:

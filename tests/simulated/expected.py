@@ -71,7 +71,7 @@ def compare(case: Case, outcome: Outcome) -> None:
 
 
 def compare_ranks(case: Case, passes: Sequence[Sequence[Outcome]]) -> None:
-    """``passes``, by rank, are what the oracle says."""
+    """``passes``, by the number of the trainer, are what the oracle says."""
     bounds: tuple[int, ...] | None = case.plan.buckets.bounds if case.plan.buckets else None
     for pass_id in range(case.passes):
         expected = expect(oracle_files(case), options(case), pass_id, bounds)
@@ -80,7 +80,8 @@ def compare_ranks(case: Case, passes: Sequence[Sequence[Outcome]]) -> None:
         count = len(expected.batches)
         if case.plan.last_batch == "drop" or (case.plan.last_batch == "pad" and expected.error):
             count -= count % case.ranks
-        for rank, outcome in enumerate(outcomes):
+        for number, outcome in enumerate(outcomes):
+            rank = number // case.peers
             share = slice(rank, count, case.ranks)
             batches, weights = expected.batches[share], expected.pool_weights[share]
             if case.plan.last_batch == "pad" and rank >= count % case.ranks > 0:
@@ -90,7 +91,7 @@ def compare_ranks(case: Case, passes: Sequence[Sequence[Outcome]]) -> None:
             assert outcome.batches == batches
             assert outcome.pool_weights == weights
             assert outcome.died or (where(outcome.error) if outcome.error else None) == expected.error
-        if case.ranks == 1:
+        if case.trainers == 1:
             assert sum(outcomes[0].paddings) == expected.padding
 
 

@@ -32,6 +32,11 @@ ROWS = 100  # that the shared memory of a host has
 _SIGTERM = b"\x0f"
 
 
+def pid_of(worker: int) -> int:
+    """Return the process number of a worker; a service that lies may give its worker any number."""
+    return 10_000 + worker % (1 << 22)
+
+
 class Worker(PausedWorker):
     """A worker of one host, which runs when the clock lets it."""
 
@@ -42,7 +47,7 @@ class Worker(PausedWorker):
         self._at_work = False
         self.line = Line(engine.hub, self._came)
         super().__init__(world, number, status_row, self.line.send)
-        self.line.send([m.encode(m.Hello(m.WIRE_VERSION, number, 10_000 + number))])
+        self.line.send([m.encode(m.Hello(m.WIRE_VERSION, number, pid_of(number)))])
         self.line.send([m.encode(m.Declared(engine.schema, engine.source, []))])
 
     def _came(self) -> None:
@@ -100,9 +105,9 @@ class Engine:
     def _started(self, worker: int, status_row: int) -> None:
         if self.is_gone:
             return
-        self._tell(Started(worker, 10_000 + worker))
+        self._tell(Started(worker, pid_of(worker)))
         if worker in self._doomed:
-            self._tell(Exited(worker, 10_000 + worker, 9))
+            self._tell(Exited(worker, pid_of(worker), 9))
             return
         self.world.network.here = self.host
         made = self.workers[worker] = Worker(self.world, self, worker, status_row)
@@ -126,7 +131,7 @@ class Engine:
         worker.close()
         worker.line.cut()
         if not self.is_gone:
-            self._tell(Exited(worker.number, 10_000 + worker.number, 9))
+            self._tell(Exited(worker.number, pid_of(worker.number), 9))
 
     def crash(self) -> None:
         """The whole machine is gone."""

@@ -29,6 +29,7 @@ from pydp2.order.snapshot import PoolChecks, SnapshotPoint, encode_pool
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.server.jobs.group import TrainerGroup
 from pydp2.server.jobs.groups import BatchGroup, CutBatch, PassBroken, PassEnded
 from pydp2.server.jobs.membership import GroupOptions
@@ -148,6 +149,7 @@ class Trainer:
 
     def __init__(self, attach: m.Attach, peer: bytes, position: dict[str, Any], *, shows: bool) -> None:
         self.attach, self.peer, self.rank, self.shows = attach, peer, attach.rank, shows
+        self.number = TrainerNumbers(attach.world_size, attach.peer_count).of(attach.rank, attach.peer)
         self.is_damaged = False
         self.progress = Progress(StreamState())
         self.inbox: list[Any] = []
@@ -262,13 +264,14 @@ class World:
 
     def __init__(
         self, length: int, world: int, *, dynamic: bool = False, last_batch: str = "keep", seed: int = 0,
-        prefetch_bytes: int = 1 << 20, shows: bool = False, prefetch: int = 2, relaxed: bool = False,
+        prefetch_bytes: int = 1 << 20, shows: bool = False, prefetch: int = 2, relaxed: bool = False, peers: int = 1,
     ) -> None:  # fmt: skip
         self.options = JobOptions(
             batch_size=1, order="relaxed" if relaxed else "strict", share="dynamic" if dynamic else "ranks",
             last_batch=last_batch, lease=LEASE, prefetch=prefetch, prefetch_bytes=prefetch_bytes,
         )  # fmt: skip
-        self._length, self._ranks, self._shows = length, world, shows
+        self._length, self._shows = length, shows
+        self.places = TrainerNumbers(world, peers)
         self.random = Random(seed)
         self.logs: list[str] = []
         self.ended: list[PassEnded] = []
@@ -287,7 +290,7 @@ class World:
         self.group = TrainerGroup(
             self.numbers,  # type: ignore[arg-type]
             GroupOptions(
-                name="default", world=self._ranks, dynamic=options.share == "dynamic", lease=LEASE,
+                name="default", numbers=self.places, dynamic=options.share == "dynamic", lease=LEASE,
                 prefetch_bytes=options.prefetch_bytes,
             ),
             on_end=self.ended.append,
@@ -352,13 +355,17 @@ class World:
         return member
 
     # -- trainers that come and go ---------------------------------------------------------------------------------
-    def come(self, rank: int = 0, session: str = "", prefetch: int | None = None) -> Trainer:
-        """A trainer connects."""
+    def come(self, number: int = 0, session: str = "", prefetch: int | None = None) -> Trainer:
+        """Trainer ``number`` connects; without peers that is its rank."""
         if self.group.registry.ends_with(session, self.now):
             self._new()
         options = replace(self.options, prefetch=prefetch or self.options.prefetch)
         session = session or f"session {self._peers + 1}"
-        attach = m.Attach(m.WIRE_VERSION, "default", rank, self._ranks, session, asdict(options), 1)
+        world, peers = self.places
+        attach = m.Attach(
+            m.WIRE_VERSION, "default", number // peers, world, session, asdict(options), 1, peer=number % peers,
+            peer_count=peers,
+        )  # fmt: skip
         peer, position = self._connect(attach)
         trainer = Trainer(attach, peer, position, shows=self._shows)
         self.trainers.append(trainer)

@@ -12,6 +12,7 @@ from pydp2.client.client import Client
 from pydp2.client.connection import Target
 from pydp2.client.run_protocol import MAX_REJOIN_BATCHES
 from pydp2.errors import Error, JobTaken, Rewound, ServiceLost, ServiceUnreachable
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.transport.keys import KeyPair
 
 from .cases import Outcome
@@ -33,13 +34,13 @@ CUTS_AGAIN = ("stop server", "restart server", "crash server", "cut rows", "hide
 
 
 class Trainer:
-    """Process of rank ``rank``, which begins with ``state``, or where the service says."""
+    """Process of trainer ``number``, which begins with ``state``, or where the service says."""
 
-    def __init__(self, job: Job, rank: int, state: dict[str, Any] | None) -> None:
-        self.job, self.rank, self.state = job, rank, state
+    def __init__(self, job: Job, number: int, state: dict[str, Any] | None) -> None:
+        self.job, self.number, self.state = job, number, state
         self.had = 0
         """Batches since it began."""
-        self.machine = -1 - rank
+        self.machine = -1 - number
         self.client: Client | None = None
         self.task = Task(job.world.network, self.machine, self._run)
 
@@ -48,13 +49,13 @@ class Trainer:
         world.network.clock.sleep(world.random.choice([0.0, 0.1]))
         try:
             client = self.client = Client(
-                Target(ADDRESS, KeyPair("", "")), job.options, rank=self.rank, world_size=job.size, timeout=30.0
+                Target(ADDRESS, KeyPair("", "")), job.options, number=self.number, numbers=job.numbers, timeout=30.0
             )
             if self.state is not None:
                 client.load_state_dict(self.state)
             else:
-                job.begin(self.rank, client.state_dict())
-            while (number := job.next_pass(self.rank)) < world.case.passes:
+                job.begin(self.number, client.state_dict())
+            while (number := job.next_pass(self.number)) < world.case.passes:
                 self._read_pass(client, number)
             client.close()
         except _LOST as error:
@@ -62,7 +63,7 @@ class Trainer:
 
     def _read_pass(self, client: Client, number: int) -> None:
         job, world = self.job, self.job.world
-        outcome = job.outcome_of(self.rank, number)
+        outcome = job.outcome_of(self.number, number)
         try:
             for batch in client:
                 assert batch.pass_id == number
@@ -70,7 +71,7 @@ class Trainer:
                 outcome.batches.append(list(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))
                 outcome.pool_weights.append(batch.pool_weight)
                 outcome.paddings.append(batch.padding)
-                job.note(self.rank, (number, len(outcome.batches)), client.state_dict())
+                job.note(self.number, (number, len(outcome.batches)), client.state_dict())
                 if pause := world.random.choice([0.0, 0.0, 0.001, 0.02]):
                     world.network.clock.sleep(pause)
         except _LOST:
@@ -78,7 +79,7 @@ class Trainer:
         except Error as error:
             outcome.error = error
         else:
-            job.note(self.rank, (number + 1, 0), client.state_dict())
+            job.note(self.number, (number + 1, 0), client.state_dict())
         outcome.is_complete = True
 
     @property
@@ -87,7 +88,7 @@ class Trainer:
         since it loaded it than a client goes on after, or the end of a pass."""
         if self.state is None:
             return False
-        return self.had > MAX_REJOIN_BATCHES or self.job.next_pass(self.rank) > self.state["pass"]
+        return self.had > MAX_REJOIN_BATCHES or self.job.next_pass(self.number) > self.state["pass"]
 
     def kill(self) -> None:
         """Its process dies."""
@@ -99,13 +100,13 @@ class Trainer:
 
 
 class Job:
-    """All trainers of the job, ``size`` of them; with one of them, what comes is the whole stream."""
+    """All trainers of the job, which have ``numbers``; with one of them, what comes is the whole stream."""
 
-    def __init__(self, world: World, size: int, options: dict[str, Any]) -> None:
-        self.world, self.size, self.options = world, size, options
-        self.passes: list[list[Outcome]] = [[] for _ in range(size)]
-        self.states: list[dict[Step, dict[str, Any]]] = [{} for _ in range(size)]
-        """Of each rank the states behind each step."""
+    def __init__(self, world: World, numbers: TrainerNumbers, options: dict[str, Any]) -> None:
+        self.world, self.numbers, self.options = world, numbers, options
+        self.passes: list[list[Outcome]] = [[] for _ in range(numbers.total)]
+        self.states: list[dict[Step, dict[str, Any]]] = [{} for _ in range(numbers.total)]
+        """Of each trainer the states behind each step."""
         self.restarts = 0
         self._restarting = False
         self._replaced: set[Trainer] = set()  # that died, and for which others come
@@ -113,16 +114,16 @@ class Job:
         """Processes that came again."""
         self.progress = world.network.clock.now
         """Time when a trainer last got a batch or came to the end of a pass."""
-        self.trainers = [Trainer(self, rank, None) for rank in range(size)]
+        self.trainers = [Trainer(self, number, None) for number in range(numbers.total)]
 
     @property
     def over(self) -> bool:
-        """True when each rank has had all its passes."""
+        """True when each trainer has had all its passes."""
         return not self._restarting and not self._replaced and all(trainer.task.over for trainer in self.trainers)
 
     @property
     def has_finished(self) -> bool:
-        """True once a rank has had all its passes."""
+        """True once a trainer has had all its passes."""
         return any(trainer.task.over for trainer in self.trainers if trainer not in self._replaced)
 
     @property
@@ -131,46 +132,46 @@ class Job:
         for longer than their lease, so that the job was over when they came back."""
         return (self.late > 0 or self.world.lease < LONG) and self.has_finished
 
-    def next_pass(self, rank: int) -> int:
-        """Return the pass that ``rank`` reads next."""
-        return sum(outcome.is_complete for outcome in self.passes[rank])
+    def next_pass(self, number: int) -> int:
+        """Return the pass that trainer ``number`` reads next."""
+        return sum(outcome.is_complete for outcome in self.passes[number])
 
-    def outcome_of(self, rank: int, pass_id: int) -> Outcome:
-        """Return what ``rank`` has had of pass ``pass_id`` so far."""
-        passes = self.passes[rank]
+    def outcome_of(self, number: int, pass_id: int) -> Outcome:
+        """Return what trainer ``number`` has had of pass ``pass_id`` so far."""
+        passes = self.passes[number]
         if pass_id == len(passes):
             passes.append(Outcome(pass_id))
         return passes[pass_id]
 
-    def note(self, rank: int, step: Step, state: dict[str, Any]) -> None:
-        """Keep the state of ``rank`` behind ``step``. It is that of all ranks, but for checksums of other chunks where
-        batches were cut again for a part of the ranks."""
+    def note(self, number: int, step: Step, state: dict[str, Any]) -> None:
+        """Keep the state of trainer ``number`` behind ``step``. It is that of all trainers, but for checksums of other
+        chunks where batches were cut again for a part of them."""
         cut_again = any(self.world.done[kind] for kind in CUTS_AGAIN)
         cut_again = cut_again or any("rows lost: " in line for line in self.world.log)  # with their host
         left_out = {"checksums", "digest"} if cut_again else set()
         for other in self.states:
             known = other.get(step, state)
             differing = {key for key in state if state[key] != known[key]} - left_out
-            assert not differing, f"rank {rank} has another state behind {step}: {differing}"
+            assert not differing, f"trainer {number} has another state behind {step}: {differing}"
         self.progress = self.world.network.clock.now
-        self.states[rank][step] = state
+        self.states[number][step] = state
 
-    def begin(self, rank: int, place: dict[str, Any]) -> None:
-        """A process without a state begins as ``rank`` at ``place``: what another one before it had and the service
-        does not know to be used comes again."""
-        passes, states = self.passes[rank], self.states[rank]
+    def begin(self, number: int, place: dict[str, Any]) -> None:
+        """A process without a state begins as trainer ``number`` at ``place``: what another one before it had and the
+        service does not know to be used comes again."""
+        passes, states = self.passes[number], self.states[number]
         if place["pass"] == place["batch"] == 0:
-            self.note(rank, (0, 0), place)
-        passes.extend(Outcome(number) for number in range(len(passes), place["pass"]))  # without a batch for it
-        number, had = place["pass"], max(0, -(-(place["batch"] - rank) // self.size))
-        assert had <= (len(passes[number].batches) if number < len(passes) else 0), "a batch is lost"
-        for outcome in passes[:number]:
+            self.note(number, (0, 0), place)
+        passes.extend(Outcome(pass_id) for pass_id in range(len(passes), place["pass"]))  # without a batch for it
+        now, had = place["pass"], max(0, -(-(place["batch"] - self.numbers.rank(number)) // self.numbers.world))
+        assert had <= (len(passes[now].batches) if now < len(passes) else 0), "a batch is lost"
+        for outcome in passes[:now]:
             outcome.died = outcome.died or not outcome.is_complete
             outcome.is_complete = True
-        for outcome in passes[number : number + 1]:
+        for outcome in passes[now : now + 1]:
             outcome.cut(had)
-        del passes[number + 1 :]
-        for later in [step for step in states if step > (number, had)]:
+        del passes[now + 1 :]
+        for later in [step for step in states if step > (now, had)]:
             del states[later]
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ class Job:
         def start() -> None:
             if trainer in self._replaced:
                 self._replaced.remove(trainer)
-                self.trainers[trainer.rank] = Trainer(self, trainer.rank, None)
+                self.trainers[trainer.number] = Trainer(self, trainer.number, None)
 
         self.world.network.at(seconds, start)
 
@@ -218,7 +219,7 @@ class Job:
 
     def _start(self, begin: dict[str, Any] | None) -> None:
         self._restarting = False
-        self.trainers = [Trainer(self, rank, begin) for rank in range(self.size)]
+        self.trainers = [Trainer(self, number, begin) for number in range(self.numbers.total)]
 
     def end(self) -> None:
         """Have all processes end where they are."""

@@ -28,6 +28,7 @@ from pydp2.host.agent import service_link
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec, SourceTerms
 from pydp2.options.tables import job_options
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.server import loop as server_loop
 from pydp2.server.gateway import peers, resources
 from pydp2.server.gateway import router as gateway
@@ -94,7 +95,7 @@ class World(ScriptedWorld):
         self._numbers = iter(range(1, 1000))
         for _ in range(self.random.choice([1, 1, 2, 3, 8])):
             self.network.at(self.random.choice([0.0, 0.1]), self.add_host)
-        self.job = Job(self, case.ranks, asdict(job_options(**self._job_options())))
+        self.job = Job(self, TrainerNumbers(case.ranks, case.peers), asdict(job_options(**self._job_options())))
 
     def _put_in_place(self) -> None:
         """Put clock and network in the place of the real ones."""
@@ -248,7 +249,7 @@ class World(ScriptedWorld):
                 self.network.hold(trainer.machine, seconds)
             case "freeze trainer":
                 trainer.task.freeze(seconds)
-            case "rank dies" if self.case.ranks > 1 and self.lease == LONG and not self.job.has_finished:
+            case "rank dies" if self.case.trainers > 1 and self.lease == LONG and not self.job.has_finished:
                 if trainer.state is not None:  # the next one would not know whether that was loaded
                     self.job.restart()
                 elif not trainer.task.over:
@@ -302,7 +303,7 @@ class World(ScriptedWorld):
         """A trainer gives up only if it was away for longer than its lease, the service was killed before it had
         written down what several ranks need, a process without a state comes where others have loaded one, or one that
         is not the first to load its state comes so late that others are far."""
-        unwritten = isinstance(error, Rewound) and self.case.ranks > 1 and self.done["crash server"]
+        unwritten = isinstance(error, Rewound) and self.case.trainers > 1 and self.done["crash server"]
         stateless = isinstance(error, Rewound) and self.done["rank dies"] and self.job.restarts
         # after a restart the service waits for the one that had the rank
         replaced = isinstance(error, JobTaken) and self.done["rank dies"] and self.folder is not None

@@ -10,7 +10,8 @@ from pydp2.protocol.messages.base import Message, Plain
 
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
-    """Client: attach as trainer ``rank`` of the ``world_size`` trainers of ``job``; ``options`` are the job's.
+    """Client: attach as peer ``peer`` of the ``peer_count`` trainers of rank ``rank`` of the ``world_size`` ranks of
+    ``job``; ``options`` are the job's.
 
     ``session`` is the client's own, so that it is known again when its connection breaks; ``connection_number`` grows
     with each connection, so that an older one, whose message comes late, does not take its place. ``host``: its host,
@@ -27,6 +28,8 @@ class Attach(Message):
     connection_number: int = 0
     host: str = ""
     counting: str = ""
+    peer: int = 0
+    peer_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)

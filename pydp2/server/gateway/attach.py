@@ -27,17 +27,19 @@ def requested_options(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
             f"the service speaks wire version {m.WIRE_VERSION}, the client {attach.version}; "
             "use the same release of pydp2 on both sides"
         )
-    place_options(attach.job, attach.rank, attach.world_size)
+    place_options(attach.job, attach.rank, attach.world_size, (attach.peer, attach.peer_count))
     if len(attach.session) > _SESSION_BYTES:
         raise OptionError(f"a session must be a text of at most {_SESSION_BYTES} characters, got {len(attach.session)}")
     if len(attach.host) > _HOST_CHARACTERS or not attach.host.isprintable():
         raise OptionError(f"a host must have a name of at most {_HOST_CHARACTERS} characters that can be printed")
-    if attach.counting not in ("", "missing", "all") or (attach.counting and attach.world_size != 1):
+    trainers = attach.world_size * attach.peer_count
+    if attach.counting not in ("", "missing", "all") or (attach.counting and trainers != 1):
         raise OptionError(f"a job of one rank may count missing or all files, got {attach.counting!r:.40}")
     given = job_options(**attach.options)
-    if given.share == "dynamic" and attach.world_size != 1:
+    if given.share == "dynamic" and trainers != 1:
+        name = "world_size" if attach.world_size != 1 else "share_along"
         raise OptionError(
-            'share="dynamic" gives each batch to the trainer that asks first, without ranks: leave world_size out'
+            f'share="dynamic" gives each batch to the trainer that asks first, without ranks: leave {name} out'
         )
     return given
 

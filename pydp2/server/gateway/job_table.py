@@ -14,6 +14,7 @@ from pydp2.options.file_list import FileList
 from pydp2.options.job_options import JobOptions
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.server.actions import DEFAULT_JOB, Action, Log, SendToHost
 from pydp2.server.gateway.attach import check_memory
 from pydp2.server.gateway.resources import Resources, memory_figures, read_ahead_budget
@@ -68,19 +69,19 @@ class JobTable:
         )
         if self._snapshotter.durable:
             self._snapshotter.restore(
-                len(self.files), lambda kept: self.open(kept.name, kept.world, kept.options), time.monotonic()
+                len(self.files), lambda kept: self.open(kept.name, kept.numbers, kept.options), time.monotonic()
             )
         return resources
 
     # -- jobs ------------------------------------------------------------------------------------------------------
-    def open(self, name: str, world: int, given: JobOptions, counting: str = "") -> JobSession:
+    def open(self, name: str, numbers: TrainerNumbers, given: JobOptions, counting: str = "") -> JobSession:
         """Return the session of a job that begins. Raises OptionError when the machine cannot hold one more."""
         resources = self.resources
         assert resources is not None
         others = {job.name: job.options for job in self.sessions.values()}
         check_memory(name, given, others, self._spec, resources.available, resources.schema)
         log = functools.partial(self.log_job, name)
-        job = self.sessions[name] = JobSession(name, world, given, self._context(resources), log, counting=counting)
+        job = self.sessions[name] = JobSession(name, numbers, given, self._context(resources), log, counting=counting)
         return job
 
     def _context(self, resources: Resources) -> ServiceContext:
@@ -117,7 +118,7 @@ class JobTable:
             self.actions.append(SendToHost(host, m.SendRows()))
             self.log_job(
                 job_session.name,
-                f"rank {trainer.rank} cannot fetch rows at {without_token(address)}; the rows of that host come "
+                f"{trainer.name} cannot fetch rows at {without_token(address)}; the rows of that host come "
                 "through the service from now on; let trainers reach that address, or start the host without a "
                 "row server",
                 "row server",

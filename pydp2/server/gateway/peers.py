@@ -43,7 +43,7 @@ class VanishedPeer:
         not known yet whether it died or left in order."""
         if not self.when or self.job_session is not job_session or self.session == attach.session:
             return False
-        return self.trainer is not None and self.trainer is job_session.trainers.registry.by_rank(attach.rank)
+        return self.trainer is not None and self.trainer is job_session.trainers.registry.replaced_by(attach)
 
 
 class Peers:

@@ -22,6 +22,7 @@ from pydp2.options.service_spec import ServiceSpec
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import pack_unchecked
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.server.gateway.attach import check_same_options, requested_options
 from pydp2.server.gateway.job_table import JobTable
 from pydp2.server.gateway.peers import Peers, VanishedPeer
@@ -177,14 +178,15 @@ class ClientGateway:
         OptionError."""
         job_session = self._sessions.get(attach.job)
         if job_session is not None:  # the trainer that has the rank may have vanished
-            known = job_session.trainers.registry.by_rank(attach.rank)
+            known = job_session.trainers.registry.replaced_by(attach)
             self._peers.probe(known)
             self._peers.note_used(job_session, known)
             if job_session.trainers.registry.ends_with(attach.session, now):
                 self._drop_job(job_session)
                 job_session = None
         if job_session is None:
-            job_session = self._jobs.open(attach.job, attach.world_size, given, attach.counting)
+            numbers = TrainerNumbers(attach.world_size, attach.peer_count)
+            job_session = self._jobs.open(attach.job, numbers, given, attach.counting)
         return job_session
 
     def _welcome(self, peer: bytes, job_session: JobSession, position: dict[str, Any]) -> None:
@@ -256,7 +258,7 @@ class ClientGateway:
                 self._peers.probe(trainer)
         for job_session, trainer in self._peers.silent_since(now - self._spec.timing.trainer_last_words):
             alone = job_session.trainers.registry.is_single_rank
-            text = "the trainer is gone; its job is free" if alone else f"rank {trainer.rank} is gone"
+            text = "the trainer is gone; its job is free" if alone else f"{trainer.name} is gone"
             self._jobs.log_job(job_session.name, text, "trainer")
         if now - self._retried > self._spec.timing.taken_rank_retry:
             self._retried = now
@@ -306,7 +308,7 @@ class ClientGateway:
         job_session, trainer = gone.job_session, gone.trainer
         if job_session is None or trainer is None or self._sessions.get(job_session.name) is not job_session:
             return
-        if job_session.trainers.registry.trainers.get(trainer.rank) is trainer and trainer.session == gone.session:
+        if job_session.trainers.registry.trainers.get(trainer.number) is trainer and trainer.session == gone.session:
             job_session.trainers.detach(trainer, detach.request_id, detach.used_batches, time.monotonic())
         if job_session.trainers.registry.empty and not job_session.trainers.awaits_ranks:
             self._drop_job(job_session)

@@ -324,28 +324,28 @@ class Generation:
 
 
 class Gathering:
-    """The ``world`` ranks of a job, which a service that does not know their pass waits for until the time ``until``.
-    Each of them knows which batches it has had; none knows all."""
+    """The ``size`` trainers of a job with ranks, which a service that does not know their pass waits for until the time
+    ``until``. Each of them knows which batches it has had; none knows all."""
 
-    def __init__(self, world: int, until: float) -> None:
-        self._world = world
-        self._answered: set[int] = set()  # ranks that came or left
+    def __init__(self, size: int, until: float) -> None:
+        self._size = size
+        self._answered: set[int] = set()  # numbers of those that came or left
         self.until = until
         self.requests: dict[int, PassRequest] = {}
 
-    def add(self, rank: int, request: PassRequest) -> None:
-        """Note that ``rank`` came back, and asks to go on."""
-        self.requests[rank] = request
-        self._answered.add(rank)
+    def add(self, number: int, request: PassRequest) -> None:
+        """Note that trainer ``number`` came back, and asks to go on."""
+        self.requests[number] = request
+        self._answered.add(number)
 
-    def remove(self, rank: int) -> None:
-        """Note that ``rank`` left: it is not waited for."""
-        self._answered.add(rank)
-        self.requests.pop(rank, None)
+    def remove(self, number: int) -> None:
+        """Note that trainer ``number`` left: it is not waited for."""
+        self._answered.add(number)
+        self.requests.pop(number, None)
 
     def is_complete(self, now: float) -> bool:
-        """Return True if all ranks are there, or the time is up."""
-        return bool(self.requests) and (len(self._answered) == self._world or now > self.until)
+        """Return True if all trainers are there, or the time is up."""
+        return bool(self.requests) and (len(self._answered) == self._size or now > self.until)
 
     def resume_state(self) -> StreamState:
         """Return the state from which no rank misses a batch that it has not had."""
@@ -355,16 +355,16 @@ class Gathering:
 def went_back(job: str) -> Rewound:
     """Return the error of a rank that is not in the generation of ``job`` any more."""
     return Rewound(
-        f"another rank of job {job!r} has loaded a state or called set_epoch(), and the service went there: load the "
-        "same state here, too, or call set_epoch() with the same number"
+        f"another trainer of job {job!r} has loaded a state or called set_epoch(), and the service went there: load "
+        "the same state here, too, or call set_epoch() with the same number"
     )
 
 
-def not_known(job: str, rank: int, loss: str = "") -> Rewound:
-    """Return the error of a rank that needs what a service that was started again does not know. ``loss``: why, if
-    its last snapshot could not be used."""
+def not_known(job: str, trainer: str, loss: str = "") -> Rewound:
+    """Return the error of the trainer named ``trainer``, which needs what a service that was started again does not
+    know. ``loss``: why, if its last snapshot could not be used."""
     return Rewound(
-        f"the service was started again and does not know any more what rank {rank} of job {job!r} needs to go on"
+        f"the service was started again and does not know any more what {trainer} of job {job!r} needs to go on"
         f"{loss and f' ({loss})'}; load the same state in all ranks"
     )
 
@@ -377,9 +377,9 @@ def cut_off(job: str, pass_id: int) -> Rewound:
     )
 
 
-def in_other_pass(job: str, pass_id: int, rank: int, wanted: int) -> Rewound:
-    """Return the error of a rank that asks for a pass which the job is not in."""
+def in_other_pass(job: str, pass_id: int, trainer: str, wanted: int) -> Rewound:
+    """Return the error of the trainer named ``trainer``, which asks for a pass that the job is not in."""
     return Rewound(
-        f"job {job!r} is in pass {pass_id}, rank {rank} asks for pass {wanted}: load the same state in all ranks, or "
+        f"job {job!r} is in pass {pass_id}, {trainer} asks for pass {wanted}: load the same state in all ranks, or "
         "none in any"
     )

@@ -1,7 +1,7 @@
 """Deliver the batches of a pass to the trainers of a job: cut what they ask for, hand it out, tell them the end
 (docs/order.md, "Ranks").
 
-There are three ways: a sole rank has all batches (:class:`SoloDelivery`), each rank has its batches in turn
+There are three ways: a sole rank has all batches (:class:`SoloDelivery`), the ranks have their batches in turn
 (:class:`RankedDelivery`), or a batch goes to whichever trainer asks first (:class:`SharedDelivery`). With all of them a
 batch is kept until the trainer that it went to has used it.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -78,7 +78,7 @@ class Delivery(ABC):
         self._outcomes = outcomes
         self._pass_id, self._opened, self._point = start.pass_id, start.batch, start.point
         self._next = start.batch  # the batch that is cut next
-        self._written = self._known() if registry.world > 1 else None  # when the job was last found to be written down
+        self._written = self._known() if registry.size > 1 else None  # when the job was last found to be written down
 
     # -- batches ---------------------------------------------------------------------------------------------------
     def serve(self, most: int) -> bool:
@@ -262,8 +262,8 @@ class SoloDelivery(Delivery):
 
 
 class RankedDelivery(SoloDelivery):
-    """Batches of a pass on their way to ranks: batch ``n`` belongs to rank ``n % world``. Batches of ranks that are not
-    there are kept, and a rank that is behind holds the others up."""
+    """Batches of a pass on their way to ranks: batch ``n`` belongs to rank ``n % world``, and each peer of that rank
+    gets it. Batches of trainers that are not there are kept, and a trainer that is behind holds the others up."""
 
     def __init__(self, registry: RankRegistry, stream: GroupedPass, outcomes: PassOutcomes, start: StreamState) -> None:
         super().__init__(registry, stream, outcomes, start)
@@ -284,8 +284,8 @@ class RankedDelivery(SoloDelivery):
         return self._ahead.popleft() if self._ahead else self.stream.next_group(most, self._absent_room())
 
     def _absent_room(self) -> float:
-        """Return how many bytes of batches may still be cut for absent ranks: ``pool_bytes`` for all of them together,
-        and what connected ranks may have."""
+        """Return how many bytes of batches may still be cut for absent trainers: ``pool_bytes`` for all of them
+        together, and what connected trainers may have."""
         if not self._registry.absent:
             return inf
         connected = sum(trainer.flow.limit for trainer in self._trainers.values())
@@ -330,17 +330,17 @@ class RankedDelivery(SoloDelivery):
         if len(self._states) > _MAX_STATES:
             self._state()
         unclaimed: dict[int, InFlightBatch] = {}
-        for rank, batch in enumerate(split_group(group)):
-            if rank in self._trainers:
-                self._enqueue(self._trainers[rank], batch)
-            elif rank in self._registry.passed_through:
+        for number, batch in enumerate(split_group(group, self._registry.numbers.peers)):
+            if number in self._trainers:
+                self._enqueue(self._trainers[number], batch)
+            elif number in self._registry.passed_through:
                 batch.release()
             else:
-                unclaimed[rank] = batch
+                unclaimed[number] = batch
         self._unclaimed.add(unclaimed)
 
     def claim(self, trainer: Trainer) -> int:
-        for batch in self._unclaimed.claim(trainer.rank):
+        for batch in self._unclaimed.claim(trainer.number):
             trainer.flow.enqueue(batch)
         return super().claim(trainer)
 
@@ -358,7 +358,8 @@ class RankedDelivery(SoloDelivery):
 
 
 class UnclaimedBatches:
-    """Batches that wait for ranks that have not come in this pass: of each group, its batches by rank."""
+    """Batches that wait for trainers that have not come in this pass: of each group, its batches by the number of the
+    trainer. Peers wait for one batch, which counts once."""
 
     def __init__(self) -> None:
         self._groups: list[dict[int, InFlightBatch]] = []
@@ -366,7 +367,7 @@ class UnclaimedBatches:
         """Bytes that all batches in it count for."""
 
     def __len__(self) -> int:
-        """Groups: so many batches wait for a rank at most."""
+        """Groups: so many batches wait for a trainer at most."""
         return len(self._groups)
 
     @property
@@ -375,17 +376,21 @@ class UnclaimedBatches:
         return next(iter(self._groups[0].values())).first if self._groups else None
 
     def add(self, batches: Mapping[int, InFlightBatch]) -> None:
-        """Keep the ``batches`` of a group that belong to ranks that are not there."""
+        """Keep the ``batches`` of a group that belong to trainers that are not there."""
         if batches:
             self._groups.append(dict(batches))
-            self.nbytes += sum(batch.cost for batch in batches.values())
+            self.nbytes += _cost_once(batches.values())
 
-    def claim(self, rank: int) -> list[InFlightBatch]:
-        """Remove and return what waits for ``rank``, which has come, in order."""
-        mine = [held for batches in self._groups if (held := batches.pop(rank, None)) is not None]
+    def claim(self, number: int) -> list[InFlightBatch]:
+        """Remove and return what waits for trainer ``number``, which has come, in order."""
+        found: list[InFlightBatch] = []
+        for batches in self._groups:
+            if (held := batches.pop(number, None)) is not None:
+                found.append(held)
+                if all(other.index != held.index for other in batches.values()):
+                    self.nbytes -= held.cost
         self._groups = [batches for batches in self._groups if batches]
-        self.nbytes -= sum(held.cost for held in mine)
-        return mine
+        return found
 
     def clear(self) -> None:
         """Drop all batches: the pass is over."""
@@ -394,6 +399,11 @@ class UnclaimedBatches:
                 held.release()
         self._groups.clear()
         self.nbytes = 0
+
+
+def _cost_once(batches: Iterable[InFlightBatch]) -> int:
+    """Return the bytes that ``batches`` count for, a batch of several peers once."""
+    return sum({batch.index: batch.cost for batch in batches}.values())
 
 
 class SharedDelivery(Delivery):

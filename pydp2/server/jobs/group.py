@@ -82,16 +82,16 @@ class TrainerGroup:
         """True while ranks have not had the pass that was begun, or are gone without a word: they have the lease."""
         registry = self.registry
         has_begun = self.current is not None or bool(registry.trainers)
-        return self._gathering is not None or (registry.world > 1 and has_begun)
+        return self._gathering is not None or (registry.size > 1 and has_begun)
 
     def detach(self, trainer: Trainer, run: int, done: int, now: float) -> None:
         """Note that ``trainer`` left in order, after it had used ``done`` batches of ``run``."""
         self._leave(trainer, done if trainer.is_in_run(run) else 0)
         if self._gathering is not None:
-            self._gathering.remove(trainer.rank)
+            self._gathering.remove(trainer.number)
         self.registry.leave_in_order(trainer, now)
         if self.registry.dynamic:  # its number does not come back
-            self.generation.begun_from_state.discard(trainer.rank)
+            self.generation.begun_from_state.discard(trainer.number)
         self._finish_pass_if_over()
 
     def connection_lost(self, trainer: Trainer, now: float) -> None:
@@ -113,7 +113,7 @@ class TrainerGroup:
                     current.take_back(trainer)
                 registry.end_lease(trainer)
             self._finish_pass_if_over()
-        elif registry.world > 1:
+        elif registry.size > 1:
             late = registry.late_for_next_pass()
             if late is None:
                 late = ([], False) if current is None else current.late_trainers()
@@ -162,8 +162,8 @@ class TrainerGroup:
             previous_pass=generation.previous_pass,
             state=trainer.state,
             is_outdated=trainer.is_outdated,
-            began_from_state=trainer.rank in generation.begun_from_state,
-            others_from_state=any(other.rank in generation.begun_from_state for other in others),
+            began_from_state=trainer.number in generation.begun_from_state,
+            others_from_state=any(other.number in generation.begun_from_state for other in others),
             unconfirmed_state=trainer.unconfirmed_state,
             deferred_state=trainer.deferred_state,
             previous_run_ended=trainer.previous_run_ended,
@@ -195,10 +195,10 @@ class TrainerGroup:
             case Decision.REFUSE_UNKNOWN:
                 trainer.refuse(self._not_known(trainer))
             case Decision.REFUSE_OTHER_PASS:
-                trainer.refuse(in_other_pass(self.registry.name, self.stream.pass_id, trainer.rank, begin.pass_id))
+                trainer.refuse(in_other_pass(self.registry.name, self.stream.pass_id, trainer.name, begin.pass_id))
 
     def _not_known(self, trainer: Trainer) -> Rewound:
-        return not_known(self.registry.name, trainer.rank, self.registry.loss)
+        return not_known(self.registry.name, trainer.name, self.registry.loss)
 
     def _refuse_outdated(self, trainer: Trainer) -> None:
         """Tell ``trainer`` to load the state that others have loaded, or any if nobody knows where to go on."""
@@ -210,7 +210,7 @@ class TrainerGroup:
         """Take ``trainer`` into the generation. A dynamic one that names its state goes on where the others are."""
         begin, dynamic = request.begin, self.registry.dynamic
         if begin.state_name or dynamic:
-            self.generation.begun_from_state.add(trainer.rank)
+            self.generation.begun_from_state.add(trainer.number)
         if begin.state_name:
             trainer.is_outdated, trainer.deferred_state = False, ""
             trainer.unconfirmed_state = self.generation.loaded
@@ -237,7 +237,7 @@ class TrainerGroup:
         for other in registry.members():
             if other is not trainer:
                 other.is_outdated = True  # also of one that is away: it comes back with what it has had
-                if other.pending is not None or other.state is PassState.IN or other.rank in gathered:
+                if other.pending is not None or other.state is PassState.IN or other.number in gathered:
                     self._refuse_outdated(other)
             other.reset()
             other.pending = None
@@ -246,11 +246,11 @@ class TrainerGroup:
         """Wait for the other ranks, and go on where the last of them is."""
         if self._gathering is None:
             self.stop()
-            self._gathering = Gathering(self.registry.world, trainer.last_heard + self.registry.lease)
+            self._gathering = Gathering(self.registry.size, trainer.last_heard + self.registry.lease)
             for other in self.registry.trainers.values():
                 if other is not trainer and (other.pending or other.state is PassState.IN):
                     other.begin_again()
-        self._gathering.add(trainer.rank, request)
+        self._gathering.add(trainer.number, request)
         self._finish_gathering(trainer.last_heard)
 
     def _finish_gathering(self, now: float) -> None:
@@ -260,7 +260,7 @@ class TrainerGroup:
             return
         self._gathering = None
         start = gathering.resume_state()
-        requests = [(trainers[rank], request) for rank, request in gathering.requests.items()]
+        requests = [(trainers[number], request) for number, request in gathering.requests.items()]
         present = [(trainer, request) for trainer, request in requests if trainer.is_asking(request)]
         if not self._begin_pass(start, [trainer for trainer, _ in present]):
             return

@@ -1,7 +1,8 @@
 """Keep who takes part in a job: its trainers and their connections, which has which rank, and which ranks are missing
 (docs/order.md, "Ranks").
 
-A rank that no trainer has costs nothing, so a job may say that it has many.
+A rank may have several trainers, its *peers*. Everything here counts trainers, by their number; only what a trainer
+gets follows from its rank. A rank that no trainer has costs nothing, so a job may say that it has many.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pydp2.errors import Error, JobTaken, OptionError, Rewound, to_wire
 from pydp2.options.timing import DEFAULT_TIMING
 from pydp2.protocol import messages as m
 from pydp2.protocol.state_table import next_state
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.server.jobs.agreement import UNFINISHED, PassRequest
 from pydp2.server.jobs.sending import Flow, Outbox, StateFeed
 from pydp2.server.snapshots.job_snapshot import PassState, RankSnapshot
 
 _MAX_ABSENT = 1024  # trainers that were away for longer than their lease, and may come back
-_NAMED = 4  # ranks that are not there, of those that the others wait for
+_NAMED = 4  # trainers that are not there, of those that the others wait for
 
 
 class TrainerEvent(Enum):
@@ -58,10 +60,12 @@ TRAINER_TRANSITIONS: dict[tuple[PassState, TrainerEvent], PassState] = {
 
 @dataclass(slots=True, eq=False)
 class Trainer:
-    """Trainer of a job. ``peer`` is empty while no process is connected as this trainer; ``last_heard``: when it
-    last said something."""
+    """Trainer ``number`` of a job, called ``name`` in messages, which gets the batches of ``rank``. ``peer`` is empty
+    while no process is connected as this trainer; ``last_heard``: when it last said something."""
 
-    rank: int
+    number: int
+    rank: int = 0
+    name: str = ""
     outbox: Outbox = field(default_factory=Outbox)
     peer: bytes = b""
     session: str = ""
@@ -102,7 +106,7 @@ class Trainer:
         """Return what a service writes down of it. It has used all of its batches before ``first_unused``."""
         left = self.state is PassState.LEFT and self.ended_run != self.run  # and was not told how the pass ended
         return RankSnapshot(
-            self.rank,
+            self.number,
             self.session,
             self.state,
             not self.is_outdated,
@@ -175,12 +179,12 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """Options of the trainers that share the batches of job ``name``: ``world`` ranks, or with ``dynamic`` as many as
-    come. ``missing_rank``: seconds that trainers wait for a rank before the log names it. ``loss``: why the last
-    snapshot of a service before this one could not be used."""
+    """Options of the trainers that share the batches of job ``name``: those with ``numbers``, or with ``dynamic`` as
+    many as come. ``missing_rank``: seconds that trainers wait for another before the log names it. ``loss``: why the
+    last snapshot of a service before this one could not be used."""
 
     name: str
-    world: int
+    numbers: TrainerNumbers
     dynamic: bool
     lease: float
     prefetch_bytes: int
@@ -189,28 +193,33 @@ class GroupOptions:
 
 
 class RankRegistry:
-    """Trainers of a job by number: its ranks, or with ``dynamic`` one number for each trainer that comes."""
+    """Trainers of a job by number: the peers of its ranks, or with ``dynamic`` one number for each trainer that
+    comes."""
 
     def __init__(self, options: GroupOptions) -> None:
-        self.outbox = Outbox(has_ranks=options.world > 1)
+        self.numbers = options.numbers
+        """Numbers of its trainers, unless it is dynamic."""
+        self.size = self.numbers.total
+        """Number of its trainers, 1 if it is dynamic."""
+        self.outbox = Outbox(has_ranks=self.size > 1)
         """Messages to them."""
         self._limit = options.prefetch_bytes
         self.name = options.name
-        self.world = options.world
+        self.world = options.numbers.world
         self.dynamic = options.dynamic
         self.lease = options.lease
         self.loss = options.loss
-        self.is_single_rank = self.world == 1 and not self.dynamic
-        """There is one rank."""
+        self.is_single_rank = self.size == 1 and not self.dynamic
+        """There is one rank, with one trainer."""
         self.trainers: dict[int, Trainer] = {}
         """Trainers that are connected, or were and may come back."""
         self.passed_through: dict[int, PassState] = {}
-        """Where those ranks stand that ended or left the pass under way, and then the job."""
+        """Where those trainers stand that ended or left the pass under way, and then the job."""
         self.left_at: set[int] = set()
-        """Ranks that were there and left in order."""
+        """Numbers of trainers that were there and left in order."""
         self._expired: dict[str, Trainer] = {}  # by session: they hold no batches, and nobody waits for them
         self._connected: dict[bytes, Trainer] = {}
-        self._numbers = count()  # of trainers of a dynamic job: none is given twice
+        self._counter = count()  # of trainers of a dynamic job: none is given twice
         self._parted_at = 0.0  # when the last of them left
 
     @property
@@ -220,29 +229,29 @@ class RankRegistry:
 
     @property
     def absent(self) -> int:
-        """Number of ranks that are not there and have not ended or left the pass under way."""
-        return 0 if self.dynamic else self.world - len(self.trainers) - len(self.passed_through)
+        """Number of trainers that are not there and have not ended or left the pass under way."""
+        return 0 if self.dynamic else self.size - len(self.trainers) - len(self.passed_through)
 
     @property
-    def first_rank(self) -> int | None:
-        """The lowest rank that is connected, None while there is none."""
-        return min((rank for rank, trainer in self.trainers.items() if trainer.peer), default=None)
+    def first_number(self) -> int | None:
+        """The lowest number of a trainer that is connected, None while there is none."""
+        return min((number for number, trainer in self.trainers.items() if trainer.peer), default=None)
 
     @property
     def to_come(self) -> int:
-        """Number of ranks that were never there."""
-        return 0 if self.dynamic else self.world - len(self.trainers.keys() | self.left_at)
+        """Number of trainers that were never there."""
+        return 0 if self.dynamic else self.size - len(self.trainers.keys() | self.left_at)
 
     @property
     def is_pass_over(self) -> bool:
-        """True if no rank has anything of the pass under way to come. If none of the trainers that share it has begun
-        it, those who did are gone without a word, and what they have not used goes to these."""
+        """True if no trainer has anything of the pass under way to come. If none of those that are there has begun it,
+        those who did are gone without a word, and what they have not used goes to these."""
         states = {trainer.state for trainer in self.trainers.values()}
         unfinished = {PassState.IN} if self.dynamic else UNFINISHED
         return not (self.absent or states & unfinished or states == {PassState.BEFORE})
 
     def late_for_next_pass(self) -> tuple[list[Trainer], bool] | None:
-        """Return the trainers that others wait for before the next pass can begin, and whether they wait for ranks that
+        """Return the trainers that others wait for before the next pass can begin, and whether they wait for some that
         are not there, too; None: nobody waits for that."""
         trainers = self.trainers.values()
         if all(trainer.pending is None for trainer in trainers):
@@ -250,12 +259,12 @@ class RankRegistry:
         late = [trainer for trainer in trainers if trainer.pending is None and trainer.state in UNFINISHED]
         return late, self.absent > 0
 
-    def absent_ranks(self, most: int) -> list[int]:
-        """Return the first ``most`` ranks that are absent."""
+    def absent_numbers(self, most: int) -> list[int]:
+        """Return the numbers of the first ``most`` trainers that are absent."""
         found: list[int] = []
-        for rank in range(self.world if self.absent else 0):
-            if rank not in self.trainers and rank not in self.passed_through:
-                found.append(rank)
+        for number in range(self.size if self.absent else 0):
+            if number not in self.trainers and number not in self.passed_through:
+                found.append(number)
             if len(found) == min(most, self.absent):
                 break
         return found
@@ -291,15 +300,17 @@ class RankRegistry:
         """Return the trainer that calls itself ``session``."""
         return next((trainer for trainer in self.trainers.values() if trainer.session == session), None)
 
-    def by_rank(self, rank: int) -> Trainer | None:
-        """Return the trainer that a newcomer with the rank ``rank`` would replace."""
-        return None if self.dynamic else self.trainers.get(rank)
+    def replaced_by(self, attach: m.Attach) -> Trainer | None:
+        """Return the trainer that a newcomer which says ``attach`` would replace."""
+        if self.dynamic or attach.peer_count != self.numbers.peers:
+            return None
+        return self.trainers.get(self.numbers.of(attach.rank, attach.peer))
 
     def claim(self, attach: m.Attach, now: float) -> Trainer:
         """Return the trainer whose rank ``attach`` asks for. Raises OptionError, JobTaken, Rewound."""
         known = self.by_session(attach.session)
         if known is not None and attach.connection_number < known.connection_number:
-            raise Rewound(f"a later connection of the same process has rank {known.rank} of job {self.name!r}")
+            raise Rewound(f"a later connection of the same process is {known.name} of job {self.name!r}")
         return self._newcomer(attach.session) if self.dynamic else self._rank(attach, now)
 
     def connect(self, trainer: Trainer, peer: bytes, attach: m.Attach, now: float) -> None:
@@ -314,14 +325,14 @@ class RankRegistry:
         trainer.disconnect()
 
     def leave_in_order(self, trainer: Trainer, now: float) -> None:
-        """Free the rank of ``trainer``, which left in order. Where it stood is remembered as long as the pass lasts."""
+        """Free the place of ``trainer``, which left in order. Where it stood is known as long as the pass lasts."""
         self.disconnect(trainer)
-        del self.trainers[trainer.rank]
+        del self.trainers[trainer.number]
         self._parted_at = now
         if not self.dynamic:
-            self.left_at.add(trainer.rank)
+            self.left_at.add(trainer.number)
             if trainer.state not in UNFINISHED:
-                self.passed_through[trainer.rank] = trainer.state
+                self.passed_through[trainer.number] = trainer.state
 
     def end_lease(self, trainer: Trainer) -> None:
         """End the lease of a trainer of a dynamic job. If it is not connected, it is set aside; when it wakes or comes
@@ -329,7 +340,7 @@ class RankRegistry:
         trainer.flow.credit = 0
         if trainer.peer:
             return
-        del self.trainers[trainer.rank]
+        del self.trainers[trainer.number]
         trainer.reset()
         self._expired[trainer.session] = trainer
         if len(self._expired) > _MAX_ABSENT:
@@ -340,31 +351,32 @@ class RankRegistry:
         return [*self.trainers.values(), *self._expired.values()]
 
     def snapshot(self, first_missing: Callable[[Trainer], int] | None) -> list[RankSnapshot]:
-        """Return what is written down of the ranks: also of those whose connection is gone, because not all of them are
-        dead, and what one has that comes back is its own. ``first_missing`` says which batch of the pass under way one
-        may still have to be sent first; None: there is no pass."""
+        """Return what is written down of the trainers: also of those whose connection is gone, because not all of them
+        are dead, and what one has that comes back is its own. ``first_missing`` says which batch of the pass under way
+        one may still have to be sent first; None: there is no pass."""
         trainers = self.trainers.values()
         ranks = [trainer.snapshot(0 if first_missing is None else first_missing(trainer)) for trainer in trainers]
-        return ranks + [RankSnapshot(rank, "", state, True) for rank, state in self.passed_through.items()]
+        return ranks + [RankSnapshot(number, "", state, True) for number, state in self.passed_through.items()]
 
     def restore(self, ranks: Iterable[RankSnapshot], now: float) -> None:
         """Take in the trainers of a service that was killed, which are not connected and have not begun: they may come
         back, as if last heard of ``now``."""
         for rank in ranks:
             if rank.session:
-                trainer = self.trainers[rank.rank] = self._new(rank.rank)
+                trainer = self.trainers[rank.number] = self._new(rank.number)
                 trainer.session, trainer.last_heard = rank.session, now
                 trainer.is_outdated, trainer.unconfirmed_state = not rank.joined, rank.unanswered
         self._parted_at = now
 
-    def _new(self, rank: int, state: PassState = PassState.BEFORE) -> Trainer:
-        return Trainer(rank, self.outbox, state=state, flow=Flow(self._limit))
+    def _new(self, number: int, state: PassState = PassState.BEFORE) -> Trainer:
+        rank, name = self.numbers.rank(number), self.numbers.name(number)
+        return Trainer(number, rank, name, self.outbox, state=state, flow=Flow(self._limit))
 
     def _newcomer(self, session: str) -> Trainer:
         known = self.by_session(session)
         if known is None:
-            known = self._expired.pop(session, None) or self._new(next(self._numbers))
-            self.trainers[known.rank] = known
+            known = self._expired.pop(session, None) or self._new(next(self._counter))
+            self.trainers[known.number] = known
         return known
 
     def _rank(self, attach: m.Attach, now: float) -> Trainer:
@@ -373,13 +385,19 @@ class RankRegistry:
                 f"job {self.name!r} has world_size={self.world}, this trainer says {attach.world_size}; all ranks of a "
                 f"job must say the same{self.ending_reason(now)}"
             )
-        trainer = self.trainers.get(attach.rank)
+        if attach.peer_count != self.numbers.peers:
+            raise OptionError(
+                f"job {self.name!r} has {_peers_text(self.numbers.peers)}, this trainer says "
+                f"{_peers_text(attach.peer_count)}; all trainers of a job must say the same{self.ending_reason(now)}"
+            )
+        number = self.numbers.of(attach.rank, attach.peer)
+        trainer = self.trainers.get(number)
         if trainer is None:
-            trainer = self._new(attach.rank, self.passed_through.pop(attach.rank, PassState.BEFORE))
-            self.trainers[attach.rank] = trainer
+            trainer = self._new(number, self.passed_through.pop(number, PassState.BEFORE))
+            self.trainers[number] = trainer
         silent = now - trainer.last_heard
         if trainer.peer and trainer.session != attach.session and silent < self.lease:
-            who = "another trainer reads this job" if self.world == 1 else f"rank {attach.rank} is taken"
+            who = "another trainer reads this job" if self.size == 1 else f"{trainer.name} is taken"
             raise JobTaken(
                 f"{who} ({trainer.process}, last heard of {silent:.0f} s ago); wait until it has closed its client "
                 f"or been silent for lease={self.lease:g} s, or read a job of your own (job='…')"
@@ -387,16 +405,20 @@ class RankRegistry:
         return trainer
 
     def replacement_error(self, trainer: Trainer, now: float) -> Rewound:
-        """Return the error for the process that had the rank of ``trainer`` and loses it."""
+        """Return the error for the process that had the place of ``trainer`` and loses it."""
         return Rewound(
-            f"rank {trainer.rank} of job {self.name!r} was silent for {now - trainer.last_heard:.0f} s "
+            f"{trainer.name} of job {self.name!r} was silent for {now - trainer.last_heard:.0f} s "
             f"(lease={self.lease:g}) and another process has its place now; raise lease where a step may take that long"
         )
 
 
+def _peers_text(peers: int) -> str:
+    return f"share_along=(k, {peers})" if peers > 1 else "no share_along"
+
+
 class MissingRanks:
-    """Missing ranks of the job of ``registry``. Each is named once for each time that it is missing, after ``missed``
-    seconds."""
+    """Missing trainers of the job of ``registry``. Each is named once for each time that it is missing, after
+    ``missed`` seconds."""
 
     def __init__(self, registry: RankRegistry, missed: float) -> None:
         self._registry = registry
@@ -406,32 +428,39 @@ class MissingRanks:
 
     def rank_returned(self, trainer: Trainer) -> None:
         """Note that ``trainer`` is there again."""
-        self._named.discard(trainer.rank)
+        self._named.discard(trainer.number)
 
     def overdue_messages(self, late: Sequence[Trainer], waits_for_absent: bool, now: float) -> list[str]:
-        """Return the lines for the log when others wait for the trainers that are ``late``, and for ranks that are
-        not there."""
+        """Return the lines for the log when others wait for the trainers that are ``late``, and for some that are not
+        there."""
         registry = self._registry
-        absent = registry.absent_ranks(_NAMED) if waits_for_absent else []
+        absent = registry.absent_numbers(_NAMED) if waits_for_absent else []
         if not (late or absent):
             self._since = 0.0
             return []
         self._since = self._since or now
         if now - self._since < self._missed:
             return []
-        lines = [
-            (f"rank {trainer.rank}", self._why(trainer, now)) for trainer in late if trainer.rank not in self._named
-        ]
-        ranks, others = [rank for rank in absent if rank not in self._named], registry.absent - len(absent)
-        self._named.update(ranks, (trainer.rank for trainer in late))
-        if ranks:
-            who = f"rank {ranks[0]}" if len(ranks) + others == 1 else f"ranks {', '.join(map(str, ranks))}"
-            who += f" and {others} others" if others else ""
-            why = "left" if registry.left_at >= {*ranks} else "never came"
-            lines.append((who, f"{why}; connect with rank={ranks[0]}, world_size={registry.world}"))
+        lines = [(trainer.name, self._why(trainer, now)) for trainer in late if trainer.number not in self._named]
+        numbers = [number for number in absent if number not in self._named]
+        self._named.update(numbers, (trainer.number for trainer in late))
+        if numbers:
+            why = "left" if registry.left_at >= {*numbers} else "never came"
+            who = self._names(numbers, registry.absent - len(absent))
+            lines.append((who, f"{why}; connect with {registry.numbers.keywords(numbers[0])}"))
         return [f"job {registry.name!r} waits for {who}, which {why}" for who, why in lines]
+
+    def _names(self, numbers: Sequence[int], others: int) -> str:
+        """Return the names of the trainers ``numbers``, beside which ``others`` are not named."""
+        name, peers = self._registry.numbers.name, self._registry.numbers.peers
+        if len(numbers) + others == 1:
+            who = name(numbers[0])
+        else:
+            who = ", ".join(map(name, numbers)) if peers > 1 else f"ranks {', '.join(map(str, numbers))}"
+        return who + (f" and {others} others" if others else "")
 
     def _why(self, trainer: Trainer, now: float) -> str:
         if trainer.peer:
             return f"has not asked for a batch for {now - trainer.last_heard:.0f} s ({trainer.process})"
-        return f"is gone since {now - trainer.last_heard:.0f} s; connect it again with rank={trainer.rank}"
+        again = self._registry.numbers.keywords(trainer.number, world=False)
+        return f"is gone since {now - trainer.last_heard:.0f} s; connect it again with {again}"

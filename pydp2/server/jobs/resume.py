@@ -34,7 +34,7 @@ def take_snapshot(group: TrainerGroup, options: JobOptions, identity: dict[str, 
         running = current.resume_state()
     return JobSnapshot(
         name=registry.name,
-        world=registry.world,
+        numbers=registry.numbers,
         options=options,
         stream_identity=identity,
         ranks=registry.snapshot(None if current is None else current.first_missing),
@@ -83,9 +83,9 @@ def _reopen(group: TrainerGroup, start: StreamState, ranks: Iterable[RankSnapsho
     told may not have heard it."""
     group.open(start)
     for rank in ranks:
-        trainer = group.registry.trainers.get(rank.rank)
+        trainer = group.registry.trainers.get(rank.number)
         if trainer is not None:
             trainer.move(_RESTORED_BY[rank.state])
             trainer.first_unused = rank.first_unused
         elif rank.state not in UNFINISHED:
-            group.registry.passed_through[rank.rank] = rank.state
+            group.registry.passed_through[rank.number] = rank.state

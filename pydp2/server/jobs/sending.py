@@ -48,12 +48,17 @@ class InFlightBatch:
         self.batch.rows.release()
 
 
-def split_group(group: BatchGroup) -> list[InFlightBatch]:
-    """Return each batch of ``group`` by itself: none keeps the rows of another."""
+def split_group(group: BatchGroup, peers: int = 1) -> list[InFlightBatch]:
+    """Return each batch of ``group`` by itself: none keeps the rows of another. Each comes ``peers`` times, as its rank
+    has so many trainers; its rows are in memory once."""
     shared, first = group, group.batches[0].cut.index
     if len(group.batches) > 1:
         shared = group._replace(batches=[])
-    return [InFlightBatch(batch, shared, first, batch.cost) for batch in group.batches]
+    if peers > 1:
+        for batch in group.batches:
+            for _ in range(peers - 1):
+                batch.rows.retain()
+    return [InFlightBatch(batch, shared, first, batch.cost) for batch in group.batches for _ in range(peers)]
 
 
 def without_received(begin: m.BeginPass, batches: Iterable[InFlightBatch]) -> tuple[deque[InFlightBatch], list[int]]:

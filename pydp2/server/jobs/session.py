@@ -15,6 +15,7 @@ from pydp2.options.job_options import JobOptions
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
 from pydp2.protocol.exact_weights import exact_weight
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.jobs.build import JobSources, job_passes
@@ -66,11 +67,18 @@ class ServiceContext:
 
 
 class JobSession:
-    """Session of the job ``name`` of ``world`` ranks, with the options ``given``. ``counting``: see
+    """Session of the job ``name`` of trainers with ``numbers``, with the options ``given``. ``counting``: see
     :class:`~pydp2.server.jobs.pass_stream.JobStream`."""
 
     def __init__(
-        self, name: str, world: int, given: JobOptions, service: ServiceContext, log: JobLog, *, counting: str = ""
+        self,
+        name: str,
+        numbers: TrainerNumbers,
+        given: JobOptions,
+        service: ServiceContext,
+        log: JobLog,
+        *,
+        counting: str = "",
     ) -> None:
         schema, spec, files = service.schema, service.spec, service.files
         self.name = name
@@ -94,7 +102,7 @@ class JobSession:
         """Names and first files of the sources."""
         group = GroupOptions(
             name=name,
-            world=world,
+            numbers=numbers,
             dynamic=given.share == "dynamic",
             lease=given.lease,
             prefetch_bytes=given.prefetch_bytes,
@@ -203,7 +211,7 @@ class JobSession:
         return self.stream.stats() | {
             "attached": not registry.empty,
             "ranks_to_come": registry.to_come,
-            "first_rank": registry.first_rank,
+            "first_trainer": registry.first_number,
             "samples_per_second": self._samples.per_second(now),
             "batches_per_second": self._batches.per_second(now),
             "trainer": {"waited_seconds": self._waited, "worked_seconds": self._worked},

@@ -15,6 +15,7 @@ from pydp2.options.job_options import JobOptions
 from pydp2.options.tables import WORLD_LIMIT, job_options
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol.stream_identity import check_int
+from pydp2.protocol.trainer_numbers import TrainerNumbers
 
 
 class PassState(Enum):
@@ -28,11 +29,11 @@ class PassState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankSnapshot:
-    """Snapshot of a rank: its number, the session of its trainer, the trainer's state in the pass, and whether it has
-    joined the generation. The trainer has used all of its batches before ``first_unused``. ``unanswered``: the state
+    """Snapshot of a trainer of a job with ranks: its number, its session, its state in the pass, and whether it has
+    joined the generation. It has used all of its batches before ``first_unused``. ``unanswered``: the state
     that it has loaded, as long as it is not known to have received anything since."""
 
-    rank: int
+    number: int
     session: str
     state: PassState
     joined: bool
@@ -42,13 +43,14 @@ class RankSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """Snapshot of a job. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the state with
-    which its generation began; ``begun_from_state``: the ranks that began from it; ``running``: the state of the pass
-    under way; ``previous_pass``: the pass before, which all ranks have ended, -1: none; ``errors``: errors of passes
-    that failed; ``buckets``: bounds of the buckets of all passes, once they are known."""
+    """Snapshot of a job of trainers with ``numbers``. ``pass_id``: the pass under way, or the last one; -1: none yet.
+    ``loaded``: the state with which its generation began; ``begun_from_state``: the trainers that began from it;
+    ``running``: the state of the pass under way; ``previous_pass``: the pass before, which all ranks have ended, -1:
+    none; ``errors``: errors of passes that failed; ``buckets``: bounds of the buckets of all passes, once they are
+    known."""
 
     name: str
-    world: int
+    numbers: TrainerNumbers
     options: JobOptions
     stream_identity: dict[str, Any]
     ranks: list[RankSnapshot]
@@ -70,11 +72,12 @@ class JobSnapshot:
         """Return the snapshot as plain values for a file."""
         return {
             "name": self.name,
-            "world": self.world,
+            "world": self.numbers.world,
+            "peers": self.numbers.peers,
             "options": asdict(self.options),
             "stream_identity": self.stream_identity,
             "ranks": [
-                [rank.rank, rank.session, rank.state.value, rank.joined, rank.first_unused, rank.unanswered]
+                [rank.number, rank.session, rank.state.value, rank.joined, rank.first_unused, rank.unanswered]
                 for rank in self.ranks
             ],
             "pass": self.pass_id,
@@ -94,18 +97,23 @@ class JobSnapshot:
             running = plain["running"]
             return cls(
                 str(plain["name"]),
-                check_int(plain["world"], 1, WORLD_LIMIT + 1),
+                TrainerNumbers(*(check_int(plain.get(name, 1), 1, WORLD_LIMIT + 1) for name in ("world", "peers"))),
                 job_options(**plain["options"]),
                 dict(plain["stream_identity"]),
                 [
                     RankSnapshot(
-                        check_int(rank), str(session), PassState(state), bool(joined), check_int(below), *map(str, more)
+                        check_int(number),
+                        str(session),
+                        PassState(state),
+                        bool(joined),
+                        check_int(below),
+                        *map(str, more),
                     )
-                    for rank, session, state, joined, below, *more in plain["ranks"]
+                    for number, session, state, joined, below, *more in plain["ranks"]
                 ],
                 check_int(plain["pass"], -1),
                 str(plain["loaded"]),
-                [check_int(rank) for rank in plain["begun_from_state"]],
+                [check_int(number) for number in plain["begun_from_state"]],
                 None if running is None else StreamState.from_dict(running, files=files),
                 {check_int(pass_id): from_wire(error) for pass_id, error in plain.get("errors", [])},
                 check_int(plain.get("previous_pass", -1), -1),
