@@ -74,9 +74,9 @@ def mix(
             drawn.
         options: ``batch_size`` (needed; rows), and those of :func:`load`, or with ``address`` of :func:`connect`.
             ``rank`` and ``world_size`` are those that the launcher says by default; ``mesh`` and ``dp`` as for
-            :func:`pydp2.torch.loader`. ``pool_bytes`` is divided among the
-            sources. ``last_batch`` is ``"pad"`` by default if there are several ranks. ``linear=True``: between two
-            steps of the schedule the weights lie on a line.
+            :func:`pydp2.torch.loader`. ``pool_bytes`` is divided among the sources. ``last_batch`` is ``"pad"`` by
+            default if there are several ranks. ``linear=True``: between two steps of the schedule the weights lie on a
+            line.
 
     Raises:
         OptionError, OptionTypeError: a weight or an option is not valid, the slots of the sources differ, or
