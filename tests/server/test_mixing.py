@@ -286,6 +286,18 @@ def test_weights_that_were_set_hold_from_the_next_step_on_and_are_part_of_the_st
         other.job.set_weights((Fraction(0), Fraction(0)))
 
 
+def test_weights_that_were_set_between_two_passes_hold_from_the_next_one_on() -> None:
+    mixed = reader(long_case(stopping_strategy="first_exhausted"))
+    assert len(list(mixed.batches())) > 3
+    assert mixed.job.set_weights((Fraction(1), Fraction(0))) == (1, 0)
+    assert set(shares_by_batch(list(mixed.batches()))) == {0.0}
+    assert set(shares_by_batch(list(mixed.batches()))) == {0.0}
+    assert mixed.state.buckets["weights"] == [[1, 0, ["1", "0"]]]
+    mixed.state = mixed.state.before_pass(0)  # a state of the time before, which lacks them
+    mixed.state.buckets.clear()
+    assert set(shares_by_batch(list(mixed.batches()))) != {0.0}
+
+
 def test_weights_of_another_schedule_hold_for_rows_that_were_not_drawn() -> None:
     case = long_case()
     mixed = reader(case)

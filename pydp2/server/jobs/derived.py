@@ -65,8 +65,9 @@ class DerivedJob(JobPasses):
         self.current: DerivedPass | None = None
 
     def open(self, start: StreamState, world: int = 1) -> DerivedPass:
+        follows = not start.batch and start.pass_id == self.pass_id + 1
         self.begin_pass(start.pass_id)
-        self._load_weights(start.buckets.get("weights", []))
+        self._load_weights(start.buckets.get("weights", []), keep=follows)
         plain = None if start.point is None else decode_marks(start.point.pool)
         try:
             mark = self.stage.first_mark(start.pass_id) if plain is None else self.stage.from_plain(plain["mark"])
@@ -83,14 +84,16 @@ class DerivedJob(JobPasses):
         return self.current
 
     # -- weights -------------------------------------------------------------------------------------------------------
-    def _load_weights(self, changes: Any) -> None:
-        """Let the weights change as a state says."""
+    def _load_weights(self, changes: Any, *, keep: bool) -> None:
+        """Let the weights change as a state says. ``keep``: the pass before has ended, so changes that trainers have
+        not been told of hold, too."""
         if self.schedule is None:
             return
         try:
-            self.schedule.changes = sorted(
-                (check_int(pass_id), check_int(step), shares_of(weights)) for pass_id, step, weights in changes
-            )
+            loaded = {(check_int(pass_id), check_int(step)): shares_of(weights) for pass_id, step, weights in changes}
+            if keep:
+                loaded |= {(pass_id, step): weights for pass_id, step, weights in self.schedule.changes}
+            self.schedule.changes = [(*place, loaded[place]) for place in sorted(loaded)]
             if any(len(weights) != len(self.sources) for *_, weights in self.schedule.changes):
                 raise ValueError("its weights are not those of the sources")
         except (TypeError, ValueError) as error:
