@@ -166,6 +166,17 @@ def test_packing_takes_a_stream_before_its_first_loop_and_no_other(provider_file
         next(iter(data))
 
 
+def test_a_source_without_a_whole_batch_is_not_repeated_for_ever(provider_file: Callable[[str], str]) -> None:
+    options = OPTIONS | {"batch_size": 100, "last_batch": "drop", "batching_method": "per_stream"}
+    forever = {"stopping_strategy": "cycle_forever", "weights": {"a": 1, "b": 1}}
+    with (
+        pydp2.mix({"a": ["1", "2", "3"], "b": ["4"]}, provider_file(PROVIDER), **options, **forever) as data,
+        pytest.raises(OptionError, match="'b' gave no row in a whole pass"),
+    ):
+        for _ in islice(data, 100):
+            pass
+
+
 def test_samples_with_weights_are_not_mixed(provider_file: Callable[[str], str]) -> None:
     weighted = PROVIDER.replace("pool_size=100", "pool_size=100, calc_batch_size=lambda sample: 2")
     with pytest.raises(OptionError, match="leave calc_batch_size out"):

@@ -77,10 +77,12 @@ def job_passes(given: JobOptions, plan: JobPlan, job: JobSources, *, counting: s
     return DerivedJob(plan, schema, packed, PoolMemory(packed.slots), schedule)
 
 
-def _files_stage(plan: JobPlan, job: JobSources, files: range, rows: int, sources: int) -> FilesStage:
+def _files_stage(
+    plan: JobPlan, job: JobSources, files: range, rows: int, sources: int, last_batch: str = "keep"
+) -> FilesStage:
     """Return the stage of the source with ``files``, one of ``sources``, which draws ``rows`` rows at a time."""
     pool = max(_LEAST_POOL, plan.pool_bytes // sources)
-    own = replace(plan, batch_size=rows, last_batch="keep", origin=True, pool_bytes=pool)
+    own = replace(plan, batch_size=rows, last_batch=last_batch, origin=True, pool_bytes=pool)
     stream = JobStream(
         own,
         job.schema,
@@ -104,14 +106,16 @@ def _mix_stage(mix: Mapping[str, Any], plan: JobPlan, job: JobSources, rows: int
                 f"the weights of a mixture must name the sources of the service: {', '.join(names)}; got "
                 f"{', '.join(weights)}"
             )
-    sources = [_files_stage(plan, job, files, rows, len(names)) for files in job.sources.values()]
+    per_stream = mix["batching_method"] == "per_stream"
+    # A source whose batches are all dropped has no row, and cannot be repeated for ever.
+    ends = "drop" if per_stream and plan.last_batch == "drop" else "keep"
+    sources = [_files_stage(plan, job, files, rows, len(names), ends) for files in job.sources.values()]
     schedule = WeightSchedule(
         tuple((step, shares_of([weights[name] for name in names])) for step, weights in points), mix["linear"]
     )
     max_passes = tuple(mix["max_passes"].get(name, 0) for name in names)
     by = mix["weight_by"]
     weight_by = None if by is None else _slot_number(job.schema.slots, by, "weight_by", _is_sequence, "a sequence")
-    per_stream = mix["batching_method"] == "per_stream"
     mixing = MixPlan(plan.seed, rows, mix["stopping_strategy"], per_stream, max_passes, weight_by)
     return MixStage(sources, names, mixing, schedule), schedule
 

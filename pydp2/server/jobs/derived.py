@@ -192,11 +192,7 @@ class DerivedPass(GroupedPass):
         missing = max(0, self._rows - block.size) if self._last_batch == "pad" and rows else 0
         if missing:
             ids = np.resize(ids, rows + missing)
-            origins = (
-                np.resize(origins, (2, rows)).take(np.arange(rows + missing) % rows, axis=1)
-                if origins.size
-                else origins
-            )
+            origins = origins[:, np.arange(rows + missing) % rows] if origins.size else origins
         cut = BatchCut(
             self._index - 1,
             ids,
