@@ -31,18 +31,16 @@ def main(folder: Path, steps: int, checkpoint: Path) -> None:
         dist.init_process_group("gloo")
     torch.manual_seed(1)
     model = GPT()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    saved = torch.load(checkpoint) if checkpoint.exists() else {"step": 0}
-    if saved["step"]:
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
     trained = nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     sources = {str(folder / "code.list"): 0.7, str(folder / "text.list"): 0.3}
     mixed = pydp2.mix(sources, "jsonl_tokens.process", batch_size=32, seed=7, stopping_strategy="cycle_forever")
     rows = pydp2.pack_sequences(mixed, slot="tokens", length=LENGTH, batch_size=4, balance="attention")
     with pydp2.torch.loader(rows) as data:
-        if saved["step"]:
-            data.load_state_dict(saved["data"])
+        parts = {"model": model, "optimizer": optimizer, "data": data}
+        saved = torch.load(checkpoint) if checkpoint.exists() else {"step": 0}
+        for name in parts if saved["step"] else ():
+            parts[name].load_state_dict(saved[name])
         for step, batch in zip(range(saved["step"] + 1, steps + 1), data, strict=False):
             tokens, places, segments = batch["tokens"], batch["position_ids"], batch["segment_ids"]
             follows = places[:, 1:] > 0  # the first token of a document follows nothing
@@ -54,8 +52,8 @@ def main(folder: Path, steps: int, checkpoint: Path) -> None:
             if not dist.is_initialized() or dist.get_rank() == 0:
                 print(step, loss.item(), flush=True)
                 if step % 10 == 0:
-                    state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                    torch.save(state | {"data": data.state_dict()}, f"{checkpoint}.new")
+                    states = {name: part.state_dict() for name, part in parts.items()}
+                    torch.save(states | {"step": step}, f"{checkpoint}.new")
                     Path(f"{checkpoint}.new").replace(checkpoint)
     if dist.is_initialized():
         dist.destroy_process_group()
