@@ -178,7 +178,10 @@ def resolve_root(root: str | os.PathLike[str] | None) -> Path:
 def _service_of(files: str, has_provider: bool) -> str:
     """Return a remedy if ``files`` names a running service in place of a list, otherwise ''."""
     shown = without_token(files) if "://" in files else files
-    call = f"a list of files is needed; pydp2.connect({shown!r}, …) gives its stream, for a loop and for mix()"
+    call = (
+        f"a list of files is needed; pydp2.connect({shown!r}, …) gives its stream, and pydp2.mix(…, address=…) mixes "
+        "its sources"
+    )
     if "://" in files and not has_provider:
         return f"{shown} is the address of a service: {call}"
     try:

@@ -12,6 +12,7 @@ from pydp2.api.distributed import distributed_environment
 from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
+from pydp2.client.stream import Stream
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, SharedService, chosen_ranks, open_client
 from pydp2.options.row_options import BATCHING_METHODS, STOPPING_STRATEGIES
@@ -138,6 +139,12 @@ def _pairs(sources: Any, what: str) -> list[tuple[Any, Any]]:
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2):
             raise OptionTypeError(f"{text} {value_text(pair)}")
+    for pair in pairs:
+        if any(isinstance(item, Stream) for item in pair):
+            raise OptionTypeError(
+                "a source of a mixture is a list of files, and an open stream was given; give the lists to one mix(), "
+                "whose service reads all of them, or the address of a service with several sources as address="
+            )
     return [(source, value) for source, value in pairs]
 
 

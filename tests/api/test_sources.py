@@ -152,7 +152,7 @@ def test_a_connection_file_in_place_of_a_list_is_an_error_that_says_how_to_conne
     path = str(tmp_path / "run.json")
     with pytest.raises(OptionTypeError, match=r"run\.json is the connection file of a service: .*pydp2\.connect\("):
         pydp2.load(path, provider, batch_size=9)
-    with pytest.raises(OptionTypeError, match=r"run\.json is the connection file of a service: .*mix\(\)"):
+    with pytest.raises(OptionTypeError, match=r"run\.json is the connection file of a service: .*mixes its sources"):
         pydp2.mix({path: 1}, provider, batch_size=9)
 
 

@@ -177,6 +177,14 @@ def test_a_source_without_a_whole_batch_is_not_repeated_for_ever(provider_file: 
             pass
 
 
+def test_an_open_stream_and_an_address_are_no_sources(provider_file: Callable[[str], str]) -> None:
+    with pydp2.load(["1"], provider_file(PROVIDER), **OPTIONS) as data:
+        with pytest.raises(OptionTypeError, match="an open stream was given; give the lists to one mix"):
+            pydp2.mix([(data, 1)], batch_size=2)  # type: ignore[list-item]
+        with pytest.raises(OptionTypeError, match="mixes its sources"):
+            pydp2.mix({data.address: 1}, batch_size=2)
+
+
 def test_samples_with_weights_are_not_mixed(provider_file: Callable[[str], str]) -> None:
     weighted = PROVIDER.replace("pool_size=100", "pool_size=100, calc_batch_size=lambda sample: 2")
     with pytest.raises(OptionError, match="leave calc_batch_size out"):

@@ -155,9 +155,9 @@ def test_call_arguments_are_those_of_the_plain_lists(provider_file: Write) -> No
     }  # fmt: skip
 
 
-def test_trainers_see_one_list_and_the_names_of_the_sources(sources: dict[str, Any]) -> None:
+def test_trainers_see_the_list_of_each_source_and_the_names(sources: dict[str, Any]) -> None:
     with pydp2.load(sources, **OPTIONS, workers=1) as data:
-        assert list(data.files) == [*FILES, "b", "d", "x", "b"]
+        assert [list(entries) for entries in data.files] == [["a", "b", "c"], ["b", "d"], ["x", "b"]]
         identity = data.state_dict()["stream_identity"]
     assert identity["sources"] == ["wiki", "books", "talk"]
     assert identity["is_train"] == {"wiki": True, "books": True, "talk": True}
