@@ -71,19 +71,21 @@ def test_weights_that_rank_0_sets_hold_for_all_ranks_from_one_step_on(provider_f
 
         def train(rank: int) -> None:
             with stream(rank, 2) as data:
-                for step, batch in enumerate(islice(data, 60)):
+                for step, batch in enumerate(data):
                     seen[rank].append(numbers(batch))
                     if step == 4:
                         both.wait()
                         if rank == 0:
                             places.append(data.set_weights({"a": 0, "b": 2}))
                         both.wait()
+                    if step > 4 and step == places[0][1] + 9:  # small batches are sent far ahead of their use
+                        break
                 states[rank] = json.dumps(data.state_dict(), sort_keys=True)
 
         in_ranks(train)
         ((pass_id, changed),) = places
         assert pass_id == 0
-        assert 5 <= changed < 50
+        assert changed >= 5
         for rank in range(2):
             assert all(0 not in sources for _, _, sources in seen[rank][changed:])
             assert any(0 in sources for _, _, sources in seen[rank][:changed])
