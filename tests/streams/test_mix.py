@@ -64,9 +64,9 @@ def test_weights_that_rank_0_sets_hold_for_all_ranks_from_one_step_on(provider_f
 
     with pydp2.launch(LISTS, provider_file(PROVIDER), workers=1) as service:
 
-        def stream(rank: int, ranks: int) -> pydp2.Client:
+        def stream(rank: int, ranks: int, name: str = "shared") -> pydp2.Client:
             job = {"batch_size": 8, "seed": 3, "stopping_strategy": "cycle_forever"}
-            place = {"rank": rank, "world_size": ranks, "last_batch": "pad"}
+            place = {"rank": rank, "world_size": ranks, "last_batch": "pad", "job": name}
             return pydp2.mix({"a": 1, "b": 1}, address=service.address, **job, **place)  # type: ignore[arg-type]
 
         def train(rank: int) -> None:
@@ -90,7 +90,7 @@ def test_weights_that_rank_0_sets_hold_for_all_ranks_from_one_step_on(provider_f
             assert all(0 not in sources for _, _, sources in seen[rank][changed:])
             assert any(0 in sources for _, _, sources in seen[rank][:changed])
         assert states[0] == states[1]
-        with stream(0, 1) as data:  # the state has the weights
+        with stream(0, 1, "alone") as data:  # the state has the weights
             data.load_state_dict(json.loads(states[0]))
             assert all(0 not in numbers(batch)[2] for batch in islice(data, 10))
     assert options
