@@ -156,7 +156,7 @@ class Client(Stream):
 
     @property
     def _length(self) -> PassLength:
-        """What is known of the length of a pass by now."""
+        """Length of a pass, as far as it is known by now."""
         length = self._run.length
         length.note_weights(self._session.progress.position.buckets.get("weights", ()))
         return length

@@ -91,8 +91,7 @@ class ReceivedBatch:
         if (converted := self.converted) is not None:
             self.converted = None
             return converted
-        kind = self.kind or RowKind(self.columns().slots)
-        return batch_of(kind, self.columns(), self.head, pass_id, self.origins)
+        return batch_of(self.kind, self.columns(), self.head, pass_id, self.origins)
 
 
 def parse_batches(

@@ -116,16 +116,22 @@ def row_kind(slots: Slots, service: Mapping[str, Any], *, gives_origins: bool) -
         raise RemoteProtocolError(f"Welcome: invalid rows: {error}") from None
 
 
-def batch_of(kind: RowKind, columns: Columns, head: BatchHead, pass_id: int, origins: memoryview | None) -> Batch:
-    """Return the batch that ``head`` announced, with the rows ``columns``."""
-    return kind.batch(
-        columns,
-        origins,
-        pass_id=pass_id,
-        index=head.batch_index,
-        size=head.size,
-        pool_weight=head.pool_weight,
-        padding=head.padding,
-        bucket=head.bucket.get("longest") or None,
-        group_bucket=head.bucket.get("group_longest") or None,
-    )
+def batch_of(
+    kind: RowKind | None, columns: Columns, head: BatchHead, pass_id: int, origins: memoryview | None
+) -> Batch:
+    """Return the batch that ``head`` announced, with the rows ``columns``. ``kind``: what they are; None: samples of a
+    service with one source."""
+    fields: dict[str, Any] = {
+        "pass_id": pass_id,
+        "index": head.batch_index,
+        "size": head.size,
+        "pool_weight": head.pool_weight,
+        "padding": head.padding,
+        "bucket": head.bucket.get("longest") or None,
+        "group_bucket": head.bucket.get("group_longest") or None,
+    }
+    if kind is not None:
+        return kind.batch(columns, origins, **fields)
+    batch = Batch(columns, **fields)
+    batch._origin = origins
+    return batch

@@ -259,7 +259,7 @@ class Cursor:
         block = self.stage.pull()
         if block is None:
             return None
-        if block is END or not isinstance(block, RowBlock):
+        if not isinstance(block, RowBlock):
             if self._skip:
                 raise self._mismatch(0)
             self._drop()
