@@ -15,30 +15,12 @@ import pytest
 import pydp2
 from pydp2.errors import JobTaken, OptionError, OptionTypeError, Rewound
 from tests.provider_code import sequences
-from tests.runs import NUMBERS, Numbered, numbered
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
+from tests.runs import Numbered, numbered
+
+from .conftest import FILES
 
 pytestmark = pytest.mark.usefixtures("no_hang")
-
-FILES = [str(n) for n in range(12)]
-
-
-@pytest.fixture
-def address(provider_file: Callable[[str], str]) -> str:
-    return provider_file(NUMBERS)
-
-
-@pytest.fixture
-def service(address: str) -> Iterator[pydp2.Service]:
-    with pydp2.launch(FILES, address, workers=2) as service:
-        yield service
-
-
-@pytest.fixture
-def alone(address: str) -> list[Numbered]:
-    """The pass as one trainer sees it."""
-    with pydp2.load(FILES, address, workers=2, **OPTIONS) as data:
-        return [numbered(batch) for batch in data]
 
 
 def mesh(service: pydp2.Service, stack: ExitStack, world: int, peers: int, **options: Any) -> list[pydp2.Client]:

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -19,28 +19,10 @@ from pydp2.client.connection import Connection
 from pydp2.errors import JobTaken, OptionError, Rewound
 from pydp2.protocol import messages as m
 from tests.provider_code import sequences
-from tests.runs import NUMBERS, Numbered, numbered
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
+from tests.runs import Numbered, numbered
 
-FILES = [str(n) for n in range(12)]
-
-
-@pytest.fixture
-def address(provider_file: Callable[[str], str]) -> str:
-    return provider_file(NUMBERS)
-
-
-@pytest.fixture
-def service(address: str) -> Iterator[pydp2.Service]:
-    with pydp2.launch(FILES, address, workers=2) as service:
-        yield service
-
-
-@pytest.fixture
-def alone(address: str) -> list[Numbered]:
-    """The pass as one trainer sees it."""
-    with pydp2.load(FILES, address, workers=2, **OPTIONS) as data:
-        return [numbered(batch) for batch in data]
+from .conftest import FILES
 
 
 @pytest.fixture
