@@ -16,7 +16,7 @@ from pydp2.data.columns.batch import Batch
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.loader import FrameworkLoader
-from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, Ranks, check_others, is_address, open_loader
+from pydp2.frameworks.shared_service import LOADER_OPTIONS, LoaderKeywords, check_others, is_address, open_loader
 from pydp2.jax.arrays import ArrayMaker, Lengths, Values, lengths_by_slot
 from pydp2.jax.placement import ProcessPlacement, check_divisible, placement_of, ranks_of_run
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, check_keywords, takes
@@ -120,14 +120,11 @@ def loader(
         last = given.setdefault("last_batch", "drop")
         placement = _chosen_placement(placement_of(sharding), sharding, given)
         _check_options(placement, sharding, given)
-        if placement.replica:
-            given["job"] = f"{given.get('job', 'default')}-replica-{placement.replica}"
     is_open = isinstance(files, Stream) or is_address(files, provider, given.get("root"))
-    shares = placement.world_size > 1 and not is_open
-    if shares and placement.world_size != jax.process_count():  # jax does not know the others, and cannot reach them
-        ranks = Ranks(placement.rank, placement.world_size, 0)
-    else:
-        ranks = ranks_of_run(placement) if shares else Ranks(placement.rank, placement.world_size)
+    ranks = placement.ranks(0)
+    shares = ranks.world_size > 1 and not is_open
+    if shares and ranks.world_size == jax.process_count():  # else jax does not know the others, and cannot reach them
+        ranks = ranks_of_run(placement)
 
     def make(client: Stream) -> JaxLoader:
         if shares:  # all must connect first: the service ends when a process leaves it and sees no other
@@ -158,7 +155,7 @@ def _chosen_placement(
     Raises OptionError."""
     if "share_along" in given:
         raise OptionError(
-            "processes that hold the same rows of a sharding read the same batches: leave share_along out"
+            "processes that hold the same rows of a sharding are peers of one rank already: leave share_along out"
         )
     chosen = {name: given.pop(name) for name in ("rank", "world_size") if name in given}
     if not chosen:

@@ -17,28 +17,39 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from pydp2.api.rundir import run_directories
 from pydp2.errors import OptionError, count_text
+from pydp2.frameworks.run_store import RunStore
 from pydp2.frameworks.shared_service import Ranks
 from pydp2.jax.run_store import store_of_run
+from pydp2.options.tables import TrainerPlace
 
 
 class ProcessPlacement(NamedTuple):
     """Rows of this process: block ``rank`` of ``world_size``, which it divides among ``shards`` of its devices.
 
-    ``replica``: number of this process among those that hold the same rows.
+    ``share_along``: ``(k, K)``: it is number k of the K processes that hold the same rows.
     """
 
     rank: int
     world_size: int
-    replica: int = 0
+    share_along: tuple[int, int] = (0, 1)
     shards: int = 1
+
+    def ranks(self, local_world_size: int, run: str = "", local_rank: int = 0, store: RunStore | None = None) -> Ranks:
+        """Return the rank of this process, for which processes that hold the same rows are peers of one rank.
+
+        The arguments are the fields of :class:`.shared_service.Ranks`.
+        """
+        place = TrainerPlace("", self.rank, self.world_size, self.share_along)
+        data = place if self.share_along[1] > 1 else None
+        return Ranks(place.number, place.numbers.total, local_world_size, run, local_rank, store, data)
 
 
 def placement_of(sharding: Sharding | None) -> ProcessPlacement:
     """Return the placement of this process in ``sharding``. Without a sharding, or if it has only devices of this
     process, each process reads for itself.
 
-    Raises OptionError if this process has no device of it, or if two processes have some of their rows in common, but
-    not all.
+    Raises OptionError if this process has no device of it, if two processes have some of their rows in common, but not
+    all, or if more processes hold some rows than others.
     """
     process, processes = jax.process_index(), jax.process_count()
     if sharding is None:
@@ -59,8 +70,15 @@ def placement_of(sharding: Sharding | None) -> ProcessPlacement:
             "jax.make_mesh does"
         )
     own_rows = rows[process]
-    same = sorted(other for other, block in rows.items() if block == own_rows)
-    return ProcessPlacement(blocks.index(own_rows), len(blocks), same.index(process), len(own_rows))
+    holders = {block: sorted(other for other, held in rows.items() if held == block) for block in blocks}
+    if len({len(same) for same in holders.values()}) > 1:
+        raise OptionError(
+            "each row of a batch must be held by equally many processes, which get it as peers of one rank; this "
+            f"sharding gives the processes {_text(rows)}; order the devices of the mesh by process, as jax.make_mesh "
+            "does"
+        )
+    same = holders[own_rows]
+    return ProcessPlacement(blocks.index(own_rows), len(blocks), (same.index(process), len(same)), len(own_rows))
 
 
 def _rows_by_process(sharding: Sharding) -> dict[int, frozenset[int]]:
@@ -100,14 +118,15 @@ def ranks_of_run(placement: ProcessPlacement) -> Ranks:
     """Return the rank of this process for a service that all processes share. All processes call it together: they
     exchange the identities of their machines, and the first process draws the name of the run."""
     machine = blake2b(f"{gethostname()}\0{_boot_id()}\0{run_directories()}".encode(), digest_size=8).digest()
-    identity = np.frombuffer(machine + placement.rank.to_bytes(4, sys.byteorder) + os.urandom(8), np.uint32)
+    number, total = placement.ranks(0)[:2]
+    identity = np.frombuffer(machine + number.to_bytes(4, sys.byteorder) + os.urandom(8), np.uint32)
     every = np.asarray(multihost_utils.process_allgather(identity))
     is_here = (every[:, :2] == identity[:2]).all(axis=1)
     on_machine = int(is_here.sum())
-    local = placement.world_size if on_machine == len(every) else min(on_machine, placement.world_size - 1)
-    before = int((every[is_here, 2] < placement.rank).sum())
+    local = total if on_machine == len(every) else min(on_machine, total - 1)
+    before = int((every[is_here, 2] < number).sum())
     run = every[0, 3:].tobytes().hex()
-    return Ranks(placement.rank, placement.world_size, local, run, before, store_of_run())
+    return placement.ranks(local, run, before, store_of_run())
 
 
 def _boot_id() -> str:

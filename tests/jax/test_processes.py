@@ -121,6 +121,57 @@ def run():
     assert len(first) == 44
 
 
+def test_processes_of_a_mesh_with_two_axes_are_ranks_along_one_and_peers_along_the_other(
+    jax_program: Callable[..., Any],
+) -> None:
+    """One service with one job reads for all of them."""
+    got = jax_program(
+        READ
+        + """
+def run():
+    both = mesh((2, 2), ("data", "model"))
+    with digits(sharding=NamedSharding(both, P("data"))) as data:
+        got = [[data.batch["label"].tolist(), whole(values["label"])] for values in data]
+        jobs = data.client.owner.service.stats()["jobs"] if RANK == 0 else {}
+    return [got, [len(jobs)]]
+""",
+        processes=4,
+        devices=1,
+    )
+    batches = [[own for own, _ in process] for process, _ in got]
+    assert batches[0] == batches[1] != batches[2] == batches[3]
+    for first, other, both in zip(batches[0], batches[2], got[0][0], strict=True):
+        assert both[1] == first + other
+    assert got[0][1] == [1]
+    (alone,) = jax_program("""
+def run():
+    with digits() as data:
+        return [values["label"].tolist() for values in data]
+""")
+    assert [both for _, both in got[3][0]] == [one + other for one, other in zip(alone[::2], alone[1::2], strict=True)]
+
+
+def test_rows_that_more_processes_hold_than_others_are_refused(jax_program: Callable[..., Any]) -> None:
+    texts = jax_program(
+        """
+from jax.sharding import Mesh
+
+
+def run():
+    devices = jax.devices()
+    uneven = Mesh(np.array([devices[:2], [devices[2], devices[4]]]), ("data", "model"))  # process 0; processes 1 and 2
+    try:
+        digits(sharding=NamedSharding(uneven, P("data")))
+    except OptionError as error:
+        return str(error)
+""",
+        processes=3,
+        devices=2,
+    )
+    assert len(set(texts)) == 1
+    assert texts[0].startswith("each row of a batch must be held by equally many processes")
+
+
 def test_what_would_differ_between_processes_is_refused(jax_program: Callable[..., Any]) -> None:
     """The length of sequences, with buckets too: at the end of a pass the ranks may have batches of different ones."""
     first, second = jax_program(
