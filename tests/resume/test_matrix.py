@@ -29,7 +29,7 @@ SOURCES: dict[str, list[str]] = {"a": ["1", "2", "3", "4", "5"], "b": ["6", "7",
 WEIGHTS: Any = [(0, {"a": 2, "b": 1}), (6, {"a": 1, "b": 2})]
 JOB: dict[str, Any] = {"batch_size": 8, "seed": 5, "last_batch": "pad", "interleave": 3}
 STEPS = 7  # of each rank before the stream is interrupted
-KINDS = ("pool", "packed", "mixed", "mixed and packed", "buckets")
+KINDS = ("pool", "packed", "mixed", "mixed and packed", "buckets", "mixed evenly", "mixed evenly and packed")
 KILLS = ("nobody", "worker", "service")
 Batches = dict[int, Any]
 
@@ -42,7 +42,8 @@ def launch(kind: str, provider: str, workers: int) -> pydp2.Service:
 def stream(kind: str, service: pydp2.Service, rank: int, ranks: int) -> pydp2.Client:
     place: Any = {"rank": rank, "world_size": ranks}
     if "mixed" in kind:
-        data = pydp2.mix(WEIGHTS, address=service.address, **JOB, **place)
+        weights: Any = {"a": 1, "b": 1} if "evenly" in kind else WEIGHTS
+        data = pydp2.mix(weights, address=service.address, **JOB, **place)
     else:
         buckets: Any = {"bucket_by": "tokens", "num_buckets": 3} if kind == "buckets" else {}
         data = service.connect(**JOB, **buckets, **place)
@@ -148,7 +149,7 @@ def test_a_stream_goes_on_bit_by_bit_or_says_why_it_cannot(
         with pytest.raises(StateMismatch, match="use a number of ranks that divides 2"):
             interrupted_and_resumed(kind, provider, workers, ranks, killed)
         return
-    if kind.startswith("mixed") and ranks != 2:  # its weights change with the steps, and steps of more ranks are larger
+    if kind in ("mixed", "mixed and packed") and ranks != 2:  # WEIGHTS change with steps, which are larger for 3 ranks
         upto = 2 * STEPS
         found = interrupted_and_resumed(kind, provider, workers, ranks, killed)
         assert {n: each for n, each in found.items() if n < upto} == {
