@@ -93,7 +93,8 @@ class Relay(threading.Thread):
     def end(self) -> None:
         """Reset all, and end."""
         self._cut = self._ends = True
-        self._wake.send(b"!")
+        with contextlib.suppress(OSError):  # the thread has seen it already, and closed its end
+            self._wake.send(b"!")
         self.join(10)
         self._wake.close()
 
