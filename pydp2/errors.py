@@ -18,6 +18,7 @@
     │   ├── BudgetExceeded            more bad samples and files than error_budget allows
     │   ├── SampleTooLarge            (ValueError) a sample cannot fit the pool or the batch
     │   ├── FormatError               (ValueError) a file is not what its format says
+    │   ├── StoreError                (OSError) a remote file cannot be read
     │   ├── ComposeNotAligned         (ValueError) readers to be read together differ in length
     │   └── ReaderError               (ValueError) the source of a reader ended too early
     ├── ServiceError
@@ -42,13 +43,16 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-_SECRET = re.compile(r"(token=)[0-9a-f]{8,}", re.IGNORECASE)
+_SECRET = re.compile(
+    r"((?:token|sig|signature|credential|password|secret)=)[^&\s'\"]{8,}|(://[^/\s:@'\"]+:)[^/\s@'\"]+(?=@)",
+    re.IGNORECASE,
+)
 
 
 def without_secrets(text: str) -> str:
-    """Return ``text`` without the tokens of the addresses in it (docs/security.md): messages quote mistyped addresses
-    too."""
-    return _SECRET.sub(r"\1…", text)
+    """Return ``text`` without the tokens of addresses, and without signatures and passwords of URLs (docs/security.md):
+    messages quote mistyped addresses and entries of lists."""
+    return _SECRET.sub(lambda found: f"{found[1] or found[2]}…", text)
 
 
 class Error(Exception):
@@ -164,6 +168,10 @@ class FormatError(RemoteError, ValueError):
         self.file, self.offset = file, offset
 
 
+class StoreError(RemoteError, OSError):
+    """A remote file cannot be read: its store refuses it or gives no answer, or the file has changed."""
+
+
 class ComposeNotAligned(RemoteError, ValueError):
     """Readers that are read together differ in length: one has ended, and another one has not."""
 
@@ -222,7 +230,7 @@ _KINDS: dict[str, type[Error]] = {
         Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, StateMismatch, GuardError,
         ClientUseError, EOFException,
         RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, BudgetExceeded, SampleTooLarge,
-        FormatError, ComposeNotAligned, ReaderError,
+        FormatError, StoreError, ComposeNotAligned, ReaderError,
         ServiceError, ServiceUnreachable, ServiceLost, OutOfMemory, JobTaken, HostRefused, Rewound,
         ProtocolError, LocalProtocolError, RemoteProtocolError,
     )

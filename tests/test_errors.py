@@ -76,7 +76,7 @@ def test_the_hierarchy_is_the_one_that_is_drawn() -> None:
         c.__name__: (c.__bases__[0].__name__, [b.__name__ for b in c.__bases__[1:]]) for c in CLASSES
     }  # fmt: skip
     assert drawn() == real
-    assert len(real) == 30
+    assert len(real) == 31
 
 
 @pytest.mark.parametrize("kind", [errors.OptionError, errors.ServiceUnreachable, errors.ListError])

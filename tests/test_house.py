@@ -25,7 +25,10 @@ CODE = ("pydp2", "cli", "sample_data")
 INSTALLED_AS = {"pydp2_cli": "cli", "pydp2_samples": "sample_data"}
 LIBRARIES = {  # numpy is at home everywhere
     "zmq": {"transport"},
-    "msgpack": {"server.cache", "host", "protocol", "server", "server.snapshots", "options"},
+    "msgpack": {"server.cache", "host", "protocol", "server", "server.snapshots", "options", "remote"},
+    "obstore": {"remote"},
+    "boto3": {"remote"},
+    "huggingface_hub": {"remote"},
     "isal": {"data.columns"},
     "prometheus_client": {"server"},
     "ray": {"ray"},

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import IO, Any
 
+from pydp2.errors import without_secrets
+
 LOG_TIMES = "PYDP2_LOG_TIMES"
 """Variable that decides whether lines of the log begin with the time."""
 MAX_WAITING_BYTES = 1 << 20
@@ -199,11 +201,11 @@ def unfailing_stderr() -> Iterator[None]:
 
 
 def write_stderr(text: str, end: str = "\n") -> None:
-    """Write ``text`` and ``end`` to ``sys.stderr``, if possible; with the time before each line if that is not a
-    terminal. It never raises, although a program may have replaced the stream by any object."""
+    """Write ``text`` and ``end`` to ``sys.stderr``, if possible, and without secrets; with the time before each line if
+    that is not a terminal. It never raises, although a program may have replaced the stream by any object."""
     if sys.stderr is not None:
         with contextlib.suppress(Exception):
-            sys.stderr.write(with_times(text + end, sys.stderr))
+            sys.stderr.write(with_times(without_secrets(text) + end, sys.stderr))
             sys.stderr.flush()
 
 

@@ -1,0 +1,303 @@
+"""Open remote files in the process of a reader, which reads the blocks that the fetch process has put on disk.
+
+A reader has no library of a store, no thread, and one connection for each open file, so it may be forked as long as no
+remote file is open.
+
+The fetch process keeps the blocks of its last answers to a reader as long as it lives. If it has died, the blocks may
+be removed at any time. So after each read the reader looks whether the connection is still there; if not, what was read
+does not count, and the reader asks the next fetch process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydp2.errors import ListError, StoreError
+from pydp2.file_parts import file_of
+from pydp2.remote.owner import FetchOptions, FetchOwner
+from pydp2.remote.urls import shown_url
+from pydp2.remote.wire import HELD_RANGES, Channel
+from pydp2.system.stdlib import os, socket, threading, time
+from pydp2.system.user_folders import cache_home
+
+_LOST_SECONDS = 30.0
+"""Seconds within which another fetch process must answer after one has ended."""
+_RETRY_SECONDS = 0.1
+
+WaitHook = Callable[[bool], None]
+
+
+class MissingFile(FileNotFoundError):
+    """There is no such remote file."""
+
+
+class _Process:
+    """What this process knows of the fetch process."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.on_wait: WaitHook = lambda _: None
+        self.own: FetchOwner | None = None
+        self.lock = threading.Lock()
+
+
+_process = _Process()
+
+
+def use_fetch_process(address: str) -> None:
+    """Let this process, and those forked from it, read through the fetch process at ``address``."""
+    _process.address = address
+
+
+def report_waits(hook: WaitHook) -> None:
+    """Call ``hook(True)`` when this process begins to wait for a store, and ``hook(False)`` when the wait is over."""
+    _process.on_wait = hook
+
+
+def fetch_options(folder: str | None = None, size: int | None = None, timeout: float = 900.0) -> FetchOptions:
+    """Return the options of a fetch process with the defaults filled in."""
+    return FetchOptions(folder or str(cache_home() / "pydp2" / "remote"), size, timeout)
+
+
+def _address() -> str:
+    """Return the address of the fetch process; a program without a service starts one of its own."""
+    if _process.address:
+        return _process.address
+    with _process.lock:
+        if _process.own is None:
+            _process.own = FetchOwner(fetch_options())
+            atexit.register(_end_own, os.getpid())
+        return _process.own.address
+
+
+def _end_own(pid: int) -> None:
+    if _process.own is not None and os.getpid() == pid:
+        _process.own.close()
+
+
+def _connect(address: str) -> Channel:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
+    return Channel(connection)
+
+
+class _Connection:
+    """Connection for one remote file, which is opened again if the fetch process ends."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._channel: Channel | None = None
+        self._lock = threading.RLock()
+        self.opened = self._ask_again(None)
+        self.path, self.size = self.opened["path"], int(self.opened["size"])
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to ``request``. Raises StoreError, FileNotFoundError."""
+        with self._lock:
+            return self._ask_again(request)
+
+    def _ask_again(self, request: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the answer to ``request``, None: to the opening."""
+        deadline: float | None = None
+        while True:
+            try:
+                if self._channel is None:
+                    self._channel = _connect(_address())
+                    answer = _answer(self._channel, self.url, {"open": self.url})
+                    if request is None:
+                        return answer
+                    if answer["version"] != self.opened["version"] or answer["path"] != self.path:
+                        raise StoreError(
+                            f"{shown_url(self.url)} has changed while it is read: it was version "
+                            f"{self.opened['version']}, and is version {answer['version']}; read it again from its "
+                            "beginning"
+                        )
+                assert request is not None
+                return _answer(self._channel, self.url, request)
+            except (EOFError, ConnectionError, FileNotFoundError) as error:
+                if isinstance(error, MissingFile):
+                    raise
+                self.close()
+                deadline = deadline or time.monotonic() + _LOST_SECONDS
+                if time.monotonic() > deadline:
+                    raise StoreError(
+                        f"{shown_url(self.url)} cannot be read: the fetch process of this service has ended, and no "
+                        f"other one answered within {_LOST_SECONDS:g} s; look into the output of the service"
+                    ) from None
+                time.sleep(_RETRY_SECONDS)
+
+    def has_ended(self) -> bool:
+        """Return True if the fetch process that gave the last answer has ended."""
+        return self._channel is None or self._channel.has_ended()
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+def _answer(channel: Channel, url: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to ``request``. Raises StoreError, FileNotFoundError; EOFError, OSError: the other end is
+    gone."""
+    _process.on_wait(True)
+    try:
+        channel.send(request)
+        while "waits" in (answer := channel.receive()):
+            pass
+    finally:
+        _process.on_wait(False)
+    if "failure" not in answer:
+        return answer
+    if answer["failure"] == "missing":
+        raise MissingFile(answer["text"])
+    raise StoreError(answer["text"])
+
+
+class RemoteFile(io.RawIOBase):
+    """Remote file, open for reading: seekable, binary. ``name``: its URL. Several threads may call :meth:`pread`."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = _Connection(url)
+        self.name = url
+        self.size = self._connection.size
+        """Bytes of the file."""
+        self.version = str(self._connection.opened["version"])
+        """Text that changes whenever the content does."""
+        self._offset = 0
+        self._lock = threading.Lock()
+        start, stop = self._connection.opened["range"]
+        self._held: list[tuple[int, int]] = [(int(start), int(stop))]  # the last one first
+        try:
+            self._data = os.open(self._connection.path, os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def pread(self, count: int, offset: int) -> bytes:
+        """Return ``count`` bytes from ``offset`` on, fewer at the end of the file. The position stays. Raises
+        StoreError."""
+        count = max(0, min(count, self.size - offset))
+        if not count:
+            return b""
+        with self._lock:
+            data = self._read_some(count, offset)
+            if len(data) == count:
+                return data
+            parts = [data]
+            while count := count - len(parts[-1]):
+                offset += len(parts[-1])
+                parts.append(self._read_some(count, offset))
+            return b"".join(parts)
+
+    def _read_some(self, count: int, offset: int) -> bytes:
+        """Return some of ``count`` bytes from ``offset`` on, at least one."""
+        while True:
+            data = os.pread(self._data, min(count, self._held_from(offset, count)), offset)
+            if not self._connection.has_ended():
+                return data
+            self._held = []
+
+    def _held_from(self, offset: int, count: int) -> int:
+        """Return the number of bytes from ``offset`` on that are here; ask for ``count`` if there are none."""
+        for start, stop in self._held:
+            if start <= offset < stop:
+                return stop - offset
+        if self._connection.has_ended():
+            self._held = []
+        start, stop = self._connection.ask({"need": [offset, count]})["range"]
+        self._held = [(int(start), int(stop)), *self._held[: HELD_RANGES - 1]]
+        return self._held[0][1] - offset
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into ``buffer``; return the number of bytes."""
+        view = memoryview(buffer).cast("B")
+        data = self.pread(len(view), self._offset)
+        view[: len(data)] = data
+        self._offset += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position, and return it."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._offset, os.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a position must be from 0 on, got {base + offset}")
+        self._offset = base + offset
+        return self._offset
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._offset
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def local_path(self) -> Path:
+        """Wait until the whole file is on disk, and return where; it stays there until this file is closed."""
+        with self._lock:
+            self._connection.ask({"all": True})
+            self._held = [(0, self.size)]
+        return Path(self._connection.path)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            os.close(self._data)
+            self._connection.close()
+        super().close()
+
+
+@contextlib.contextmanager
+def local_copy(url: str) -> Iterator[Path]:
+    """Fetch a whole remote file, and give the path of its copy to the ``with`` block, for libraries that open files by
+    themselves. Raises StoreError, FileNotFoundError."""
+    with RemoteFile(url) as file:
+        yield file.local_path()
+
+
+def list_remote(patterns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the URLs of all files that match each of ``patterns``, sorted. A fetch process lists them, and ends. A
+    part of files that ends a pattern (``?part=3/12``) ends each URL. Raises ListError, StoreError."""
+    owner = FetchOwner(fetch_options())
+    try:
+        return {pattern: _listed(pattern, owner.address) for pattern in patterns}
+    finally:
+        owner.close()
+
+
+def _listed(entry: str, address: str) -> list[str]:
+    pattern = file_of(entry)
+    part = entry[len(pattern) :]
+    channel = _connect(address)
+    try:
+        found: list[str] = []
+        try:
+            answer = _answer(channel, pattern, {"list": pattern})
+        except MissingFile as error:
+            raise ListError(str(error)) from None
+        while "urls" in answer:
+            found += answer["urls"]
+            answer = _next_page(channel, pattern)
+        return [f"{url}{part}" for url in sorted(found, key=str.encode)]
+    finally:
+        channel.close()
+
+
+def _next_page(channel: Channel, pattern: str) -> dict[str, Any]:
+    answer = channel.receive()
+    if "failure" in answer:
+        raise StoreError(answer["text"])
+    return answer
