@@ -28,6 +28,7 @@ from pydp2.api.sources import Sources, resolve_block_list, resolve_root, resolve
 from pydp2.client import Client, Target, ask_stats
 from pydp2.data.columns.html_table import html_table
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.host.fetching import fetch_address
 from pydp2.host.worker import IN_WORKER
 from pydp2.host.worker.gil import require_gil
 from pydp2.options import timing
@@ -222,8 +223,8 @@ def launch(
             True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
-            on_changed, block_list, state_dir, cache_dir, cache_size, remember_counts, bind, connection, keys,
-            worker_bind, advertise, metrics, input_order``. See docs/options.md.
+            on_changed, block_list, state_dir, cache_dir, cache_size, remember_counts, remote_cache, remote_cache_size,
+            remote_timeout, bind, connection, keys, worker_bind, advertise, metrics, input_order``. See docs/options.md.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: an argument is not valid.
@@ -269,6 +270,8 @@ def launch(
             connection=None if claim is None else str(claim.path),
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=_cache_dir(chosen.cache_dir),
+            fetch_address=fetch_address(served.files, str(rundir.path)),
+            remote_cache=_remote_cache(chosen.remote_cache),
             timing=timing.DEFAULT_TIMING,
         )
         return _start(spec, served.files, rundir, locks.descriptors, keys, claim)
@@ -516,6 +519,13 @@ def _bound_address(
         bind = bind_address("bind", f"ipc://{path}")
         locks.descriptors.append(take_path(path))
     return bind
+
+
+def _remote_cache(given: str | None) -> str:
+    """Return the directory of the copies of remote files, "" where :func:`_cache_dir` does."""
+    with contextlib.suppress(OptionError):
+        return str(Path(given or default_folder() / "remote").absolute())
+    return ""
 
 
 def _cache_dir(given: str | None) -> str:

@@ -29,6 +29,7 @@ from pydp2.errors import (
 )
 from pydp2.host.agent.service_link import ServiceLink
 from pydp2.host.agent.setup import AgentSetup, send_setup
+from pydp2.host.fetching import fetch_address
 from pydp2.host.list_entries import map_entries
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import WorkerTerms, receive_plain
@@ -216,6 +217,7 @@ class WorkerHost:
         assert target.key_pair is not None
         rundir = RunDir()
         connections = min(_MAX_DATA_CONNECTIONS, self._worker_slots, max(1, machine.cores() // _CORES_PER_CONNECTION))
+        files = map_entries(spec.files, self._maps)
         try:
             setup = AgentSetup(
                 address=target.address,
@@ -231,6 +233,7 @@ class WorkerHost:
                 data_connections=connections,
                 compress=self._compress,
                 row_server=self._row_server,
+                fetch_address=fetch_address(files, str(rundir.path)),
             )
             process, channel = start_interpreter("pydp2.host.agent.main", "main", passed=[rundir.lock])
             self._agent, self._channel = process, channel
@@ -239,7 +242,6 @@ class WorkerHost:
             elif self._leaving:
                 process.send_signal(signal.SIGTERM)
             try:
-                files = map_entries(spec.files, self._maps)
                 send_setup(channel, setup, spec.terms, spec.sources, spec.program, files)
                 return receive_plain(channel)
             except (EOFError, ConnectionError):

@@ -175,6 +175,7 @@ class Watchdog:
             running = status_row.running_sample
             if (
                 running is not None
+                and not status_row.waits_for_store
                 and time.monotonic_ns() - status_row.started_ns > limit * 1e9
                 and status_row.running_sample == running
             ):

@@ -29,10 +29,17 @@ _FEW_WORKERS = 4  # if there are fewer, each has several open files for which no
 
 
 def worker_spec(
-    terms: WorkerTerms, files: FileList, *, workers: int, address: str, root: str, path: tuple[str, ...]
+    terms: WorkerTerms,
+    files: FileList,
+    *,
+    workers: int,
+    address: str,
+    root: str,
+    path: tuple[str, ...],
+    fetch_address: str = "",
 ) -> WorkerSpec:
-    """Return the parameters for each of ``workers`` workers under ``terms``, which connect to ``address`` and run in
-    the working directory ``root``."""
+    """Return the parameters for each of ``workers`` workers under ``terms``, which connect to ``address``, run in the
+    working directory ``root``, and read remote files through ``fetch_address``."""
     return WorkerSpec(
         address=address,
         providers=terms.providers,
@@ -50,6 +57,7 @@ def worker_spec(
             skips_errors=terms.skip_errors,
         ),
         dump_signal=DUMP_SIGNAL,
+        fetch_address=fetch_address,
     )
 
 
@@ -125,7 +133,13 @@ def run_supervisor(imported: Imported, commands: socket.socket) -> None:
     os.close(stderr)
     spec, files = receive_spec(commands)
     workers = worker_spec(
-        spec, files, workers=spec.workers, address=spec.worker_address, root=spec.root, path=spec.path
+        spec,
+        files,
+        workers=spec.workers,
+        address=spec.worker_address,
+        root=spec.root,
+        path=spec.path,
+        fetch_address=spec.fetch_address,
     )
     page = StatusPage(status_rows(spec.workers), memory)
     os.close(memory)

@@ -81,6 +81,17 @@ class ServiceOptions(CheckedOptions):
     remember_counts: bool = option(
         flag, "remember in cache_dir how many samples each file has, so that later runs know the length of a pass", True
     )
+    remote_cache: str | None = option(
+        or_none(folder_path),
+        "directory of the copies of remote files; default: $XDG_CACHE_HOME/pydp2/remote or ~/.cache/pydp2/remote",
+        None,
+    )
+    remote_cache_size: int | None = size_option(
+        "maximum bytes of the copies of remote files; default: half of the free space there"
+    )
+    remote_timeout: float = option(
+        seconds, "seconds without an answer of a store after which reading a remote file fails", 900.0
+    )
     bind: str | None = option(
         or_none(bind_address),
         "address of the service, ipc://PATH or tcp://HOST:PORT; default: one that only this machine reaches",
@@ -137,6 +148,9 @@ class ServiceKeywords(TypedDict, total=False):
     cache_dir: FilePath | None
     cache_size: Bytes | None
     remember_counts: bool
+    remote_cache: FilePath | None
+    remote_cache_size: Bytes | None
+    remote_timeout: Number
     bind: str | None
     connection: FilePath | None
     keys: FilePath | None

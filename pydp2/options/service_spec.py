@@ -54,6 +54,7 @@ class WorkerTerms:
     sample_timeout: float | None
     warn_changed: bool
     skip_errors: bool
+    remote_timeout: float = 900.0
     timing: Timing = DEFAULT_TIMING
 
     @property
@@ -120,6 +121,10 @@ class ServiceSpec(WorkerTerms):
     cache_dir: str = ""
     cache_size: int | None = None
     remember_counts: bool = True
+    fetch_address: str = ""
+    """Path of the socket of the fetch process; "": no entry is a remote file, and there is none."""
+    remote_cache: str = ""
+    remote_cache_size: int | None = None
     metrics: str | None = None
     host_address: str | None = None
     """Address for workers on other hosts; None: all workers are on this host."""

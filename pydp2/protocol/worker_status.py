@@ -8,7 +8,7 @@ running. So exactly that file is blamed (docs/internals/deaths.md). A row is sha
 from __future__ import annotations
 
 FIELD_COUNT = 8
-FILE, ATTEMPT, SAMPLE_INDEX, RUNNING, STARTED_NS, WORKER = range(6)
+FILE, ATTEMPT, SAMPLE_INDEX, RUNNING, STARTED_NS, WORKER, WAITS_SINCE_NS = range(7)
 NO_FILE = -1
 
 
@@ -42,5 +42,20 @@ class WorkerStatus:
 
     @property
     def started_ns(self) -> int:
-        """``time.monotonic_ns()`` at which that sample began; only if the worker was told to write it."""
+        """``time.monotonic_ns()`` at which that sample began, later by the time that it waited for a store; only if the
+        worker was told to write it."""
         return int(self.row[STARTED_NS])
+
+    @property
+    def waits_for_store(self) -> bool:
+        """True if the worker waits for blocks of a remote file."""
+        return self.row[WAITS_SINCE_NS] != 0
+
+    def note_wait(self, begins: bool, now_ns: int) -> None:
+        """Note, in the worker, that a wait for a store begins or is over."""
+        row = self.row
+        if begins:
+            row[WAITS_SINCE_NS] = now_ns
+        else:
+            row[STARTED_NS] += now_ns - row[WAITS_SINCE_NS]
+            row[WAITS_SINCE_NS] = 0

@@ -37,6 +37,7 @@ from pydp2.data.columns.columns import free_kept_memory
 from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import Error, ServiceLost
 from pydp2.host.engine import Engine
+from pydp2.host.fetching import Fetching
 from pydp2.host.local_workers import LocalWorkers
 from pydp2.host.own_files import REMEDY, OwnFiles
 from pydp2.options.file_list import FileList
@@ -100,6 +101,8 @@ class Server:
         self._parent = os.getppid()
         self._poll = Poller()
         self._hosts = hosts
+        self.fetching: Fetching | None = None
+        """Fetch process of this machine."""
         self._logged: Counter[str] = Counter()
         self.pool = WorkerPool(spec.workers)
         """Pool of the workers, on all hosts."""
@@ -199,6 +202,8 @@ class Server:
         self._chores_at = now + min(self._timing.descriptor_check, self._patience)
         self.workers.watch(now)
         self._accept(now)
+        if self.fetching is not None:
+            self.fetching.look(self.log)
         if now - self._advised_at > _ADVISE_SECONDS:
             self._advise(now)
         if self.own_files.is_look_due(now):
@@ -277,6 +282,7 @@ class Server:
             "metrics": None if self._endpoint is None else self._endpoint.address,
             "scaling": self._scaling.advice.to_plain(self.pool.target),
             "hosts": [] if self._hosts is None else self._hosts.stats(now),
+            "remote": None if self.fetching is None else self.fetching.stats(),
             "refused": sorted(refused, key=lambda peer: peer["seconds_ago"]),
             "memory": resident_bytes(os.getpid()),
             "workers_lost": self.pool.workers_lost,

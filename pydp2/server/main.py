@@ -28,7 +28,13 @@ def main(descriptor: int) -> int:
     engine: Engine
     if spec.workers:
         workers = worker_spec(
-            spec, files, workers=spec.workers, address=spec.worker_address, root=spec.root, path=spec.path
+            spec,
+            files,
+            workers=spec.workers,
+            address=spec.worker_address,
+            root=spec.root,
+            path=spec.path,
+            fetch_address=spec.fetch_address,
         )
         adopted = None if spec.supervisor < 0 else adopt_supervisor(spec.supervisor, spec, files)
         engine, pump = start_engine(spec, files, workers, spec.workers, first=spec.prepared, adopted=adopted)

@@ -18,9 +18,11 @@ from pathlib import Path
 from pydp2.errors import Error, sendable, shorten, to_wire
 from pydp2.host.engine import Engine
 from pydp2.host.engine.output import OutputPump
+from pydp2.host.fetching import Fetching
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec, send_plain
 from pydp2.protocol.messages import HEADER_LIMIT
+from pydp2.remote.owner import FetchOptions
 from pydp2.server.available_memory import describe_exhaustion
 from pydp2.server.hosts.host_gateway import HostGateway
 from pydp2.server.loop import Server, ServiceStop
@@ -49,6 +51,8 @@ def serve(
     host_zmq = new_context(_HOST_IO_THREADS)  # a second context: each has one ZAP handler, which belongs to one hub
     hubs: list[Hub] = []
     server: Server | None = None
+    fetch_options = FetchOptions(spec.remote_cache, spec.remote_cache_size, spec.remote_timeout)
+    fetching = Fetching(spec.fetch_address, fetch_options)
     serving = False  # while it is False, errors go to the program, which shows them
     reason = "of an error inside it; look at what it wrote"
     status = 0
@@ -84,6 +88,7 @@ def serve(
                 host_address = advertised_address(far.address, spec.advertise)
                 hosts = HostGateway(spec, files, far)
             server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup, hosts)
+            server.fetching = fetching
             server.started(_progress_sender(channel))
             gc.freeze()  # modules and code stay, so no collection has to look at them
             gc.set_threshold(_COLLECT)
@@ -114,6 +119,7 @@ def serve(
             server.close(reason, failed, asked=asked)
         else:
             engine.close()
+        fetching.close()
         for hub in hubs:
             hub.close(_FAREWELL_MS)
         zmq.term()

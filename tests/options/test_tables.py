@@ -75,8 +75,9 @@ def test_defaults_are_as_documented() -> None:
 def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
         "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
-        "on_changed", "block_list", "state_dir", "cache_dir", "cache_size", "remember_counts", "bind", "connection",
-        "keys", "worker_bind", "advertise", "metrics", "input_order",
+        "on_changed", "block_list", "state_dir", "cache_dir", "cache_size", "remember_counts", "remote_cache",
+        "remote_cache_size", "remote_timeout", "bind", "connection", "keys", "worker_bind", "advertise", "metrics",
+        "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",

@@ -57,6 +57,7 @@ from pydp2.host.agent.setup import AgentSetup
 from pydp2.host.engine import Engine
 from pydp2.host.engine.local import LocalEngine
 from pydp2.host.engine.output import OutputPump
+from pydp2.host.fetching import Fetching
 from pydp2.host.list_entries import opened_entries
 from pydp2.host.local_workers import LocalWorkers
 from pydp2.host.own_files import REMEDY, OwnFiles
@@ -67,6 +68,8 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.figures import clip
 from pydp2.protocol.link_states import LinkState
 from pydp2.protocol.state_table import next_state
+from pydp2.remote.owner import FetchOptions
+from pydp2.remote.remote_file import fetch_options
 from pydp2.system.log_writer import unfailing_stderr, write_stderr
 from pydp2.system.process_memory import resident_bytes
 from pydp2.system.release import RELEASE
@@ -153,6 +156,8 @@ class Agent:
         wakeup: int,
         rows: RowServer | None = None,
     ) -> None:
+        self.fetching: Fetching | None = None
+        """Fetch process of this host."""
         self._setup, self._timing, self._files, self._rows = setup, terms.timing, files, rows
         self._hub, self._control, self._wakeup = hub, control, wakeup
         self._name = without_token(setup.address)
@@ -212,6 +217,8 @@ class Agent:
         self._chores_at = now + min(self._timing.descriptor_check, self._workers.patience)
         self._workers.watch(self, now)
         self._hub.accept(now)
+        if self.fetching is not None:
+            self.fetching.look(self._log)
         if self._own_files.is_look_due(now) and (text := self._own_files.look(now)) is not None:
             self._log(f"this host goes on, but {text}; its workers stay, and no other one can start here: {REMEDY}")
 
@@ -462,6 +469,8 @@ def run_agent(
     hub: Hub | None = None
     rows: RowServer | None = None
     agent: Agent | None = None
+    options = fetch_options(timeout=terms.remote_timeout) if setup.fetch_address else FetchOptions("")
+    fetching = Fetching(setup.fetch_address, options)
     outcome: dict[str, object] = {"end": "failed"}
     with contextlib.ExitStack() as log:
         try:
@@ -471,6 +480,7 @@ def run_agent(
             hub = Hub(zmq, setup.worker_address, -1, reserve=3)
             rows = start_row_server(zmq, setup.row_server) if setup.row_server else None
             agent = Agent(setup, terms, files, engine, hub, channel.fileno(), wakeup, rows)
+            agent.fetching = fetching
             gc.freeze()
             end = agent.run()
             outcome = {"end": end.kind, "text": end.text}
@@ -482,6 +492,7 @@ def run_agent(
             if agent is not None:
                 agent.close()
             engine.close()
+            fetching.close()
             if hub is not None:
                 hub.close()
             if rows is not None:

@@ -26,7 +26,13 @@ def main(descriptor: int) -> int:
         send_plain(channel, {"end": "refused", "error": to_wire(error)})
         return 1
     spec = worker_spec(
-        terms, files, workers=setup.worker_slots, address=setup.worker_address, root=setup.root, path=setup.path
+        terms,
+        files,
+        workers=setup.worker_slots,
+        address=setup.worker_address,
+        root=setup.root,
+        path=setup.path,
+        fetch_address=setup.fetch_address,
     )
     engine, pump = start_engine(terms, files, spec, setup.worker_slots)
     wakeup = watch_signals()

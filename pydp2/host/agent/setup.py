@@ -32,6 +32,8 @@ class AgentSetup:
     """Number of connections for what workers send."""
     compress: str = ""
     """Codec that compresses the frames of workers; "": none."""
+    fetch_address: str = ""
+    """Path of the socket of the fetch process; "": no entry is a remote file."""
     row_server: str = ""
     """Address where trainers fetch rows that stay here; "": all rows go to the service."""
 

@@ -32,8 +32,9 @@ from pydp2.providers.process_setup import import_by_address, set_up_process, sta
 from pydp2.providers.program_state import ProgramState
 from pydp2.providers.source_providers import SourceProviders, naming_source
 from pydp2.providers.started_provider import StartedProvider
+from pydp2.remote.remote_file import report_waits, use_fetch_process
 from pydp2.system.freed_memory import keep_freed_memory
-from pydp2.system.stdlib import gc, hashlib, os
+from pydp2.system.stdlib import gc, hashlib, os, time
 from pydp2.transport import Line
 from pydp2.transport.sockets import new_context
 
@@ -71,6 +72,8 @@ class WorkerSpec(ImportSpec):
     files: FileList = field(repr=False)
     source_lists: list[FileList] = field(repr=False)
     loop: LoopOptions
+    fetch_address: str = ""
+    """Address of the fetch process of this machine; "": no entry is a remote file."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,7 @@ def prepare(
 
     If that fails, the worker tells the error once it is one.
     """
+    use_fetch_process(spec.fetch_address)
     try:
         if imported is None:
             imported = import_provider(spec, worker, show, watch)
@@ -248,14 +252,14 @@ def _run_worker(spec: WorkerSpec, prepared: _PreparedProviders, worker: int, row
     """Run worker number ``worker`` until the server ends it."""
     os.environ[IN_WORKER] = str(worker)
     keep_freed_memory()
+    status = WorkerStatus(row)
+    report_waits(lambda begins: status.note_wait(begins, time.monotonic_ns()))
     process_state = ProcessState(worker, row, output, prepared.working_directory)
     speaker = _ServerLink(spec, worker)
     speaker.send(prepared.message)
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it, and no page of it is copied
-    runner = WorkerLoop(
-        speaker.line, speaker.link, prepared.providers, spec.files, WorkerStatus(row), process_state, spec.loop
-    )
+    runner = WorkerLoop(speaker.line, speaker.link, prepared.providers, spec.files, status, process_state, spec.loop)
     try:
         with background_flush(runner):
             runner.run()
