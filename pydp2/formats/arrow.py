@@ -37,7 +37,7 @@ from pydp2.formats.arrow_tables import (
 )
 from pydp2.formats.first_bytes import CUT_SHORT
 from pydp2.formats.library_errors import errors_of
-from pydp2.formats.source import Closable, PathOrFile, open_source
+from pydp2.formats.source import Closable, PathOrFile, library_file, open_source
 from pydp2.providers import provider
 
 Indices = NDArray[np.int64]
@@ -69,10 +69,10 @@ class MessageFile(Closable):
             if not (head.startswith(_MAGIC) or _is_schema(head)):
                 raise source.unexpected("an Arrow file or stream", head[:4], 0)
         self._is_file = head.startswith(_MAGIC)
-        self._source = (
-            pa.memory_map(os.fspath(path)) if isinstance(path, str | os.PathLike) else pa.PythonFile(path, "r")
-        )
+        given, remote = library_file(path)
         self._owned = isinstance(path, str | os.PathLike)
+        is_local = self._owned and remote is None
+        self._source = pa.memory_map(os.fspath(given)) if is_local else pa.PythonFile(given, "r")
         self._columns = columns
         try:
             with errors_of(self.name, lambda: "the headers of its messages"):

@@ -31,7 +31,7 @@ from pydp2.formats.row_arrays import (
     serve_rows,
 )
 from pydp2.formats.serving import text
-from pydp2.formats.source import open_source
+from pydp2.formats.source import local_path, open_source
 from pydp2.providers import provider
 
 
@@ -47,11 +47,21 @@ def open_arrays(
 ) -> ArrayFile:
     """Return the arrays of a file, or of a ``group`` of it; a context manager. See :func:`read`."""
     h5py, name = _h5py(), os.fspath(path)
-    with open_source(path) as source:
-        if not h5py.is_hdf5(name):
-            raise source.unexpected("an HDF5 file", source.head()[:8], 0)
-    with errors_of(name):
-        file = h5py.File(name, "r", locking="best-effort")
+    local, release = local_path(path)
+    try:
+        with open_source(path) as source:
+            if not h5py.is_hdf5(local):
+                raise source.unexpected("an HDF5 file", source.head()[:8], 0)
+        with errors_of(name):
+            file = h5py.File(local, "r", locking="best-effort")
+    except BaseException:
+        release()
+        raise
+
+    def close() -> None:
+        file.close()
+        release()
+
     try:
         with errors_of(name, lambda: f"group {group or '/'}"):
             if group and not isinstance(file.get(group), h5py.Group):
@@ -66,9 +76,9 @@ def open_arrays(
             with errors_of(name, lambda: f"array {key}"):  # noqa: B023 - it is called in the block
                 if (item := _item(parent, key, keys is None)) is not None:
                     arrays.append(_row_array(key, item, raw))
-        return ArrayFile(name, arrays, keys, file.close)
+        return ArrayFile(name, arrays, keys, close)
     except BaseException:
-        file.close()
+        close()
         raise
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.first_bytes import CUT_SHORT
 from pydp2.formats.library_errors import errors_of
 from pydp2.formats.serving import BLOCK, flag, text
-from pydp2.formats.source import Closable, open_source
+from pydp2.formats.source import Closable, local_path, open_source
 from pydp2.providers import provider
 
 Indices = NDArray[np.int64]
@@ -37,9 +37,10 @@ _MAGIC_AT = 16  # behind the header of the first page
 
 @dataclass
 class _Shared:
-    """Environment of LMDB, and the number of readers that use it."""
+    """Environment of LMDB, what to call when it is closed, and the number of readers that use it."""
 
     opened: Any
+    release: Callable[[], None]
     count: int = 0
 
 
@@ -67,13 +68,20 @@ class Reader(Closable):
             self.name, size, head = source.name, source.size or 0, source.head()
             if head[_MAGIC_AT : _MAGIC_AT + 4] != _MAGIC:
                 raise source.unexpected("a database of LMDB", head[:8], 0)
-        self._key = os.getpid(), os.path.realpath(self.name)
-        if self._key not in _environments:
-            with errors_of(self.name):
-                opened = lmdb.open(
-                    os.fspath(path), subdir=is_folder, readonly=True, lock=False, readahead=False, max_dbs=_MOST_NAMES
-                )
-            _environments[self._key] = _Shared(opened)
+        local, release = local_path(path)
+        self._key = os.getpid(), os.path.realpath(local)
+        if self._key in _environments:
+            release()  # the reader that has it open keeps it
+        else:
+            try:
+                with errors_of(self.name):
+                    opened = lmdb.open(
+                        local, subdir=is_folder, readonly=True, lock=False, readahead=False, max_dbs=_MOST_NAMES
+                    )
+            except BaseException:
+                release()
+                raise
+            _environments[self._key] = _Shared(opened, release)
         shared = _environments[self._key]
         shared.count += 1
         self._opened = shared.opened
@@ -122,6 +130,7 @@ class Reader(Closable):
         if not shared.count:
             del _environments[self._key]
             shared.opened.close()
+            shared.release()
 
 
 def read(

@@ -8,7 +8,6 @@ document bounds as i64, which count sequences from 0 to all. A document is one s
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,10 +38,12 @@ def index_of(path: str | os.PathLike[str]) -> MegatronIndex | None:
         FormatError: a file of this name begins like an index and is damaged, or describes no tokens in a row.
         OSError: it cannot be read.
     """
-    beside = Path(path).with_suffix(".idx")
-    if not beside.is_file():
+    beside = f"{os.fspath(path).removesuffix('.bin')}.idx"
+    try:
+        source = open_source(beside)
+    except (FileNotFoundError, IsADirectoryError):
         return None
-    with open_source(beside) as source:
+    with source:
         if source.read_some(len(MAGIC)) != MAGIC:
             return None
         return _read(source)

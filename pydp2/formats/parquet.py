@@ -24,7 +24,7 @@ from pydp2.formats.arrow_tables import (
     table_hook,
 )
 from pydp2.formats.library_errors import errors_of
-from pydp2.formats.source import Closable, PathOrFile, open_source
+from pydp2.formats.source import Closable, PathOrFile, library_file, open_source
 from pydp2.providers import provider
 
 _PAGES = 1 << 20  # bytes of a column that are read from the file at a time
@@ -50,11 +50,13 @@ class Reader(Closable):
             self.name, head, size = source.name, source.head(), source.size or 0
             if not head.startswith((b"PAR1", b"PARE")) or size < 12:
                 raise source.unexpected("a parquet file, which begins with PAR1", head[:4], 0)
-        self._file = pyarrow().OSFile(os.fspath(path)) if isinstance(path, str | os.PathLike) else None
+        given, remote = library_file(path)
+        is_local = remote is None and isinstance(path, str | os.PathLike)
+        self._file = pyarrow().OSFile(os.fspath(given)) if is_local else remote
         try:
             with errors_of(self.name, lambda: "the footer"):
                 self._parquet = parquet.ParquetFile(
-                    path if self._file is None else self._file,
+                    given if self._file is None else self._file,
                     buffer_size=_PAGES,
                     pre_buffer=False,
                     page_checksum_verification=True,

@@ -14,18 +14,19 @@ import secrets
 import threading
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Protocol, Self
 
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats.first_bytes import COUNT, CUT_SHORT, described, looks_like
 from pydp2.formats.zstd_frames import MAGIC, SKIPPABLE, DamagedZstd, ZstdFile
+from pydp2.remote import RemoteFile, is_remote, shown_url
 
 PathOrFile = str | os.PathLike[str] | BinaryIO
-"""File to read: a path, or an open binary file that is seekable. An open file stays open."""
+"""File to read: a path or the URL of a remote file, or an open binary file that is seekable, which stays open."""
 
 LIMIT = 1 << 30
 """Default of the most bytes that compressed input may decompress to: 1 GiB."""
@@ -80,6 +81,21 @@ class _OwnOffset:
 
     def seekable(self) -> bool:
         return True
+
+
+class _RemoteOffset(_OwnOffset):
+    """Remote file with a read offset of its own."""
+
+    def __init__(self, file: RemoteFile, offset: int = 0) -> None:
+        self._remote, self._offset = file, offset
+
+    def another(self, offset: int) -> _OwnOffset:
+        return _RemoteOffset(self._remote, offset)
+
+    def read(self, count: int, /) -> bytes:
+        data = self._remote.pread(count, self._offset)
+        self._offset += len(data)
+        return data
 
 
 class ByteSource(Closable):
@@ -213,13 +229,20 @@ def open_source(path: PathOrFile, *, gzipped: bool = False, zstd: bool = False) 
     Raises:
         OptionError: it begins like zstd, and zstandard is not installed.
         OSError: there is no such file, or it cannot be read.
+        StoreError: it is the URL of a remote file, and its store does not give it.
     """
     owned: list[io.IOBase] = []
-    if isinstance(path, str | os.PathLike):
+    plain: BinaryIO | io.RawIOBase
+    if isinstance(path, str | os.PathLike) and is_remote(os.fspath(path)):
+        plain = remote = RemoteFile(os.fspath(path))
+        owned.append(remote)
+        file: _Bytes = _RemoteOffset(remote)
+        name = shown_url(remote.name)
+    elif isinstance(path, str | os.PathLike):
         opened = open(path, "rb", buffering=0)  # noqa: SIM115  # the Source closes it
         owned.append(opened)
-        plain: BinaryIO | io.FileIO = opened
-        file: _Bytes = _OwnOffset(opened)
+        plain = opened
+        file = _OwnOffset(opened)
         name = os.fspath(path)
     else:
         plain = file = path
@@ -239,6 +262,28 @@ def open_source(path: PathOrFile, *, gzipped: bool = False, zstd: bool = False) 
             resource.close()
         raise
     return ByteSource(name, file, size, owned)
+
+
+def library_file(path: PathOrFile) -> tuple[Any, io.IOBase | None]:
+    """Return ``path``, or for a remote file an open one, as a library takes it that reads open files; and what the
+    caller must close. Raises StoreError, OSError."""
+    if isinstance(path, str | os.PathLike) and is_remote(os.fspath(path)):
+        remote = RemoteFile(os.fspath(path))
+        return remote, remote
+    return path, None
+
+
+def local_path(path: str | os.PathLike[str]) -> tuple[str, Callable[[], None]]:
+    """Return the path of a file for a library that opens files by itself, and a function to call when it is done: a
+    remote file is copied to the disk as a whole. Raises StoreError, OSError."""
+    if not is_remote(os.fspath(path)):
+        return os.fspath(path), lambda: None
+    remote = RemoteFile(os.fspath(path))
+    try:
+        return str(remote.local_path()), remote.close
+    except BaseException:
+        remote.close()
+        raise
 
 
 def create_file(path: PathOrFile, *, gzipped: bool = False, append: bool = False) -> tuple[BinaryIO, bool]:

@@ -29,6 +29,7 @@ from pydp2.formats.decoders import ArrayDecoder, Decoder, ImageDecoder, IntDecod
 from pydp2.formats.source import LIMIT, PathOrFile
 from pydp2.formats.tar_headers import Archive
 from pydp2.providers import provider
+from pydp2.remote import RemoteFile, is_remote
 
 KEY = "key"
 """Name of the slot of the key."""
@@ -172,13 +173,17 @@ def _sequential(archive: Archive, start: int, indices: Indices | None) -> Iterat
 def _offsets_of(archive: Archive, path: PathOrFile) -> Indices:
     if not isinstance(path, str | os.PathLike):
         return _offsets(archive)
+    if is_remote(os.fspath(path)):
+        with RemoteFile(os.fspath(path)) as file:
+            return _kept_offsets(os.fspath(path), file.size, file.version)
     status = os.stat(path)  # noqa: PTH116  # path may be a text
     return _kept_offsets(os.fspath(path), status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @lru_cache(_INDEXES)
-def _kept_offsets(path: str, size: int, changed: int, inode: int) -> Indices:
-    """Return the offsets of the samples of the file that ``path`` is while size, time and inode are these."""
+def _kept_offsets(path: str, *identity: object) -> Indices:
+    """Return the offsets of the samples of the file that ``path`` is while it has this ``identity``: size, time and
+    inode, or the version of a remote file."""
     with Archive(path) as archive:
         return _offsets(archive)
 

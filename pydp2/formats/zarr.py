@@ -35,7 +35,7 @@ from pydp2.formats.row_arrays import (
     serve_rows,
 )
 from pydp2.formats.serving import text
-from pydp2.formats.source import open_source
+from pydp2.formats.source import local_path, open_source
 from pydp2.providers import provider
 
 
@@ -60,16 +60,21 @@ class _SameThread(ThreadPoolExecutor):
         return future
 
 
+def _nothing() -> None:
+    pass
+
+
 def open_arrays(path: str | os.PathLike[str], keys: Sequence[str] | None = None, group: str = "") -> ArrayFile:
     """Return the arrays of a folder or zip file, or of a ``group`` of it; a context manager. See :func:`read`."""
-    name, storage = os.fspath(path), _zarr("storage")
+    name, storage, release = os.fspath(path), _zarr("storage"), _nothing
     if Path(path).is_dir():
         store = storage.LocalStore(name, read_only=True)
     else:
         with open_source(path) as source:
             if not source.head().startswith(b"PK"):
                 raise source.unexpected("a folder, or a zip file", source.head()[:4], 0)
-        store = storage.ZipStore(name, mode="r", read_only=True)
+        local, release = local_path(path)
+        store = storage.ZipStore(local, mode="r", read_only=True)
     loop = asyncio.new_event_loop()
     loop.set_default_executor(_SameThread())
 
@@ -77,6 +82,7 @@ def open_arrays(path: str | os.PathLike[str], keys: Sequence[str] | None = None,
         loop.close()
         with contextlib.suppress(AttributeError):  # of a zip file that could not be opened
             store.close()
+        release()
 
     try:
         with warnings.catch_warnings():

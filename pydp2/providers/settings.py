@@ -8,18 +8,23 @@ after the hook.
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from pydp2.errors import OptionError
 from pydp2.providers.global_random import file_random
 from pydp2.providers.options import CacheType, InputTypes, ProviderOptions
-from pydp2.system.stdlib import hashlib, struct
+from pydp2.remote import RemoteFile, is_remote
+from pydp2.system.stdlib import hashlib, os, struct
+
+_BUFFER = 1 << 17  # bytes that settings.open reads at a time
 
 
 class GeneratorContext:
@@ -151,6 +156,25 @@ class Settings:
         self.generator = generator
         self.file_list = file_list
         self.input_order = list(input_order)
+
+    def open(self, filename: str | os.PathLike[str], mode: str = "rb", encoding: str = "utf-8") -> IO[Any]:
+        """Return an open file for reading, seekable: a file of this machine, or a remote one (docs/remote.md).
+
+        Args:
+            filename: a path, or the URL of a remote file, such as an entry of the list.
+            mode: ``"rb"`` for bytes, ``"r"`` for text.
+            encoding: encoding of text.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read.
+            StoreError: the store of a remote file does not give it, or the file has changed.
+        """
+        name = os.fspath(filename)
+        if mode not in ("rb", "r", "rt"):
+            raise OptionError(f'settings.open only reads: mode must be "rb" or "r", got {mode!r:.40}')
+        raw = RemoteFile(name) if is_remote(name) else io.FileIO(name, "rb")
+        file = io.BufferedReader(raw, _BUFFER)
+        return file if mode == "rb" else io.TextIOWrapper(file, encoding)
 
     def __getattr__(self, name: str) -> Any:
         if isinstance(getattr(type(self), name, None), _FromContext):

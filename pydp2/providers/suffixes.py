@@ -37,7 +37,10 @@ _SHOWN = 5
 
 def suffix_of(entry: str) -> str:
     """Return the suffix of an entry of a list, in small letters, without that of a compression; '' if it has none."""
-    name = os.path.basename(file_of(entry)).lower()  # noqa: PTH119 - a Path takes ten times as long, for each entry
+    path = file_of(entry)
+    if path.startswith(("http://", "https://")):
+        path = path.partition("?")[0]
+    name = os.path.basename(path).lower()  # noqa: PTH119 - a Path takes ten times as long, for each entry
     for compressed in _COMPRESSED:
         name = name.removesuffix(compressed)
     return os.path.splitext(name)[1]  # noqa: PTH122
@@ -46,7 +49,10 @@ def suffix_of(entry: str) -> str:
 def is_data(path: str, root: str = "") -> bool:
     """Return True if ``path`` names a file of a known format by its suffix, or a folder below ``root`` that
     ``save_to_disk`` of Hugging Face wrote, and is no pattern."""
-    return not set(path) & set("*?[") and _kind_of(path, root) in (*SUFFIXES, _FOLDER)
+    return not set(path.partition("?")[0] if "://" in path else path) & set("*?[") and _kind_of(path, root) in (
+        *SUFFIXES,
+        _FOLDER,
+    )
 
 
 def _kind_of(entry: str, root: str) -> str:
