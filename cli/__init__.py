@@ -1,5 +1,5 @@
-"""The command line: ``pydp2 serve | worker | stats | check | peek | batch | count | bench | convert | parts | demo |
-cache | keys | completion``. Installed as ``pydp2_cli``.
+"""The command line: ``pydp2 serve | worker | stats | check | peek | batch | count | bench | convert | parts | list |
+demo | cache | keys | completion``. Installed as ``pydp2_cli``.
 
 Each module defines one command, a click object called ``command``; they share ``options``, ``signals``, ``output``,
 ``live_line`` and ``stats_line``. This module sets the exit codes and shows errors. Results and the address go to
@@ -35,6 +35,7 @@ from pydp2_cli import (
     stats,
     worker,
 )
+from pydp2_cli import list as listing
 from pydp2_cli.output import standard_streams, stdout_failure
 
 FAILED = 1  # data or user error; usage is click's: 2
@@ -144,5 +145,7 @@ def main() -> None:
     """
 
 
-for _module in (serve, worker, stats, check, peek, batch, count, bench, convert, parts, demo, cache, keys, completion):
+for _module in (
+    serve, worker, stats, check, peek, batch, count, bench, convert, parts, listing, demo, cache, keys, completion,
+):  # fmt: skip
     main.add_command(_module.command)

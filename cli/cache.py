@@ -12,6 +12,7 @@ from pydp2_cli.output import count_text, size_text, stdout_console
 if TYPE_CHECKING:
     from pydp2 import CacheFolder
 
+REMOTE_FILE = "(remote file)"  # provider of the copy of a remote file
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -44,8 +45,9 @@ def command() -> None:
     """List, verify or clear the cache on disk.
 
     Providers with cache=CacheType.CACHE_PASS_ON_DISK fill it. Services also remember there how many samples each file
-    has; such counts are shown as one entry for each provider. Services may run meanwhile: a service keeps the entries
-    that it is reading, even if they are removed.
+    has; such counts are shown as one entry for each provider. Copies of remote files are in the folder remote below, or
+    in one of their own, which --cache_dir may name. Services may run meanwhile: a service keeps the entries that it is
+    reading, even if they are removed.
     """
 
 
@@ -56,11 +58,12 @@ def ls(cache_dir: str | None) -> None:
     from rich.table import Table
 
     folder = _open_folder(cache_dir)
-    entries = [*folder.entries(), *folder.counts()]
+    entries = [*folder.entries(), *folder.counts(), *folder.copies()]
     table = Table("provider", "entry of the list", "samples", "size", "used", box=None)
     for entry in entries:
         file = entry.file or f"(counts of {count_text(entry.files, 'file')})"
-        what = [entry.provider, file, str(entry.samples)] if not entry.damaged else ["damaged", entry.damaged, ""]
+        samples = str(entry.samples) if entry.provider != REMOTE_FILE else ""
+        what = [entry.provider, file, samples] if not entry.damaged else ["damaged", entry.damaged, ""]
         table.add_row(*what, size_text(entry.size), _age_text(entry.used))
     if entries:
         stdout_console().print(table, markup=False)
@@ -78,7 +81,7 @@ def verify(ctx: click.Context, cache_dir: str | None) -> None:
     Services also compare them before they use an entry, and read the files of damaged entries again.
     """
     folder = _open_folder(cache_dir)
-    entries = [*folder.entries(verify=True), *folder.counts()]
+    entries = [*folder.entries(verify=True), *folder.counts(), *folder.copies(verify=True)]
     damaged = [entry for entry in entries if entry.damaged]
     for entry in damaged:
         click.echo(f"{entry.path}: {entry.damaged}")
@@ -101,7 +104,7 @@ def clear(ctx: click.Context, cache_dir: str | None, older_than: float | None) -
     services that were killed are always removed."""
     folder = _open_folder(cache_dir)
     latest = None if older_than is None else time.time() - older_than
-    found = [*folder.entries(), *folder.counts()]
+    found = [*folder.entries(), *folder.counts(), *folder.copies()]
     entries = [entry for entry in found if latest is None or entry.used <= latest]
     removed = [entry for entry in entries if folder.remove(entry)]
     leftovers, leftover_bytes = folder.remove_leftovers()

@@ -33,6 +33,7 @@ if _typing.TYPE_CHECKING:  # for type checkers and editors; a test compares it w
     from pydp2.api.service import stats as stats
     from pydp2.api.sources import Source as Source
     from pydp2.api.sources import define_py_data_sources2
+    from pydp2.api.sources import list_files as list_files
     from pydp2.api.worker_host import WorkerHost as WorkerHost
     from pydp2.client import Client as Client
     from pydp2.client.row_kinds import MixedBatch as MixedBatch
@@ -147,6 +148,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.data.schema.input_types") | {
     "define_py_data_sources2": "pydp2.api.sources",
     "errors": "pydp2.errors",  # the module itself
     "launch": "pydp2.api.service",
+    "list_files": "pydp2.api.sources",
     "load": "pydp2.api.service",
     "mix": "pydp2.streams.mixing",
     "pack_sequences": "pydp2.streams.sequence_packing",

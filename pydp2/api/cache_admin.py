@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pydp2.errors import OptionError
+from pydp2.errors import OptionError, count_text
+from pydp2.remote.object_cache import INDEX_SUFFIX, CachedVersion, ObjectCache, read_header
 from pydp2.server.cache.counts import read_counts
 from pydp2.server.cache.file_format import CacheEntryReader, DamagedEntry
 from pydp2.server.cache.folder import (
@@ -20,10 +21,14 @@ from pydp2.server.cache.folder import (
     remove_leftovers,
 )
 
+REMOTE_FILE = "(remote file)"
+"""Provider of the copy of a remote file."""
+
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """Entry of a cache on disk: the samples of one file, or the counts of the samples of ``files`` files.
+    """Entry of a cache on disk: the samples of one file, the counts of the samples of ``files`` files, or the copy of a
+    remote file, whose provider is :data:`REMOTE_FILE`.
 
     ``used``: when it was last used, in seconds since 1970; ``size`` in bytes; ``provider``: its address; ``file``: the
     entry of the list, "" for counts; ``samples``: how many. ``damaged``: why it cannot be used; then ``provider``,
@@ -67,8 +72,20 @@ class CacheFolder:
         found = [_described(file, _counts_of) for file in sorted(count_files(self.path))]
         return [entry for entry in found if entry is not None]
 
+    def copies(self, *, verify: bool = False) -> list[CacheEntry]:
+        """Return the copies of remote files, which are in this directory or in ``remote`` below it, the least recently
+        used first. ``verify``: compare the checksums of all blocks; those that are damaged are dropped."""
+        found = []
+        for folder in (self.path, self.path / "remote"):
+            cache = ObjectCache(folder, None)
+            found += [_copy_of(cache, version, verify=verify) for version in sorted(cache.entries())]
+        return found
+
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove ``entry``; return False if that is not possible. A service that reads it keeps its samples."""
+        """Remove ``entry``; return False if that is not possible. A service that reads it keeps its samples; a copy of
+        a remote file that is open stays."""
+        if entry.path.suffix == INDEX_SUFFIX:
+            return ObjectCache(entry.path.parents[2], None).remove(CachedVersion(entry.used, entry.path, entry.size))
         return remove_entry(EntryFile(int(entry.used * 1e9), entry.size, entry.path))
 
     def remove_leftovers(self) -> tuple[int, int]:
@@ -107,3 +124,14 @@ def _counts_of(found: EntryFile) -> CacheEntry:
     return CacheEntry(
         found.path, found.last_used / 1e9, found.size, label["provider"], samples=samples, files=len(rows)
     )
+
+
+def _copy_of(cache: ObjectCache, version: CachedVersion, *, verify: bool) -> CacheEntry:
+    """Return the entry of a copy of a remote file."""
+    header = read_header(version.index)
+    if header is None:
+        return CacheEntry(version.index, version.used, version.bytes, damaged="its index is damaged")
+    url, _ = header
+    bad = cache.damaged(version) if verify else 0
+    damaged = f"{count_text(bad, 'block')} of {url} had a wrong checksum, and will be fetched again" if bad else ""
+    return CacheEntry(version.index, version.used, version.bytes, REMOTE_FILE, url, damaged=damaged)

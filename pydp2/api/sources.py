@@ -19,6 +19,7 @@ from pydp2.protocol.plain_data import encode_plain
 from pydp2.providers import Provider, address_of
 from pydp2.providers.source_providers import naming_source
 from pydp2.providers.suffixes import is_data, provider_of
+from pydp2.remote import has_remote, is_remote, is_remote_pattern, list_remote, shown_url
 from pydp2.transport.key_files import is_connection_file
 from pydp2.transport.service_address import without_token
 
@@ -147,12 +148,29 @@ def resolve_source(
     if not isinstance(is_train, bool | None):
         raise OptionTypeError(f"is_train must be True or False, got {is_train!r:.80} ({type(is_train).__name__})")
     home = resolve_root(root)
-    if provider is None and isinstance(files, str | os.PathLike) and is_data(os.fspath(files), str(home)):
-        files = [files]  # a file of data itself, in place of a list
+    if isinstance(files, str | os.PathLike) and (
+        is_remote_data(os.fspath(files)) or (provider is None and is_data(os.fspath(files), str(home)))
+    ):
+        files = [files]  # a file of data itself, or a pattern of remote files, in place of a list
     listed = _read_or_match(files, root, home) if isinstance(files, str | os.PathLike) else FileList.of(files, home)
+    listed = _with_remote_files(listed)
     if provider is None:
         provider = provider_of(listed, str(home))
     return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
+
+
+def list_files(files: Files, root: str | os.PathLike[str] | None = None) -> FileList:
+    """Return the entries of a list, with the files that its patterns match, also those of remote files.
+
+    Args:
+        files: path of a list, a pattern, the URL of remote files, or the entries themselves.
+        root: folder in which the list and local patterns are looked up; default: the working directory.
+
+    Raises:
+        ListError: the list cannot be read, or a pattern matches nothing. OptionError, OptionTypeError: an argument is
+            not valid. StoreError: a store does not list its files (docs/remote.md).
+    """
+    return resolve_source(files, "", None, None, root).files
 
 
 def resolve_block_list(path: str | None, files: FileList) -> BlockList:
@@ -164,7 +182,14 @@ def names_data(files: str | os.PathLike[str], root: str | os.PathLike[str] | Non
     """Return True if ``files`` needs no provider to be known as data: a pattern, a file of a known format, or a folder
     of Hugging Face below ``root``."""
     text = os.fspath(files)
-    return "://" not in text and (is_pattern(text) or is_data(text, os.fspath(root or "")))
+    if "://" in text:
+        return is_remote_data(text)
+    return is_pattern(text) or is_data(text, os.fspath(root or ""))
+
+
+def is_remote_data(text: str) -> bool:
+    """Return True if ``text`` is the URL of remote files that are data by their suffix, or a pattern of such URLs."""
+    return is_remote(text) and (is_remote_pattern(text) or is_data(text))
 
 
 def resolve_root(root: str | os.PathLike[str] | None) -> Path:
@@ -182,6 +207,8 @@ def _service_of(files: str, has_provider: bool) -> str:
         f"a list of files is needed; pydp2.connect({shown!r}, …) gives its stream, and pydp2.mix(…, address=…) mixes "
         "its sources"
     )
+    if is_remote(files):
+        return ""
     if "://" in files and not has_provider:
         return f"{shown} is the address of a service: {call}"
     try:
@@ -200,6 +227,24 @@ def _read_or_match(files: str | os.PathLike[str], root: str | os.PathLike[str] |
     if is_pattern(os.fspath(files)) and not os.path.lexists(path):
         return FileList.matching(os.fspath(files), home)
     return FileList.read(path, home)
+
+
+def _with_remote_files(files: FileList) -> FileList:
+    """Return ``files`` with remote files in place of each pattern of them. Raises ListError, StoreError."""
+    if not has_remote(files, files.blob):
+        return files
+    patterns = list(dict.fromkeys(entry for entry in files if is_remote_pattern(entry)))
+    if not patterns:
+        return files
+    found = list_remote(patterns)
+    for pattern in patterns:
+        if not found[pattern]:
+            raise ListError(f"no remote file matches {shown_url(pattern)}; look whether bucket and folder are right")
+    entries: list[str] = []
+    for entry in files:
+        entries += found.get(entry) or [entry]
+    listed = FileList.of(entries)
+    return FileList(listed.blob, listed.offsets, files.source)
 
 
 def _keywords(args: Mapping[str, Any] | None) -> dict[str, Any]:
