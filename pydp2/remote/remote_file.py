@@ -97,7 +97,11 @@ class _Connection:
         self.url = url
         self._channel: Channel | None = None
         self._lock = threading.RLock()
-        self.opened = self._ask_again(None)
+        try:
+            self.opened = self._ask_again(None)
+        except BaseException:
+            self.close()
+            raise
         self.path, self.size = self.opened["path"], int(self.opened["size"])
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
