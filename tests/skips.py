@@ -170,6 +170,8 @@ SKIPS = [
     *rows("test_docs.py", "paddle is not installed", _BY_HAND, lacks("paddle")),
     *rows("test_docs.py", "tensorflow is not installed", _BY_HAND, lacks("tensorflow")),
     *rows("test_docs.py", "keras is not installed", _BY_HAND, lacks("keras")),
+    *rows("remote/test_s3.py", "could not import 'moto'", TORCH, lacks("moto")),
+    *rows("remote/test_hugging_face.py", "could not import 'huggingface_hub'", TORCH, lacks("huggingface_hub")),
     *rows("torch/test_cuda.py", "no CUDA device", _NO_GPU, not _GPU and not lacks("torch")),
     *rows("torch/test_cuda.py", "the CPU has no streams", _NO_GPU, not lacks("torch")),
     *rows("jax/test_gpu.py", "jax has no GPU", _NO_GPU, not _GPU and not lacks("jax")),

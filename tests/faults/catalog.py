@@ -27,6 +27,7 @@ from . import (
     short_pass,
     slow,
     starts,
+    stores,
     strangers,
     trainers_away,
     trainers_die,
@@ -36,8 +37,8 @@ from .case import Fault
 
 _MODULES = (
     workers_die, server_dies, trainers_die, everybody_dies, ranks_die, slow, samples, misbehave, disk, kept, endings,
-    lists, losses_kept, network, clock, starts, short_pass, greedy_trainers, strangers, liars, limits, hosts_die,
-    hosts_network, random_draws, trainers_away,
+    lists, losses_kept, network, clock, starts, stores, short_pass, greedy_trainers, strangers, liars, limits,
+    hosts_die, hosts_network, random_draws, trainers_away,
 )  # fmt: skip
 
 ABSENT = {

@@ -233,6 +233,10 @@ def test_every_fault_of_the_battery_is_held_here() -> None:
     assert here == set(FAULTS)
 
 
+def test_f31_a_store_that_fails_costs_nothing_but_time() -> None:
+    hold("F31")
+
+
 def test_f36_what_a_pass_loses_is_written_down_once_though_the_server_is_killed() -> None:
     hold("F36")
 

@@ -12,8 +12,6 @@ from pydp2.remote.owner import FetchOptions, FetchOwner
 
 from .http_store import HttpStore, http_store
 
-pytest.importorskip("obstore")
-
 
 @pytest.fixture
 def store() -> Iterator[HttpStore]:
