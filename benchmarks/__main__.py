@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, forks, latency, many, packing, prepared, replay, resume, rounds, show, tensors
+from benchmarks import figures, forks, latency, many, packing, prepared, remote, replay, resume, rounds, show, tensors
 from benchmarks.fork_provider import PLACES, USES
 from benchmarks.formats import comparison
 from benchmarks.formats.single_run import LOADERS
@@ -358,6 +358,7 @@ def parser() -> argparse.ArgumentParser:
     ready.set_defaults(do=_formats)
 
     packing.add_to(commands)
+    remote.add_to(commands)
     steps = commands.add_parser("tensors", help="what tensors of a framework cost over arrays, from step to step")
     steps.add_argument("--framework", choices=tensors.FRAMEWORKS, default="torch", help="default: %(default)s")
     steps.add_argument("--step", nargs="+", choices=tensors.STEPS, default=tensors.STEPS, help="default: all")

@@ -9,6 +9,7 @@ from typing import Any
 from pydp2_cli.output import count_text, size_text
 
 _WAIT_WINDOW = 5.0  # seconds over which waits are measured
+_SHOWN_WAIT = 2.0  # seconds of a wait for a store before it is shown
 _HIGH_SHARE, _LOW_SHARE = 0.3, 0.1  # shares of their time that trainer or workers wait
 Stats = Mapping[str, Any]
 
@@ -51,10 +52,12 @@ class StatsLine:
         at_work = count_text(len(workers), "worker")
         if hosts:
             at_work += f" on {count_text(len({worker['host'] for worker in workers}), 'host')}"
+        waits = _store_text(now.get("remote"))
         if not now["attached"]:
-            return ["no trainer is attached", at_work, memory]
+            return [*waits, "no trainer is attached", at_work, memory]
         pool, jobs = now["pool"], now.get("jobs", {})
         parts = [
+            *waits,
             *([_job_text(name, job) for name, job in jobs.items()] if len(jobs) > 1 else [_pass_text(now)]),
             f"{now['samples_per_second']:,.0f} samples/s",
             f"{now['batches_per_second']:,.1f} batches/s",
@@ -97,6 +100,13 @@ def _job_text(name: str, job: Stats) -> str:
     """Return the text for one of several jobs."""
     how = f"{job['samples_per_second']:,.0f} samples/s" if job["attached"] else "no trainer"
     return f"{name}: {_pass_text(job)}, {how}"
+
+
+def _store_text(remote: Stats | None) -> list[str]:
+    """Return a text if the service waits for a store of remote files, and has for a while."""
+    if remote is None or not remote["waits_for"] or remote["waiting_seconds"] < _SHOWN_WAIT:
+        return []
+    return [f"waits for {remote['waits_for']}: {remote['reason']}, {remote['waiting_seconds']:.0f} s"]
 
 
 def _sample_count(stats: Stats) -> int:

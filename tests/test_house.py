@@ -29,7 +29,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "obstore": {"remote"},
     "boto3": {"remote"},
     "huggingface_hub": {"remote"},
-    "isal": {"data.columns"},
+    "isal": {"data.columns", "remote"},
     "prometheus_client": {"server"},
     "ray": {"ray"},
     "paddle": {"paddle"},

@@ -270,7 +270,7 @@ def launch(
             connection=None if claim is None else str(claim.path),
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=_cache_dir(chosen.cache_dir),
-            fetch_address=fetch_address(served.files, str(rundir.path)),
+            fetch_address=fetch_address(served.files, str(rundir.path)) if resolved["workers"] else "",
             remote_cache=_remote_cache(chosen.remote_cache),
             timing=timing.DEFAULT_TIMING,
         )

@@ -71,8 +71,9 @@ class MessageFile(Closable):
         self._is_file = head.startswith(_MAGIC)
         given, remote = library_file(path)
         self._owned = isinstance(path, str | os.PathLike)
-        is_local = self._owned and remote is None
-        self._source = pa.memory_map(os.fspath(given)) if is_local else pa.PythonFile(given, "r")
+        self._remote = remote
+        is_path = isinstance(given, str | os.PathLike)
+        self._source = pa.memory_map(os.fspath(given)) if is_path else pa.PythonFile(given, "r")
         self._columns = columns
         try:
             with errors_of(self.name, lambda: "the headers of its messages"):
@@ -184,6 +185,8 @@ class MessageFile(Closable):
         """Close the file; batches that were read stay."""
         if self._owned:
             self._source.close()
+        if self._remote is not None:
+            self._remote.close()
 
 
 def _is_schema(head: bytes) -> bool:

@@ -51,8 +51,8 @@ class Reader(Closable):
             if not head.startswith((b"PAR1", b"PARE")) or size < 12:
                 raise source.unexpected("a parquet file, which begins with PAR1", head[:4], 0)
         given, remote = library_file(path)
-        is_local = remote is None and isinstance(path, str | os.PathLike)
-        self._file = pyarrow().OSFile(os.fspath(given)) if is_local else remote
+        self._remote = remote
+        self._file = pyarrow().OSFile(os.fspath(given)) if isinstance(given, str | os.PathLike) else remote
         try:
             with errors_of(self.name, lambda: "the footer"):
                 self._parquet = parquet.ParquetFile(
@@ -103,8 +103,9 @@ class Reader(Closable):
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        for opened in (self._file, self._remote):
+            if opened is not None:
+                opened.close()
 
 
 def read(

@@ -265,11 +265,11 @@ def open_source(path: PathOrFile, *, gzipped: bool = False, zstd: bool = False) 
 
 
 def library_file(path: PathOrFile) -> tuple[Any, io.IOBase | None]:
-    """Return ``path``, or for a remote file an open one, as a library takes it that reads open files; and what the
-    caller must close. Raises StoreError, OSError."""
+    """Return a file for a library that takes paths and open files, and what the caller must close: ``path`` itself, or
+    of a remote file its copy if all of it is here, and else an open file. Raises StoreError, OSError."""
     if isinstance(path, str | os.PathLike) and is_remote(os.fspath(path)):
         remote = RemoteFile(os.fspath(path))
-        return remote, remote
+        return remote.local_path(waits=False) or remote, remote
     return path, None
 
 

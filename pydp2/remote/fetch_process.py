@@ -95,7 +95,7 @@ def _opened(url: str, channel: Channel, fetcher: Fetcher) -> Session:
         notices.join()
     try:
         size = session.info.size
-        held = session.need(0, 1, _notifier(channel)) if size else (0, 0)
+        held = session.begin(_notifier(channel))
         channel.send({"path": str(session.path), "size": size, "version": session.info.version, "range": held})
     except BaseException:
         session.close()

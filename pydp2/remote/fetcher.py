@@ -42,6 +42,7 @@ from pydp2.remote.wire import HELD_RANGES
 T = TypeVar("T")
 _RUN = 8  # blocks of one request at most
 _FIRST_WINDOW, _LARGEST_WINDOW = 2, 32  # blocks that are fetched ahead of a reader in order
+_GRANTED = 64  # blocks that an answer gives at most, unless more were asked for
 _OPENING = 4096  # files that may be opened at the same time
 _RENEWALS = 3  # times that refused credentials are read again
 _LOCK_SECONDS = 0.02  # between two looks whether another process has fetched a block
@@ -121,9 +122,14 @@ class Session:
     def __init__(self, fetcher: Fetcher, file: _RemoteFile) -> None:
         self._fetcher, self._file = fetcher, file
         self.held: deque[range] = deque(maxlen=HELD_RANGES)
-        self._streams: deque[tuple[int, int]] = deque([(0, _FIRST_WINDOW)], HELD_RANGES)
+        self._streams: deque[tuple[int, int]] = deque([(0, 2 * _FIRST_WINDOW)], HELD_RANGES)
         """Blocks at which a reader in order goes on, and how many blocks are requested from there on."""
         self.path, self.info = file.cached.path, file.cached.info
+
+    def begin(self, on_wait: Callable[[], None]) -> tuple[int, int]:
+        """Wait for the first block, and return the range of bytes that is here. Raises CannotRead."""
+        self._fetcher.begin(self._file)
+        return self.need(0, 1, on_wait) if self.info.size else (0, 0)
 
     def need(self, offset: int, length: int, on_wait: Callable[[], None]) -> tuple[int, int]:
         """Wait for the block of ``offset``, and return the range of bytes from there on that is here; it stays until
@@ -218,6 +224,13 @@ class Fetcher:
         file.sessions.add(session)
         return session
 
+    def begin(self, file: _RemoteFile) -> None:
+        """Request the last block of ``file``, where formats with an index have it."""
+        last = file.cached.blocks - 1
+        if last > 0:
+            with file.changed:
+                self._request(file, range(0), range(last, last + 1))
+
     def end_session(self, file: _RemoteFile, session: Session) -> None:
         """End ``session``, and close the file if it was the last one."""
         with self._lock:
@@ -259,7 +272,7 @@ class Fetcher:
                     on_wait()
             last = first
             end = max(needed.stop, ahead.stop)
-            while last + 1 < end and file.cached.has(last + 1):
+            while last + 1 < min(max(end, first + _GRANTED), file.cached.blocks) and file.cached.has(last + 1):
                 last += 1
             held = range(first, last + 1)
             if hold:

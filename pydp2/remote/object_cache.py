@@ -38,13 +38,17 @@ import secrets
 import shutil
 import sys
 import threading
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydp2.remote.store import ObjectInfo
 from pydp2.remote.urls import shown_url
+
+try:  # faster, and the same numbers
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
 
 INDEX_SUFFIX = ".index"
 BLOCK = 1 << 20
@@ -81,7 +85,7 @@ class CachedFile:
             return False
         if not self._trusted[block]:
             data = os.pread(self._data, self.size_of(block), block * BLOCK)
-            if known != _MARK | zlib.crc32(data):
+            if known != _MARK | crc32(data):
                 self.drop(block)
                 return False
             self._trusted[block] = 1
@@ -94,7 +98,7 @@ class CachedFile:
             written = os.pwrite(self._data, view, at)
             at, view = at + written, view[written:]
         self._trusted[block] = 1
-        self._sums[block] = _MARK | zlib.crc32(data)
+        self._sums[block] = _MARK | crc32(data)
 
     def drop(self, block: int) -> None:
         """Forget a block, and free its room on disk."""
@@ -122,6 +126,16 @@ class CachedFile:
 
     def trim(self, wanted: set[int]) -> int:
         """Drop all blocks but the ``wanted`` ones if no other process has the file open. Return the bytes freed."""
+        try:
+            fcntl.flock(self._data, fcntl.LOCK_EX | fcntl.LOCK_NB)  # who reads the copy as a file has a shared one
+        except OSError:
+            return 0
+        try:
+            return self._trimmed(wanted)
+        finally:
+            fcntl.flock(self._data, fcntl.LOCK_UN)
+
+    def _trimmed(self, wanted: set[int]) -> int:
         if not _lock(self._index, fcntl.LOCK_EX, _IN_USE):
             return 0
         freed = 0

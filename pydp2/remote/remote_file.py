@@ -20,14 +20,15 @@ from typing import Any
 from pydp2.errors import ListError, StoreError
 from pydp2.file_parts import file_of
 from pydp2.remote.owner import FetchOptions, FetchOwner
-from pydp2.remote.urls import shown_url
+from pydp2.remote.urls import is_remote, shown_url
 from pydp2.remote.wire import HELD_RANGES, Channel
-from pydp2.system.stdlib import os, socket, threading, time
+from pydp2.system.stdlib import fcntl, os, socket, threading, time
 from pydp2.system.user_folders import cache_home
 
 _LOST_SECONDS = 30.0
 """Seconds within which another fetch process must answer after one has ended."""
 _RETRY_SECONDS = 0.1
+_MAX_AHEAD = 8  # files that are opened ahead
 
 WaitHook = Callable[[bool], None]
 
@@ -43,6 +44,7 @@ class _Process:
         self.address = ""
         self.on_wait: WaitHook = lambda _: None
         self.own: FetchOwner | None = None
+        self.ahead: dict[str, Channel] = {}
         self.lock = threading.Lock()
 
 
@@ -57,6 +59,18 @@ def use_fetch_process(address: str) -> None:
 def report_waits(hook: WaitHook) -> None:
     """Call ``hook(True)`` when this process begins to wait for a store, and ``hook(False)`` when the wait is over."""
     _process.on_wait = hook
+
+
+def open_ahead(entry: str) -> None:
+    """Ask for the beginning of a file that will be opened soon, if ``entry`` is a remote one, and do not wait."""
+    if not is_remote(entry) or not _process.address or (url := file_of(entry)) in _process.ahead:
+        return
+    with contextlib.suppress(OSError):  # whoever opens it connects again
+        channel = _connect(_process.address)
+        channel.send({"open": url})
+        _process.ahead[url] = channel
+    if len(_process.ahead) > _MAX_AHEAD:
+        _process.ahead.pop(next(iter(_process.ahead))).close()
 
 
 def fetch_options(folder: str | None = None, size: int | None = None, timeout: float = 900.0) -> FetchOptions:
@@ -115,8 +129,7 @@ class _Connection:
         while True:
             try:
                 if self._channel is None:
-                    self._channel = _connect(_address())
-                    answer = _answer(self._channel, self.url, {"open": self.url})
+                    answer = self._open()
                     if request is None:
                         return answer
                     if answer["version"] != self.opened["version"] or answer["path"] != self.path:
@@ -126,6 +139,7 @@ class _Connection:
                             "beginning"
                         )
                 assert request is not None
+                assert self._channel is not None
                 return _answer(self._channel, self.url, request)
             except (EOFError, ConnectionError, FileNotFoundError) as error:
                 if isinstance(error, MissingFile):
@@ -139,6 +153,14 @@ class _Connection:
                     ) from None
                 time.sleep(_RETRY_SECONDS)
 
+    def _open(self) -> dict[str, Any]:
+        """Connect, and return the answer to the opening, which may have been asked for ahead."""
+        if (ahead := _process.ahead.pop(self.url, None)) is not None:
+            self._channel = ahead
+            return _answer(ahead, self.url, None)
+        self._channel = channel = _connect(_address())
+        return _answer(channel, self.url, {"open": self.url})
+
     def has_ended(self) -> bool:
         """Return True if the fetch process that gave the last answer has ended."""
         return self._channel is None or self._channel.has_ended()
@@ -149,12 +171,13 @@ class _Connection:
             self._channel = None
 
 
-def _answer(channel: Channel, url: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to ``request``. Raises StoreError, FileNotFoundError; EOFError, OSError: the other end is
-    gone."""
+def _answer(channel: Channel, url: str, request: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the answer to ``request``; None: it was sent before. Raises StoreError, FileNotFoundError; EOFError,
+    OSError: the other end is gone."""
     _process.on_wait(True)
     try:
-        channel.send(request)
+        if request is not None:
+            channel.send(request)
         while "waits" in (answer := channel.receive()):
             pass
     finally:
@@ -249,11 +272,18 @@ class RemoteFile(io.RawIOBase):
         """Return True."""
         return True
 
-    def local_path(self) -> Path:
-        """Wait until the whole file is on disk, and return where; it stays there until this file is closed."""
+    def local_path(self, *, waits: bool = True) -> Path | None:
+        """Wait until the whole file is on disk, and return where; it stays there until this file is closed. Without
+        ``waits`` return None if it is not there. Raises StoreError."""
         with self._lock:
-            self._connection.ask({"all": True})
-            self._held = [(0, self.size)]
+            # whoever has this lock keeps all blocks, also of a fetch process that has died
+            fcntl.flock(self._data, fcntl.LOCK_SH)
+            if (0, self.size) not in self._held or self._connection.has_ended():
+                if not waits:
+                    fcntl.flock(self._data, fcntl.LOCK_UN)
+                    return None
+                self._connection.ask({"all": True})
+                self._held = [(0, self.size)]
         return Path(self._connection.path)
 
     def close(self) -> None:
@@ -269,7 +299,9 @@ def local_copy(url: str) -> Iterator[Path]:
     """Fetch a whole remote file, and give the path of its copy to the ``with`` block, for libraries that open files by
     themselves. Raises StoreError, FileNotFoundError."""
     with RemoteFile(url) as file:
-        yield file.local_path()
+        path = file.local_path()
+        assert path is not None
+        yield path
 
 
 def list_remote(patterns: Sequence[str]) -> dict[str, list[str]]:

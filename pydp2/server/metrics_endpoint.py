@@ -222,9 +222,28 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
         ["port", "reason"],
         [([*labels], float(count)) for labels, count in refused.items()],
     )
+    if (remote := stats["remote"]) is not None:
+        for name, what in _REMOTE.items():
+            yield "counter", f"pydp2_remote_{name}", what, [], [([], float(remote[name]))]
+        waiting, labels = float(remote["waiting_seconds"]), [remote["waits_for"]]
+        yield (
+            "gauge",
+            "pydp2_remote_waiting_seconds",
+            "how long a store has not answered",
+            ["store"],
+            [(labels, waiting)],
+        )
     yield "counter", "pydp2_workers_lost", "workers that died", [], [([], float(stats["workers_lost"]))]
     yield "gauge", "pydp2_memory_bytes", "memory of the server process", [], [([], float(stats["memory"]))]
     yield "gauge", "pydp2_uptime_seconds", "seconds since the start", [], [([], float(stats["uptime_seconds"]))]
+
+
+_REMOTE = {
+    "requests": "requests to the stores of remote files",
+    "bytes": "bytes of remote files that came from their stores",
+    "hits": "blocks of remote files that were on the disk when they were needed",
+    "retries": "requests that were made again",
+}
 
 
 def require_prometheus() -> None:

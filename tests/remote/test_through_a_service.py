@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -116,9 +118,14 @@ def test_an_outage_is_waited_for_and_shown(
             trainer.join(60)
         assert found == local
         assert service.stats()["workers_lost"] == 0, "sample_timeout does not count the time of the store"
-    err = capfd.readouterr().err
-    assert "remote files: waits for http://127.0.0.1: 503 Service Unavailable" in err
-    assert "answers again, after" in err
+        err: list[str] = []
+
+        def says(text: str) -> bool:
+            err.append(capfd.readouterr().err)
+            return text in "".join(err)
+
+        assert wait_until(lambda: says("remote files: waits for http://127.0.0.1: 503 Service Unavailable"))
+        assert wait_until(lambda: says("answers again, after"))
 
 
 @pytest.mark.parametrize("who", ["worker", "fetch process"])
@@ -204,6 +211,25 @@ def test_a_file_that_changes_in_mid_pass_is_an_error_that_names_both_versions(
         store.files["a.txt"] = b"2\n" * (20 << 20)
         with pytest.raises(ProviderError, match=r"has changed while it is read: it was version .*, and is version "):
             list(stream)
+
+
+def test_workers_of_another_host_have_a_fetch_process_of_their_own(
+    filled: HttpStore, local: list[list[int]], provider: str, cache: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run.json"
+    options: Any = {"workers": 0, "bind": "tcp://127.0.0.1:*", "connection": run, "remote_cache": cache}
+    with pydp2.launch(urls(filled), provider, **options) as service:
+        command = [sys.executable, "-m", "pydp2", "worker", "--connect", str(run), "--workers", "2"]
+        environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "home")}
+        with subprocess.Popen(command, env=environment, cwd=tmp_path) as host:
+            try:
+                with pydp2.connect(run, **JOB) as data:
+                    assert batches(data) == local
+                assert service.stats()["remote"] is None
+            finally:
+                host.terminate()
+    assert filled.counts() == {"GET": FILES}
+    assert len([*(tmp_path / "home" / "pydp2" / "remote").rglob("*.data")]) == FILES
 
 
 def test_no_signature_of_a_url_is_shown(

@@ -40,6 +40,7 @@ from pydp2.protocol.link_states import Link
 from pydp2.protocol.worker_status import ATTEMPT, FILE, RUNNING, SAMPLE_INDEX, STARTED_NS, WorkerStatus
 from pydp2.providers.error_location import with_location
 from pydp2.providers.source_providers import SourceProviders
+from pydp2.remote.remote_file import open_ahead
 from pydp2.system.stdlib import threading, time
 from pydp2.transport import Line, owned_arrays
 
@@ -192,6 +193,7 @@ class WorkerLoop:
                             can_select=provider.can_select,
                         ),
                     )
+                    open_ahead(self._files[given.file])
                 if self._is_retiring:  # they were under way already
                     self._return_files()
             case m.Grant(items):
