@@ -355,8 +355,7 @@ class Fetcher:
                     nonlocal position
                     before = position
                     try:
-                        for block, data in self._blocks(file, position, missing[-1]):
-                            file.cached.put(block, data)
+                        for block in self._blocks(file, position, missing[-1]):
                             position = block + 1
                             with file.changed:
                                 file.changed.notify_all()
@@ -371,26 +370,29 @@ class Fetcher:
         finally:
             file.cached.unlock(run[0], run[-1])
 
-    def _blocks(self, file: _RemoteFile, first: int, last: int) -> Iterator[tuple[int, memoryview]]:
-        """Request blocks ``first`` to ``last``, and yield each when it is complete. Raises RequestFailed."""
+    def _blocks(self, file: _RemoteFile, first: int, last: int) -> Iterator[int]:
+        """Request blocks ``first`` to ``last``, write them, and yield the number of each that is complete. Raises
+        RequestFailed, and OSError of the disk."""
         cached = file.cached
         start, stop = first * BLOCK, min((last + 1) * BLOCK, cached.info.size)
         self.counters.requests += 1
         response = file.store.read(cached.url, start, stop, cached.info.version)
         if response.info != cached.info:
             raise RequestFailed(Failure.CHANGED, f"the answer is of {_version_text(response.info)}")
-        data, at, block = bytearray(), response.start, first
+        at, block, checksum = response.start, first, 0
         for chunk in response.chunks:
             self.counters.bytes += len(chunk)
-            data += chunk
-            if at < start:  # the store sends the whole file
-                skipped = min(len(data), start - at)
-                del data[:skipped]
-                at += skipped
-            while block <= last and len(data) >= (size := cached.size_of(block)):
-                yield block, memoryview(bytes(data[:size]))
-                del data[:size]
-                block += 1
+            data = memoryview(chunk)[max(0, start - at) :]  # a store without ranges sends the whole file
+            at = max(at + len(chunk) - len(data), at)
+            while data and block <= last:
+                end = block * BLOCK + cached.size_of(block)
+                piece = data[: end - at]
+                checksum = cached.write(at, piece, checksum)
+                at, data = at + len(piece), data[len(piece) :]
+                if at == end:
+                    cached.finish(block, checksum)
+                    yield block
+                    block, checksum = block + 1, 0
             if block > last or self._ended.is_set():
                 return
         raise RequestFailed(Failure.BUSY, f"the answer ended before byte {stop}")

@@ -93,12 +93,20 @@ class CachedFile:
 
     def put(self, block: int, data: bytes | memoryview) -> None:
         """Write a whole block. Raises OSError: the disk is full."""
-        at, view = block * BLOCK, memoryview(data)
+        self.finish(block, self.write(block * BLOCK, memoryview(data), 0))
+
+    def write(self, offset: int, data: memoryview, checksum: int) -> int:
+        """Write a part of a block; return the checksum up to there, which was ``checksum`` before. Raises OSError."""
+        view = data
         while view:
-            written = os.pwrite(self._data, view, at)
-            at, view = at + written, view[written:]
+            written = os.pwrite(self._data, view, offset)
+            offset, view = offset + written, view[written:]
+        return int(crc32(data, checksum))
+
+    def finish(self, block: int, checksum: int) -> None:
+        """Note that a block is written, with this checksum."""
         self._trusted[block] = 1
-        self._sums[block] = _MARK | crc32(data)
+        self._sums[block] = _MARK | checksum
 
     def drop(self, block: int) -> None:
         """Forget a block, and free its room on disk."""
