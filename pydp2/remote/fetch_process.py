@@ -7,6 +7,7 @@ loads these libraries; most of them do not survive a fork.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -83,8 +84,9 @@ def _opened(url: str, channel: Channel, fetcher: Fetcher) -> Session:
     done = threading.Event()
 
     def notify() -> None:
-        while not done.wait(1.0):
-            _notifier(channel)()
+        with contextlib.suppress(OSError):  # the reader has died
+            while not done.wait(1.0):
+                _notifier(channel)()
 
     notices = threading.Thread(target=notify, daemon=True)
     notices.start()
@@ -124,9 +126,9 @@ def _show(fetcher: Fetcher, status: FetchStatus) -> None:
     reported: tuple[str, float] | None = None  # store and beginning of the wait that was reported
     while True:
         time.sleep(_STATUS_SECONDS)
-        wait = fetcher.waits.oldest()
-        status.write(fetcher.counters, wait)
         now = time.monotonic()
+        wait = fetcher.waits.oldest(now)
+        status.write(fetcher.counters, wait)
         if wait is not None and now - wait[2] > _NOTICE_SECONDS and reported is None:
             reported = wait[0], wait[2]
             _say(f"waits for {wait[0]}: {wait[1]}; it tries again until it has an answer")

@@ -43,6 +43,8 @@ T = TypeVar("T")
 _RUN = 8  # blocks of one request at most
 _FIRST_WINDOW, _LARGEST_WINDOW = 2, 32  # blocks that are fetched ahead of a reader in order
 _GRANTED = 64  # blocks that an answer gives at most, unless more were asked for
+_SHORTEST_WAIT = 1.0  # seconds
+_NO_ANSWER = "no answer yet"
 _OPENING = 4096  # files that may be opened at the same time
 _RENEWALS = 3  # times that refused credentials are read again
 _LOCK_SECONDS = 0.02  # between two looks whether another process has fetched a block
@@ -88,10 +90,11 @@ class Waits:
         with self._lock:
             self._reasons.pop(request, None)
 
-    def oldest(self) -> tuple[str, str, float] | None:
-        """Return store, reason and beginning of the oldest wait; None if nothing waits."""
+    def oldest(self, now: float) -> tuple[str, str, float] | None:
+        """Return store, reason and beginning of the oldest wait; None if nothing waits for a second or longer."""
         with self._lock:
-            return min(self._reasons.values(), key=lambda wait: wait[2], default=None)
+            wait = min(self._reasons.values(), key=lambda wait: wait[2], default=None)
+        return wait if wait is not None and now - wait[2] >= _SHORTEST_WAIT else None
 
 
 class CannotRead(Exception):
@@ -357,6 +360,7 @@ class Fetcher:
                     try:
                         for block in self._blocks(file, position, missing[-1]):
                             position = block + 1
+                            self.waits.clear(threading.get_ident())  # bytes flow
                             with file.changed:
                                 file.changed.notify_all()
                     except RequestFailed:
@@ -471,9 +475,12 @@ class Fetcher:
     def _attempt(self, url: str, request: Callable[[], T], is_wanted: Callable[[], bool] = lambda: True) -> T:
         """Return the result of ``request``, which is made again as long as the store is busy and ``is_wanted``. Raises
         CannotRead."""
-        retries, renewals, key = Retries(self._limits.timeout, self._limits.first_delay), 0, object()
+        retries, renewals = Retries(self._limits.timeout, self._limits.first_delay), 0
+        key = threading.get_ident()  # a thread makes one request at a time
         try:
             while True:
+                if not retries.failures:
+                    self.waits.note(key, store_name(url), _NO_ANSWER, time.monotonic())
                 try:
                     return request()
                 except RequestFailed as error:
