@@ -112,10 +112,9 @@ def _notifier(channel: Channel) -> Callable[[], None]:
 
 
 def _list(pattern: str, channel: Channel, fetcher: Fetcher) -> None:
-    folder, matches = split_pattern(pattern)
-    count = 0
-    for page in fetcher.files(folder):
-        found = [url for url in page if matches.fullmatch(url, len(folder))]
+    wanted, count = split_pattern(pattern), 0
+    for page in fetcher.files(wanted.folder):
+        found = [url for url in page if wanted.matches(url)]
         count += len(found)
         channel.send({"urls": found})
     channel.send({"count": count})

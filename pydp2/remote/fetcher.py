@@ -185,6 +185,7 @@ class Fetcher:
         self._queue: queue.PriorityQueue[tuple[int, int, _RemoteFile | None, range]] = queue.PriorityQueue()
         self._numbers = count()
         self._ahead = 0  # blocks that were requested before a reader waited for them
+        self._ahead_lock = threading.Lock()
         self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=self._fetch, name=f"pydp2-fetch-{number}", daemon=True)
@@ -291,10 +292,18 @@ class Fetcher:
         for run in self._missing(file, ahead):
             if len(run) < min(_RUN, len(ahead)) and run.stop == ahead.stop < file.cached.blocks:
                 return
-            if (self._ahead + len(run)) * BLOCK > self._limits.ahead_bytes:
+            if not self._count_ahead(len(run)):
                 return
-            self._ahead += len(run)
             self._put(file, run, _AHEAD)
+
+    def _count_ahead(self, blocks: int) -> bool:
+        """Count blocks that are requested ahead, or no longer (a negative number). Return False if they would be too
+        many."""
+        with self._ahead_lock:
+            if blocks > 0 and (self._ahead + blocks) * BLOCK > self._limits.ahead_bytes:
+                return False
+            self._ahead += blocks
+            return True
 
     def _missing(self, file: _RemoteFile, blocks: range) -> Iterator[range]:
         """Yield the runs in ``blocks`` that are to be requested."""
@@ -334,9 +343,9 @@ class Fetcher:
     def _end_run(self, file: _RemoteFile, run: range, priority: int, failed: CannotRead | None) -> None:
         with file.changed:
             file.requested.difference_update(run)
-            if priority == _AHEAD:
-                self._ahead -= len(run)
-            if failed is not None:
+            if priority == _AHEAD:  # if it failed, whoever needs it requests it anew
+                self._count_ahead(-len(run))
+            elif failed is not None:
                 file.failed |= {block: failed for block in run if not file.cached.has(block)}
             file.changed.notify_all()
         with self._lock:
@@ -360,7 +369,7 @@ class Fetcher:
                     try:
                         for block in self._blocks(file, position, missing[-1]):
                             position = block + 1
-                            self.waits.clear(threading.get_ident())  # bytes flow
+                            self._note_wait(file.cached.url)  # bytes flow
                             with file.changed:
                                 file.changed.notify_all()
                     except RequestFailed:
@@ -480,7 +489,7 @@ class Fetcher:
         try:
             while True:
                 if not retries.failures:
-                    self.waits.note(key, store_name(url), _NO_ANSWER, time.monotonic())
+                    self._note_wait(url)
                 try:
                     return request()
                 except RequestFailed as error:
@@ -505,6 +514,10 @@ class Fetcher:
                         raise CannotRead(Failure.BUSY, "nobody waits for it any more") from None
         finally:
             self.waits.clear(key)
+
+    def _note_wait(self, url: str) -> None:
+        """Note that this thread waits for the store of ``url`` from now on."""
+        self.waits.note(threading.get_ident(), store_name(url), _NO_ANSWER, time.monotonic())
 
     def _cannot_read(self, url: str, error: RequestFailed) -> CannotRead:
         shown = shown_url(url)

@@ -140,7 +140,7 @@ class ObjectStore:
         text = str(error)
         status, code, kind = _STATUS.search(text), _CODE.search(text), _KIND.search(text)
         if _METADATA.search(text):
-            return RequestFailed(Failure.DENIED, self._without_credentials("found none"))
+            return RequestFailed(Failure.DENIED, self._without_credentials("needs credentials, and there are none"))
         if status is None:
             if isinstance(error, exceptions.GenericError) and (kind is not None or "HTTP error" in text):
                 return RequestFailed(Failure.BUSY, _KINDS.get(kind[1] if kind else "", "the request failed"))
@@ -149,13 +149,15 @@ class ObjectStore:
         reason = f"{number} {status[2].strip()}{f' ({code[1]})' if code else ''}"
         if number == 404:
             return _missing(text)
+        if number == 301:
+            return RequestFailed(Failure.REFUSED, f"answered {reason}; set AWS_REGION to the region of the bucket")
         if number == 416:
             return RequestFailed(Failure.EMPTY, reason)
         if number >= 500 or number in _BUSY:
             return RequestFailed(Failure.BUSY, reason)
         if number in (401, 403) or (code is not None and code[1] in _EXPIRED):
             return RequestFailed(Failure.DENIED, self._without_credentials(f"answered {reason}"))
-        return RequestFailed(Failure.REFUSED, reason)
+        return RequestFailed(Failure.REFUSED, f"answered {reason}")
 
     def _without_credentials(self, what: str) -> str:
         if self._looked:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from pydp2.remote import fetch_status
 
 _BACKLOG = 1024
 _END_SECONDS = 5.0
+_RESTART_SECONDS = 1.0
 
 
 class FetchOptions(NamedTuple):
@@ -41,13 +43,13 @@ class FetchOwner:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.address)
         self._listener.listen(_BACKLOG)
-        self._page = os.memfd_create("pydp2-fetch")
-        os.truncate(self._page, fetch_status.SIZE)
+        self._page = _new_page()
         self._memory = mmap.mmap(self._page, fetch_status.SIZE)
         self._status = fetch_status.FetchStatus(self._memory)
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        self._started = time.monotonic()
         given = self._options._asdict() | {"listener": self._listener.fileno(), "status": self._page}
         command = [sys.executable, "-P", "-m", "pydp2.remote.fetch_process", json.dumps(given)]
         package = str(Path(__file__).parents[2])
@@ -60,11 +62,13 @@ class FetchOwner:
         )
 
     def ensure_running(self) -> int | None:
-        """Start the process again if it has ended. Return how it ended (as ``Popen.returncode``), None if it runs."""
+        """Start the process again if it has ended, but not more than once in a second. Return how it ended (as
+        ``Popen.returncode``), None if it runs or is started later."""
         code = self._process.poll()
-        if code is not None:
-            self._close_input()
-            self._process = self._start()
+        if code is None or time.monotonic() - self._started < _RESTART_SECONDS:
+            return None
+        self._close_input()
+        self._process = self._start()
         return code
 
     def stats(self) -> dict[str, Any]:
@@ -90,3 +94,14 @@ class FetchOwner:
     def _close_input(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+
+def _new_page() -> int:
+    """Return a descriptor of memory for a :class:`.FetchStatus`."""
+    if sys.platform == "linux":
+        page = os.memfd_create("pydp2-fetch")
+    else:
+        with tempfile.TemporaryFile() as file:
+            page = os.dup(file.fileno())
+    os.truncate(page, fetch_status.SIZE)
+    return page

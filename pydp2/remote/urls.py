@@ -22,11 +22,15 @@ _WILDCARD = re.compile(r"[*\[]")
 
 
 class Pattern(NamedTuple):
-    """Pattern of URLs. ``folder``: the URL before its first segment with wildcards, which ends in ``/``. ``matches``:
-    regular expression for the rest."""
+    """Pattern of URLs. ``folder``: the URL before its first segment with wildcards, which ends in ``/``. ``rest``:
+    regular expression for what follows."""
 
     folder: str
-    matches: re.Pattern[str]
+    rest: str
+
+    def matches(self, url: str) -> bool:
+        """Return True if the pattern stands for ``url``, which is in its folder."""
+        return re.fullmatch(self.rest, url[len(self.folder) :], re.DOTALL) is not None
 
 
 def scheme_of(entry: str) -> str:
@@ -84,7 +88,7 @@ def split_pattern(url: str) -> Pattern:
     *before, last = segments
     text = "".join("(?:(?!\\.)[^/]+/)*" if segment == "**" else f"{_segment(segment)}/" for segment in before)
     text += "(?:(?!\\.)[^/]+/)*(?!\\.)[^/]+" if last == "**" else _segment(last)
-    return Pattern(folder, re.compile(text, re.DOTALL))
+    return Pattern(folder, text)
 
 
 def _segment(pattern: str) -> str:

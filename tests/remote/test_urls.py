@@ -70,11 +70,9 @@ def test_a_pattern_stands_for_what_a_shell_finds(tmp_path_factory: pytest.TempPa
         for name in glob.glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207
         if (root / name).is_file()
     }
-    folder, matches = split_pattern(f"s3://b/{pattern}")
-    assert folder.endswith("/")
-    found = {
-        name for name in NAMES if (url := f"s3://b/{name}").startswith(folder) and matches.fullmatch(url, len(folder))
-    }
+    wanted = split_pattern(f"s3://b/{pattern}")
+    assert wanted.folder.endswith("/")
+    found = {name for name in NAMES if (url := f"s3://b/{name}").startswith(wanted.folder) and wanted.matches(url)}
     assert found == here
 
 
