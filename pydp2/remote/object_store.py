@@ -171,8 +171,8 @@ class ObjectStore:
 
 def _missing(text: str) -> RequestFailed:
     code = _CODE.search(text)
-    what = "bucket" if code and ("Bucket" in code[1] or "Container" in code[1]) else "file"
-    return RequestFailed(Failure.MISSING, f"there is no such {what}")
+    kinds = [kind for kind in ("Bucket", "Container") if code is not None and kind in code[1]]
+    return RequestFailed(Failure.MISSING, f"there is no such {kinds[0].lower() if kinds else 'file'}")
 
 
 def _options() -> Any:
