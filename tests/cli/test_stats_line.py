@@ -56,6 +56,14 @@ def test_hosts_are_counted_where_there_are_others() -> None:
     assert line(stats(1, attached=False, **of_hosts))[1] == "3 workers on 2 hosts"
 
 
+def test_a_store_that_does_not_answer_comes_first() -> None:
+    remote = {"waits_for": "s3", "reason": "503 Service Unavailable", "waiting_seconds": 12.3}
+    assert line(stats(1, remote=remote))[:2] == ["waits for s3: 503 Service Unavailable, 12 s", "pass 3"]
+    assert line(stats(1, remote=remote, attached=False))[0].startswith("waits for s3")
+    assert line(stats(1, remote=remote | {"waiting_seconds": 1.0}))[0] == "pass 3"
+    assert line(stats(1, remote=remote | {"waits_for": ""}))[0] == "pass 3"
+
+
 def test_without_a_trainer_there_is_little_to_say() -> None:
     assert line(stats(1, attached=False)) == ["no trainer is attached", "2 workers", "memory 70 MB"]
 
