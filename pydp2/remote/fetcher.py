@@ -221,7 +221,13 @@ class Fetcher:
     def files(self, folder: str) -> Iterator[list[str]]:
         """Yield the URLs of all files below ``folder``, a page at a time. Raises CannotRead."""
         store = self._store_of(folder)
-        yield from self._attempt(folder, lambda: [*store.files(folder)])
+
+        def pages() -> Iterator[list[str]]:
+            for page in store.files(folder):
+                self._note_wait(folder)  # names flow
+                yield page
+
+        yield from self._attempt(folder, lambda: [*pages()])
 
     def _begin_session(self, file: _RemoteFile) -> Session:
         session = Session(self, file)
