@@ -4,7 +4,7 @@ obstore finds credentials as the tools of each store do (docs/remote.md), renews
 the interpreter's lock while it reads. Its own retries are turned off: :mod:`.fetcher` retries, because it shows what it
 waits for, and goes on behind the last byte that arrived.
 
-Texts of obstore may hold a URL with its signature, so none of them is passed on; a reason names the status alone.
+Texts of obstore may hold a URL with its signature, so a reason names the status alone, or the first line without it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
+from pydp2.errors import without_secrets
 from pydp2.remote.store import Failure, ObjectInfo, RequestFailed, Response
 from pydp2.remote.urls import scheme_of
 
@@ -37,6 +38,7 @@ _KINDS = {"Timeout": "no answer in time", "Connect": "no connection", "Interrupt
 _EXPIRED = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed", "AuthenticationFailed")
 _BUSY = (408, 425, 429)
 _METADATA = re.compile(r"169\.254\.\d+\.\d+|metadata\.google\.internal|login\.microsoftonline", re.IGNORECASE)
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "STORAGE_EMULATOR_HOST")
 _LOOKED = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a web identity token, the role of this container or machine"
     "{boto}; for a public bucket set AWS_SKIP_SIGNATURE=true",
@@ -144,7 +146,9 @@ class ObjectStore:
         if status is None:
             if isinstance(error, exceptions.GenericError) and (kind is not None or "HTTP error" in text):
                 return RequestFailed(Failure.BUSY, _KINDS.get(kind[1] if kind else "", "the request failed"))
-            return RequestFailed(Failure.REFUSED, f"the request cannot be made ({type(error).__name__})")
+            # the first line says what is wrong; a URL in it may have a signature
+            what = without_secrets(re.sub(r"\?\S*", "?…", text.partition("\n")[0]))
+            return RequestFailed(Failure.REFUSED, f"gives no usable answer: {what:.200}")
         number = int(status[1])
         reason = f"{number} {status[2].strip()}{f' ({code[1]})' if code else ''}"
         if number == 404:
@@ -177,7 +181,7 @@ def _missing(text: str) -> RequestFailed:
 
 def _options() -> Any:
     # plain http only where the user has named such a server, as with AWS_ENDPOINT_URL
-    endpoints = [os.environ.get(name, "") for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")]
+    endpoints = [os.environ.get(name, "") for name in _ENDPOINTS]
     return {
         "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)},
         "client_options": {
