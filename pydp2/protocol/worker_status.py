@@ -52,10 +52,10 @@ class WorkerStatus:
         return self.row[WAITS_SINCE_NS] != 0
 
     def note_wait(self, begins: bool, now_ns: int) -> None:
-        """Note, in the worker, that a wait for a store begins or is over."""
+        """Note, in the worker, that a wait for a store begins or is over. Waits of several threads count as one."""
         row = self.row
         if begins:
-            row[WAITS_SINCE_NS] = now_ns
-        else:
-            row[STARTED_NS] += now_ns - row[WAITS_SINCE_NS]
+            row[WAITS_SINCE_NS] = row[WAITS_SINCE_NS] or now_ns
+        elif since := row[WAITS_SINCE_NS]:  # 0: another thread has noted the end
+            row[STARTED_NS] += now_ns - since
             row[WAITS_SINCE_NS] = 0

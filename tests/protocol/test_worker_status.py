@@ -22,3 +22,15 @@ def test_a_seat_tells_what_runs_and_only_while_it_runs() -> None:
     assert mine.started_ns == 12345
     assert other.running_sample is None
     assert WorkerStatus(page.row(1)).running_sample == (7, 2, 100)
+
+
+def test_the_time_of_a_sample_does_not_run_while_its_threads_wait_for_a_store() -> None:
+    status = WorkerStatus(StatusPage(1).row(0))
+    status.row[STARTED_NS] = 100
+    for begins, now in ((True, 200), (True, 210), (False, 300), (False, 310)):  # two threads
+        status.note_wait(begins, now)
+    assert (status.started_ns, status.waits_for_store) == (200, False)
+    status.note_wait(True, 400)
+    assert status.waits_for_store
+    status.note_wait(False, 450)
+    assert status.started_ns == 250
