@@ -61,6 +61,19 @@ def worker_spec(
     )
 
 
+def service_worker_spec(spec: ServiceSpec, files: FileList) -> WorkerSpec:
+    """Return the parameters for the workers of a service on its own machine."""
+    return worker_spec(
+        spec,
+        files,
+        workers=spec.workers,
+        address=spec.worker_address,
+        root=spec.root,
+        path=spec.path,
+        fetch_address=spec.fetch_address,
+    )
+
+
 def set_up_process(descriptor: int, name: str) -> socket.socket:
     """Set up this process, under ``name``; return the socket to the program that started it, ``descriptor``."""
     for given in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
@@ -132,15 +145,7 @@ def run_supervisor(imported: Imported, commands: socket.socket) -> None:
     os.dup2(stderr, 2)
     os.close(stderr)
     spec, files = receive_spec(commands)
-    workers = worker_spec(
-        spec,
-        files,
-        workers=spec.workers,
-        address=spec.worker_address,
-        root=spec.root,
-        path=spec.path,
-        fetch_address=spec.fetch_address,
-    )
+    workers = service_worker_spec(spec, files)
     page = StatusPage(status_rows(spec.workers), memory)
     os.close(memory)
     process = os.pidfd_open(os.getpid())

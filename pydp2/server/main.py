@@ -12,7 +12,14 @@ import sys
 from pydp2.errors import GuardError, to_wire
 from pydp2.host.engine import Engine, NoEngine
 from pydp2.host.worker.gil import require_gil
-from pydp2.host.worker_setup import adopt_supervisor, new_pump, set_up_process, start_engine, watch_signals, worker_spec
+from pydp2.host.worker_setup import (
+    adopt_supervisor,
+    new_pump,
+    service_worker_spec,
+    set_up_process,
+    start_engine,
+    watch_signals,
+)
 from pydp2.options.service_spec import receive_spec, send_plain
 
 
@@ -27,15 +34,7 @@ def main(descriptor: int) -> int:
         return 1
     engine: Engine
     if spec.workers:
-        workers = worker_spec(
-            spec,
-            files,
-            workers=spec.workers,
-            address=spec.worker_address,
-            root=spec.root,
-            path=spec.path,
-            fetch_address=spec.fetch_address,
-        )
+        workers = service_worker_spec(spec, files)
         adopted = None if spec.supervisor < 0 else adopt_supervisor(spec.supervisor, spec, files)
         engine, pump = start_engine(spec, files, workers, spec.workers, first=spec.prepared, adopted=adopted)
     else:
