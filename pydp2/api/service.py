@@ -51,6 +51,7 @@ from pydp2.options.tables import (
 from pydp2.options.values import bind_address, seconds
 from pydp2.providers import Provider, address_of
 from pydp2.providers.program_state import ProgramState
+from pydp2.remote.remote_file import fetch_options
 from pydp2.server.cache.folder import default_folder
 from pydp2.transport import address_space
 from pydp2.transport.service_address import ipc_path, split_token, with_token, without_token
@@ -524,7 +525,7 @@ def _bound_address(
 def _remote_cache(given: str | None) -> str:
     """Return the directory of the copies of remote files, "" where :func:`_cache_dir` does."""
     with contextlib.suppress(OptionError):
-        return str(Path(given or default_folder() / "remote").absolute())
+        return str(Path(fetch_options(given).folder).absolute())
     return ""
 
 

@@ -34,7 +34,7 @@ from itertools import count
 from typing import TypeVar
 
 from pydp2.remote.object_cache import BLOCK, CachedFile, ObjectCache
-from pydp2.remote.retries import FIRST_SECONDS, Retries
+from pydp2.remote.retries import FIRST_SECONDS, TIMEOUT_SECONDS, Retries
 from pydp2.remote.store import Failure, ObjectInfo, RequestFailed, Store
 from pydp2.remote.urls import shown_url, store_name
 from pydp2.remote.wire import HELD_RANGES
@@ -57,7 +57,7 @@ class FetchLimits:
     before the first retry; ``threads``: number of requests at the same time; ``ahead_bytes``: bytes that may be
     requested before a reader waits for them."""
 
-    timeout: float = 900.0
+    timeout: float = TIMEOUT_SECONDS
     first_delay: float = FIRST_SECONDS
     threads: int = 16
     ahead_bytes: int = 128 << 20
@@ -402,7 +402,7 @@ class Fetcher:
         for chunk in response.chunks:
             self.counters.bytes += len(chunk)
             data = memoryview(chunk)[max(0, start - at) :]  # a store without ranges sends the whole file
-            at = max(at + len(chunk) - len(data), at)
+            at += len(chunk) - len(data)
             while data and block <= last:
                 end = block * BLOCK + cached.size_of(block)
                 piece = data[: end - at]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydp2.remote import fetch_status
+from pydp2.remote.retries import TIMEOUT_SECONDS
 
 _BACKLOG = 1024
 _END_SECONDS = 5.0
@@ -30,7 +31,7 @@ class FetchOptions(NamedTuple):
 
     folder: str
     size: int | None = None
-    timeout: float = 900.0
+    timeout: float = TIMEOUT_SECONDS
 
 
 class FetchOwner:

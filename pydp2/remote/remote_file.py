@@ -13,13 +13,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydp2.errors import ListError, StoreError
 from pydp2.file_parts import file_of
 from pydp2.remote.owner import FetchOptions, FetchOwner
+from pydp2.remote.retries import TIMEOUT_SECONDS
 from pydp2.remote.urls import is_remote, shown_url
 from pydp2.remote.wire import HELD_RANGES, Channel
 from pydp2.system.stdlib import fcntl, os, socket, threading, time
@@ -38,7 +39,7 @@ class MissingFile(FileNotFoundError):
 
 
 class _Process:
-    """What this process knows of the fetch process."""
+    """State of a reading process: where its fetch process is, and the files that it has asked for ahead."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -63,7 +64,7 @@ def report_waits(hook: WaitHook) -> None:
 
 def open_ahead(entry: str) -> None:
     """Ask for the beginning of a file that will be opened soon, if ``entry`` is a remote one, and do not wait."""
-    if not is_remote(entry) or not _process.address or (url := file_of(entry)) in _process.ahead:
+    if not _process.address or not is_remote(entry) or (url := file_of(entry)) in _process.ahead:
         return
     with contextlib.suppress(OSError):  # whoever opens it connects again
         channel = _connect(_process.address)
@@ -73,7 +74,7 @@ def open_ahead(entry: str) -> None:
         _process.ahead.pop(next(iter(_process.ahead))).close()
 
 
-def fetch_options(folder: str | None = None, size: int | None = None, timeout: float = 900.0) -> FetchOptions:
+def fetch_options(folder: str | None = None, size: int | None = None, timeout: float = TIMEOUT_SECONDS) -> FetchOptions:
     """Return the options of a fetch process with the defaults filled in."""
     return FetchOptions(folder or str(cache_home() / "pydp2" / "remote"), size, timeout)
 
@@ -292,16 +293,6 @@ class RemoteFile(io.RawIOBase):
             os.close(self._data)
             self._connection.close()
         super().close()
-
-
-@contextlib.contextmanager
-def local_copy(url: str) -> Iterator[Path]:
-    """Fetch a whole remote file, and give the path of its copy to the ``with`` block, for libraries that open files by
-    themselves. Raises StoreError, FileNotFoundError."""
-    with RemoteFile(url) as file:
-        path = file.local_path()
-        assert path is not None
-        yield path
 
 
 def list_remote(patterns: Sequence[str]) -> dict[str, list[str]]:

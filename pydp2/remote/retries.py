@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 FIRST_SECONDS = 0.2
+TIMEOUT_SECONDS = 900.0
 _LONGEST = 128  # times the first delay
 
 
