@@ -56,6 +56,17 @@ from pydp2_cli.signals import signals_call
     help="Keep rows on this host, where trainers fetch them, as in tcp://10.0.0.7:*; default: rows go through the "
     "service.",
 )
+@click.option(
+    "--remote_cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Directory of the copies of remote files on this host; default: as of `pydp2 serve`.",
+)
+@click.option(
+    "--remote_cache_size",
+    metavar="BYTES",
+    help="Most bytes of these copies, as in 200GiB; default: half of the free space there.",
+)
 def command(address: str | None, maps: tuple[str, ...], **options: Any) -> None:
     """Run workers on this machine for a service on another host, until that service ends.
 

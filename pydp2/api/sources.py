@@ -11,7 +11,7 @@ from typing import Any, Never
 from pydp2.data.columns.block_list import BlockList
 from pydp2.errors import ListError, OptionError, OptionTypeError, sendable
 from pydp2.options.block_list import read_block_list
-from pydp2.options.file_list import FileList, is_pattern
+from pydp2.options.file_list import MOST_BYTES, FileList, is_pattern
 from pydp2.options.service_spec import MAX_SOURCES, SourceTerms
 from pydp2.options.tables import check_keywords, takes
 from pydp2.options.values import folder_path
@@ -19,7 +19,15 @@ from pydp2.protocol.plain_data import encode_plain
 from pydp2.providers import Provider, address_of
 from pydp2.providers.source_providers import naming_source
 from pydp2.providers.suffixes import is_data, provider_of
-from pydp2.remote import has_remote, is_remote, is_remote_pattern, list_remote, shown_url
+from pydp2.remote import (
+    has_remote,
+    is_remote,
+    is_remote_pattern,
+    list_remote,
+    read_remote,
+    shown_url,
+    without_query,
+)
 from pydp2.transport.key_files import is_connection_file
 from pydp2.transport.service_address import without_token
 
@@ -188,8 +196,9 @@ def names_data(files: str | os.PathLike[str], root: str | os.PathLike[str] | Non
 
 
 def is_remote_data(text: str) -> bool:
-    """Return True if ``text`` is the URL of remote files that are data by their suffix, or a pattern of such URLs."""
-    return is_remote(text) and (is_remote_pattern(text) or is_data(text))
+    """Return True if ``text`` is a pattern of URLs, the URL of a folder (which ends in ``/``), or that of a file that
+    is data by its suffix."""
+    return is_remote(text) and (is_remote_pattern(text) or without_query(text).endswith("/") or is_data(text))
 
 
 def resolve_root(root: str | os.PathLike[str] | None) -> Path:
@@ -221,12 +230,25 @@ def _service_of(files: str, has_provider: bool) -> str:
 def _read_or_match(files: str | os.PathLike[str], root: str | os.PathLike[str] | None, home: Path) -> FileList:
     """Return the list at the path ``files``, or the files that match it if it is a pattern."""
     path = Path(files)
-    if "://" in (text := os.fspath(files)) and not path.exists():
+    if is_remote(text := os.fspath(files)):
+        return _read_remote_list(text, home)
+    if "://" in text and not path.exists():
         raise ListError(f"a file list must be a file, and {text} is a URL; its own list is [{text!r}] in Python")
     path = home / path if root is not None and not path.is_absolute() else path
     if is_pattern(os.fspath(files)) and not os.path.lexists(path):
         return FileList.matching(os.fspath(files), home)
     return FileList.read(path, home)
+
+
+def _read_remote_list(url: str, home: Path) -> FileList:
+    shown = shown_url(url)
+    try:
+        data = read_remote(url, MOST_BYTES)
+    except FileNotFoundError as error:
+        raise ListError(
+            f"the file list {shown} is missing: {error}; if it is a folder of data, its URL must end in /"
+        ) from None
+    return FileList.parse(data, shown, home)
 
 
 def _with_remote_files(files: FileList) -> FileList:

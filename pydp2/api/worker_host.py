@@ -34,7 +34,7 @@ from pydp2.host.list_entries import map_entries
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import WorkerTerms, receive_plain
 from pydp2.options.tables import check_options
-from pydp2.options.values import folder_path, integer_from, seconds, value_text
+from pydp2.options.values import folder_path, integer_from, number_of_bytes, or_none, seconds, value_text
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import decode_plain
 from pydp2.providers.program_state import ProgramState
@@ -60,14 +60,16 @@ class _Spec(NamedTuple):
     files: FileList
 
 
-class HostTraffic(TypedDict, total=False):
-    """Options for the samples that leave the host; see :class:`WorkerHost`, ``traffic``."""
+class HostOptions(TypedDict, total=False):
+    """Options for the bytes that go from and to the host; see :class:`WorkerHost`."""
 
     compress: str | None
     row_server: str | None
+    remote_cache: str | os.PathLike[str] | None
+    remote_cache_size: int | str | None
 
 
-_ARGUMENTS = ("address", "key", "workers", "root", "name", "maps", "patience", *HostTraffic.__annotations__)
+_ARGUMENTS = ("address", "key", "workers", "root", "name", "maps", "patience", *HostOptions.__annotations__)
 
 
 class WorkerHost:
@@ -82,10 +84,12 @@ class WorkerHost:
         name: name of this host at the service; default: its host name.
         maps: folders in the entries of the list, and where these are mounted on this host: ``{"/data": "/mnt/data"}``.
         patience: seconds without a service after which :meth:`run` ends.
-        traffic: ``compress="zstd"`` compresses the samples that workers send, for a slow network; the service and this
+        options: ``compress="zstd"`` compresses the samples that workers send, for a slow network; the service and this
             host need ``pip install 'zstandard>=0.23'``. Default: no compression.
             ``row_server``: an address of this host, ``"tcp://10.0.0.7:*"``: rows stay here, and trainers fetch them
             at this address. Default: rows go through the service. See docs/hosts.md.
+            ``remote_cache, remote_cache_size``: the folder of the copies of remote files on this host, and their limit
+            in bytes; defaults as those of a service. See docs/remote.md.
 
     Raises:
         OptionError: an argument is not valid.
@@ -101,11 +105,11 @@ class WorkerHost:
         name: str | None = None,
         maps: Mapping[str, str] | None = None,
         patience: float = 300.0,
-        **traffic: Unpack[HostTraffic],
+        **options: Unpack[HostOptions],
     ) -> None:
         require_allowed_process()
-        check_options(traffic, _ARGUMENTS)
-        compress = traffic.get("compress")
+        check_options(options, _ARGUMENTS)
+        compress = options.get("compress")
         check_codec(compress)
         if compress is not None:
             FrameCompressor()  # raises now if the library is not installed
@@ -117,7 +121,9 @@ class WorkerHost:
             raise OptionTypeError(f"name must be a text that UTF-8 can hold, got {value_text(name)}")
         self._maps, self._patience = _checked_maps(maps), seconds("patience", patience)
         self._compress = compress or ""
-        self._row_server = _row_server(traffic.get("row_server"))
+        self._row_server = _row_server(options.get("row_server"))
+        self._remote_cache = or_none(folder_path)("remote_cache", options.get("remote_cache"))
+        self._remote_cache_size = or_none(number_of_bytes)("remote_cache_size", options.get("remote_cache_size"))
         machine.check_open_files(self._worker_slots)
         find_service(address, key)  # raises now if address or key are wrong
         self._agent: subprocess.Popen[bytes] | None = None
@@ -234,6 +240,8 @@ class WorkerHost:
                 compress=self._compress,
                 row_server=self._row_server,
                 fetch_address=fetch_address(files, str(rundir.path)),
+                remote_cache=self._remote_cache,
+                remote_cache_size=self._remote_cache_size,
             )
             process, channel = start_interpreter("pydp2.host.agent.main", "main", passed=[rundir.lock])
             self._agent, self._channel = process, channel

@@ -36,9 +36,12 @@ from pydp2.formats.arrow_tables import (
     table_hook,
 )
 from pydp2.formats.first_bytes import CUT_SHORT
+from pydp2.formats.folders import below, has_file, is_folder, read_small
 from pydp2.formats.library_errors import errors_of
 from pydp2.formats.source import Closable, PathOrFile, library_file, open_source
 from pydp2.providers import provider
+from pydp2.remote import is_remote
+from pydp2.remote.remote_file import open_ahead
 
 Indices = NDArray[np.int64]
 _MAGIC = b"ARROW1\0\0"  # at the end of a file without the zeros
@@ -284,16 +287,17 @@ def data_files(path: PathOrFile) -> list[PathOrFile]:
         FormatError: the folder has no ``state.json`` or several splits, or its rows are chosen by indices.
         OSError: a file cannot be read.
     """
-    if not isinstance(path, str | os.PathLike) or not Path(path).is_dir():
+    if not isinstance(path, str | os.PathLike) or not is_folder(path):
         return [path]
-    folder = Path(path)
-    if (folder / _SPLITS).exists():
-        splits = _json(folder / _SPLITS).get("splits")
+    folder = os.fspath(path)
+    if not has_file(below(folder, _STATE)):
+        if not has_file(below(folder, _SPLITS)):
+            file_or = "the file or " if is_remote(folder) and not folder.endswith("/") else ""
+            raise _folder_error(folder, f"expected {file_or}a folder of Dataset.save_to_disk, which has a {_STATE}")
+        splits = _json(below(folder, _SPLITS)).get("splits")
         names = [name for name in splits if isinstance(name, str)] if isinstance(splits, list) else []
-        raise _folder_error(folder, f"a folder of splits, name one: {', '.join(f'{folder}/{name}' for name in names)}")
-    if not (folder / _STATE).exists():
-        raise _folder_error(folder, f"expected a folder of Dataset.save_to_disk, which has a {_STATE}")
-    state = _json(folder / _STATE)
+        raise _folder_error(folder, f"a folder of splits, name one: {', '.join(below(folder, name) for name in names)}")
+    state = _json(below(folder, _STATE))
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise _folder_error(
             folder, "its rows are chosen by indices; save it again with dataset.flatten_indices().save_to_disk(…)"
@@ -303,24 +307,23 @@ def data_files(path: PathOrFile) -> list[PathOrFile]:
     names = [str(item.get("filename", "/")) if isinstance(item, dict) else "/" for item in items]
     if not names or not all(name == Path(name).name for name in names):
         raise _folder_error(folder, f"{_STATE} must list files of this folder as _data_files, got {listed!r:.80}")
-    return [folder / name for name in names]
+    return [below(folder, name) for name in names]
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: str) -> dict[str, Any]:
     """Return the object that a file of JSON has."""
-    with file.open("rb") as opened:
-        data = opened.read(_MOST_JSON)
+    data = read_small(file, _MOST_JSON, "a description")
     try:
         made = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{file}: expected JSON: {error}", file=str(file)) from None
+        raise FormatError(f"{file}: expected JSON: {error}", file=file) from None
     if not isinstance(made, dict):
-        raise FormatError(f"{file}: expected an object of JSON, got {made!r:.80}", file=str(file))
+        raise FormatError(f"{file}: expected an object of JSON, got {made!r:.80}", file=file)
     return made
 
 
-def _folder_error(folder: Path, what: str) -> FormatError:
-    return FormatError(f"{folder}: {what}", file=str(folder))
+def _folder_error(folder: str, what: str) -> FormatError:
+    return FormatError(f"{folder}: {what}", file=folder)
 
 
 class Reader(Closable):
@@ -336,7 +339,10 @@ class Reader(Closable):
     def __init__(self, path: PathOrFile, columns: Sequence[str] | None = None, *, only_schema: bool = False) -> None:
         self._readers: list[MessageFile] = []
         try:
-            for file in data_files(path):
+            files = data_files(path)
+            for file in files[1:]:
+                open_ahead(os.fspath(file))  # type: ignore[arg-type]  # several files have paths
+            for file in files:
                 self._readers.append(MessageFile(file, columns, only_schema=only_schema))
                 last = self._readers[-1]
                 if not last.schema.equals(self._readers[0].schema):

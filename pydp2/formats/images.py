@@ -1,5 +1,7 @@
 """Pictures in files of their own: a folder with a folder for each class, or a list with a path and a label in a line.
 
+Folder, list and pictures may be remote files.
+
 All pictures are one entry of a file list, so that a million of them are not a million entries: the entry is the folder
 or the list, and ``?part=`` divides it. A process looks for the pictures once; forked workers share what the hook found.
 """
@@ -22,10 +24,12 @@ from pydp2.errors import BadSample, FormatError, OptionError, OptionTypeError, b
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats import serving
 from pydp2.formats.decoders import ImageDecoder, image_decoder
+from pydp2.formats.folders import is_folder, read_whole
 from pydp2.formats.lines import TextReader, shown
 from pydp2.formats.lst import NO_PICTURE
-from pydp2.formats.source import LIMIT
 from pydp2.providers import provider
+from pydp2.remote import is_remote
+from pydp2.remote.remote_file import open_ahead, remote_children, remote_files
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """Endings of the files in a folder that are pictures, in small or capital letters; others are left out."""
@@ -33,6 +37,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 Indices = NDArray[np.int64]
 Classes = int | Sequence[str] | None
 _LISTINGS = 8  # that a process keeps
+_AHEAD = 8  # remote pictures
 _LARGEST = 2**63
 
 
@@ -99,15 +104,12 @@ class Listing:
         """Return the bytes of a picture.
 
         Raises:
-            FormatError: its line is wrong.
-            BadSample: it cannot be opened, or has more than 1 GiB.
+            FormatError: its line is wrong, or it has more than 1 GiB.
+            BadSample: it cannot be opened.
         """
         path = self._file(number)
         try:
-            with open(path, "rb", buffering=0) as file:
-                if (size := os.fstat(file.fileno()).st_size) > LIMIT:
-                    raise bad_value("image", f"a file of at most {LIMIT} bytes", f"{size} in {self.path(number)}")
-                return file.readall()
+            return read_whole(os.fsdecode(path))
         except NO_PICTURE as error:
             raise self._unreadable(number, error) from None
 
@@ -115,6 +117,10 @@ class Listing:
         """Read the bytes of a picture into ``memory`` and return how many they are; ``len(memory)`` if it may have
         more. Raises as :meth:`read`."""
         path = self._file(number)
+        if b"://" in path:
+            data = self.read(number)
+            memory[: len(data)] = data[: len(memory)]
+            return min(len(data), len(memory))
         try:
             descriptor = os.open(path, os.O_RDONLY)  # a file object takes as long as reading a picture
             try:
@@ -131,10 +137,17 @@ class Listing:
         if number in self.errors:
             raise self.errors[number]
         path = self._paths[self._edges[number] : self._edges[number + 1]]
+        if b"://" in path:
+            return path
         return os.path.join(os.fsencode(self.folder), path)  # noqa: PTH118  # a Path takes longer than the file
 
+    def open_ahead(self, number: int) -> None:
+        """Ask for a picture that will be read soon, if it is a remote file."""
+        if number not in self.errors and b"://" in (path := self._file(number)):
+            open_ahead(os.fsdecode(path))
+
     def _unreadable(self, number: int, error: Exception) -> BadSample:
-        path = os.path.join(self.folder, self.path(number))  # noqa: PTH118
+        path = os.fsdecode(self._file(number))
         return bad_value("image", f"the picture {path}", getattr(error, "strerror", None) or str(error))
 
 
@@ -154,7 +167,7 @@ def listing(name: str, *, folder: str | None = None, classes: Classes = None) ->
         FormatError: the folder has no folders, or no pictures, or a folder that is none of ``classes``.
         OSError: the folder, or the list, cannot be read.
     """
-    if not os.path.isdir(name):  # noqa: PTH112  # it is a text
+    if not is_folder(name):
         base = os.path.dirname(name) if folder is None else folder  # noqa: PTH120
         names = None if classes is None or isinstance(classes, int) else tuple(classes)
         return Listing.of(name, base, names, _lines(name, classes))
@@ -164,18 +177,23 @@ def listing(name: str, *, folder: str | None = None, classes: Classes = None) ->
         if folder_name not in known:
             text = f"the folder {folder_name!r} is none of the classes {_some(known)}"
             raise _error(name, f"{text}, which are the folders of the first entry unless classes names them")
-    made = Listing.of(name, name, known, _files(name, {folder: known.index(folder) for folder in found}))
+    labels = {folder: known.index(folder) for folder in found}
+    made = Listing.of(name, name, known, (_remote_files if is_remote(name) else _files)(name, labels))
     if not len(made):
         raise _error(name, f"expected pictures in its folders, got no file that ends in one of {', '.join(SUFFIXES)}")
     return made
 
 
 def _class_folders(name: str) -> tuple[str, ...]:
-    with os.scandir(name) as entries:
-        found = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    if is_remote(name):
+        names = [url.rstrip("/").rpartition("/")[2] for url in remote_children(name) if url.endswith("/")]
+        found = [folder for folder in names if not folder.startswith(".")]
+    else:
+        with os.scandir(name) as entries:
+            found = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
     if not found:
         raise _error(name, "expected a folder for each class, got none; write the pictures and labels into a list")
-    return tuple(found)
+    return tuple(sorted(found))
 
 
 def _files(name: str, labels: Mapping[str, int]) -> Iterator[tuple[bytes, int]]:
@@ -183,6 +201,16 @@ def _files(name: str, labels: Mapping[str, int]) -> Iterator[tuple[bytes, int]]:
     for folder, label in labels.items():
         for path in sorted(_below(os.path.join(name, folder), folder)):  # noqa: PTH118
             yield os.fsencode(path), label
+
+
+def _remote_files(name: str, labels: Mapping[str, int]) -> Iterator[tuple[bytes, int]]:
+    """Yield path and label as :func:`_files` does, in the same order."""
+    root = f"{name.rstrip('/')}/"
+    paths = sorted(url[len(root) :] for url in remote_files(root))
+    for path in sorted(paths, key=lambda path: path.partition("/")[0]):
+        folder, slash, _ = path.partition("/")
+        if slash and folder in labels and path.lower().endswith(SUFFIXES):
+            yield os.fsencode(path), labels[folder]
 
 
 def _below(folder: str, name: str) -> Iterator[str]:
@@ -287,7 +315,7 @@ def _hook(
     image: Mapping[str, Any] | None = None,
 ) -> None:
     names = [split_entry(entry)[0] for entry in file_list]
-    settings.is_folder = bool(names) and os.path.isdir(names[0])  # noqa: PTH112
+    settings.is_folder = bool(names) and is_folder(names[0])
     settings.first = names[0] if names else ""
     checked = _checked_classes(classes, settings.is_folder)
     if folder is not None and settings.is_folder:
@@ -309,11 +337,11 @@ def _hook(
     }
 
 
-def _checked_classes(classes: Any, is_folder: bool) -> int | tuple[str, ...] | None:
+def _checked_classes(classes: Any, of_folder: bool) -> int | tuple[str, ...] | None:
     if classes is None:
         return None
     if isinstance(classes, int) and not isinstance(classes, bool):
-        if is_folder:
+        if of_folder:
             raise OptionError(f"classes of a folder are names, in the order of their labels, got {classes}")
         if classes < 1:
             raise OptionError(f"classes must be at least 1, got {classes}")
@@ -341,7 +369,7 @@ def process(
         image: a dict of the arguments of :class:`.decoders.ImageDecoder`, of which ``size`` must be given.
     """
     name, part = split_entry(filename)
-    if os.path.isdir(name) != settings.is_folder:  # noqa: PTH112
+    if is_folder(name) != settings.is_folder:
         kinds = ("a folder", "a list") if settings.is_folder else ("a list", "a folder")
         raise OptionError(f"{settings.first} is {kinds[0]} and {name} is {kinds[1]}: all entries must be alike")
     found: Listing = settings.listing(name)
@@ -352,7 +380,7 @@ def process(
 def _undecoded(found: Listing, numbers: Sequence[int]) -> Iterator[ManySamples | BadSample]:
     """Yield pictures as they are in their files, about a block of bytes at a time."""
     block = _Block(found)
-    for number in numbers:
+    for number in _opened_ahead(found, numbers):
         added = block.add(number)
         if added is False and len(block):
             yield block.take()
@@ -364,6 +392,16 @@ def _undecoded(found: Listing, numbers: Sequence[int]) -> Iterator[ManySamples |
         yield block.alone(number) if added is False else added
     if len(block):
         yield block.take()
+
+
+def _opened_ahead(found: Listing, numbers: Sequence[int]) -> Iterator[int]:
+    """Yield ``numbers``; the remote pictures that follow are under way."""
+    for number in numbers[:_AHEAD]:
+        found.open_ahead(number)
+    for at, number in enumerate(numbers):
+        yield number
+        for following in numbers[at + _AHEAD : at + _AHEAD + 1]:
+            found.open_ahead(following)
 
 
 class _Block:
@@ -408,7 +446,7 @@ class _Block:
 
 
 def _pictures(settings: Any, found: Listing, numbers: Sequence[int]) -> Iterator[dict[str, Any] | BadSample]:
-    for number in numbers:
+    for number in _opened_ahead(found, numbers):
         data = _read(found, number)
         try:
             if isinstance(data, BadSample):

@@ -23,6 +23,7 @@ from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.arrow_tables import checked, chosen_names, column_types, rows_of_block, table_hook
 from pydp2.formats.library_errors import errors_of
 from pydp2.providers import provider
+from pydp2.remote import is_remote
 
 Indices = NDArray[np.int64]
 
@@ -40,6 +41,12 @@ class Reader:
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> None:
         self.name = os.fspath(path)
+        if is_remote(self.name):
+            raise FormatError(
+                f"{self.name}: folders of Lance must lie on this machine, because its library opens them by itself; "
+                "copy it here, or write its rows as Parquet",
+                file=self.name,
+            )
         if not Path(path).stat() or not Path(path).is_dir():
             raise FormatError(f"{self.name}: expected a folder of Lance", file=self.name)
         for name in ("LANCE_CPU_THREADS", "LANCE_IO_THREADS"):

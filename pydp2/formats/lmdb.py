@@ -12,7 +12,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from pydp2.data.packers.many_samples import ManySamples, rows
 from pydp2.data.schema.input_types import raw
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.first_bytes import CUT_SHORT
+from pydp2.formats.folders import below, is_folder
 from pydp2.formats.library_errors import errors_of
 from pydp2.formats.serving import BLOCK, flag, text
 from pydp2.formats.source import Closable, local_path, open_source
@@ -63,12 +63,13 @@ class Reader(Closable):
             lmdb = importlib.import_module("lmdb")
         except ImportError as error:
             raise ImportError("this needs lmdb, which is not installed: pip install 'lmdb>=1.4'") from error
-        is_folder = Path(path).is_dir()
-        with open_source(Path(path) / "data.mdb" if is_folder else path) as source:
+        in_folder = is_folder(path)
+        file = below(path, "data.mdb") if in_folder else os.fspath(path)
+        with open_source(file) as source:
             self.name, size, head = source.name, source.size or 0, source.head()
             if head[_MAGIC_AT : _MAGIC_AT + 4] != _MAGIC:
                 raise source.unexpected("a database of LMDB", head[:8], 0)
-        local, release = local_path(path)
+        local, release = local_path(file)
         self._key = os.getpid(), os.path.realpath(local)
         if self._key in _environments:
             release()  # the reader that has it open keeps it
@@ -76,7 +77,7 @@ class Reader(Closable):
             try:
                 with errors_of(self.name):
                     opened = lmdb.open(
-                        local, subdir=is_folder, readonly=True, lock=False, readahead=False, max_dbs=_MOST_NAMES
+                        local, subdir=False, readonly=True, lock=False, readahead=False, max_dbs=_MOST_NAMES
                     )
             except BaseException:
                 release()

@@ -12,10 +12,12 @@ import numpy as np
 from pydp2.data.schema.input_types import integer_value
 from pydp2.errors import BadSample, FormatError, OptionError, bad_value, count_text
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
+from pydp2.formats.folders import below, read_whole
 from pydp2.formats.lines import NUMBER, good_only, lines, shown, too_large
 from pydp2.formats.serving import BYTES, IDS, LabelSlot, as_steps, bad_record, text
 from pydp2.formats.source import PathOrFile, create_file
 from pydp2.providers import provider
+from pydp2.remote import is_remote
 
 _ID = re.compile(rb"\d{1,18}")
 _BLANKS = b" "
@@ -129,8 +131,8 @@ def process(settings: Any, filename: str) -> Iterator[dict[str, Any] | BadSample
     Slots: ``data``, the bytes of the file as a sequence, ``label`` and ``id``.
 
     Arguments of the hook:
-        folder: folder that the paths are relative to. A relative folder, and the default, are relative to the
-            working directory of the service.
+        folder: folder that the paths are relative to, or the URL of one. A relative folder, and the default, are
+            relative to the working directory of the service.
         label_width: number of labels of each image.
         classes: range of the label, which is then an integer, or a list of the labels such as ``[-1, 1]``, of which the
             integer is the position; without it the label is a dense vector.
@@ -146,10 +148,11 @@ def process(settings: Any, filename: str) -> Iterator[dict[str, Any] | BadSample
 def _sample(entry: Entry, settings: Any) -> dict[str, Any]:
     """Return the sample of ``entry``. Raises BadSample: there is no such picture, or its labels are wrong."""
     label = settings.slot.value(np.array(entry.labels))
-    path = Path(settings.folder, entry.path)
+    path = entry.path if is_remote(entry.path) else below(settings.folder, entry.path)
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except NO_PICTURE as error:
-        where = "" if path.is_absolute() else f"; relative paths start at {Path.cwd()}, and folder says where below it"
+        is_relative = not is_remote(path) and not Path(path).is_absolute()
+        where = f"; relative paths start at {Path.cwd()}, and folder says where below it" if is_relative else ""
         raise bad_value("data", f"the picture {path}", f"{getattr(error, 'strerror', None) or error}{where}") from None
     return {"data": as_steps(data), "label": label, "id": entry.id}

@@ -1,5 +1,7 @@
 """MDS, the shards of mosaicml-streaming: a folder with ``index.json``, which lists the shards and their columns.
 
+A folder in a store is read from there, a compressed shard without looking for another one.
+
 A shard has the number of its samples, the offset of each, a description of the columns in JSON, and the samples; all
 numbers are little-endian. A sample has the lengths of the values that differ in length, then all values. So any sample
 is read directly. A shard that is compressed is decompressed into memory as a whole.
@@ -21,12 +23,15 @@ from pydp2.data.packers.many_samples import ManySamples, rows
 from pydp2.data.schema.input_types import scalar
 from pydp2.errors import BadSample, FormatError, OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
+from pydp2.formats.folders import below, read_small
 from pydp2.formats.library_errors import errors_of
 from pydp2.formats.mds_columns import MdsColumn, column
 from pydp2.formats.row_arrays import checked_keys, listed
 from pydp2.formats.serving import BLOCK, in_pieces
 from pydp2.formats.source import LIMIT, ByteSource, Closable, open_source
 from pydp2.providers import provider
+from pydp2.remote import is_remote
+from pydp2.remote.remote_file import open_ahead
 
 Indices = NDArray[np.int64]
 _MOST_INDEX = 1 << 26  # bytes
@@ -36,10 +41,10 @@ _PACKED = ("zstd", "gz")
 class _Shard(NamedTuple):
     """Entry of the index for a shard."""
 
-    file: Path
+    file: str
     size: int
     samples: int
-    packed: Path | None
+    packed: str | None
     columns: dict[str, Any]
 
 
@@ -57,22 +62,18 @@ class Reader(Closable):
         self.name = os.fspath(path)
         self._source: ByteSource | None = None
         self._open = -1
-        index = Path(path) / "index.json"
-        if not index.parent.is_dir() and index.parent.exists():
+        index = below(path, "index.json")
+        if not is_remote(self.name) and Path(path).is_file():
             raise FormatError(f"{self.name}: expected a folder with an index.json; name the folder", file=self.name)
-        with open_source(index) as source:
-            size = source.size or 0
-            if size > _MOST_INDEX:
-                raise source.error(f"an index has at most {_MOST_INDEX} bytes, got {size}")
-            data = source.read(size, "the index")
-        with errors_of(str(index)):
-            self._shards = [_shard(Path(path), item) for item in json.loads(data)["shards"]]
+        data = read_small(index, _MOST_INDEX, "the index")
+        with errors_of(index):
+            self._shards = [_shard(self.name, item) for item in json.loads(data)["shards"]]
             if any(shard.columns != self._shards[0].columns for shard in self._shards):
                 raise ValueError("shards must have the same columns")
             described = self._shards[0].columns if self._shards else {"column_names": [], "column_encodings": []}
         self.columns = []
         for name, encoding in zip(described["column_names"], described["column_encodings"], strict=True):
-            with errors_of(str(index), lambda: f"column {name}"):  # noqa: B023 - it is called in the block
+            with errors_of(index, lambda: f"column {name}"):  # noqa: B023 - it is called in the block
                 self.columns.append(column(name, encoding))
         self._starts = np.concatenate([[0], np.cumsum([shard.samples for shard in self._shards], dtype=np.int64)])
 
@@ -129,6 +130,8 @@ class Reader(Closable):
         if number != self._open or self._source is None:
             self.close()
             self._source, self._open = _open_shard(self._shards[number]), number
+            for shard in self._shards[number + 1 : number + 2]:
+                open_ahead(shard.packed or shard.file)
             self._offsets = _offsets(self._source, self._shards[number])
         return self._source
 
@@ -139,7 +142,7 @@ class Reader(Closable):
             self._source = None
 
 
-def _shard(folder: Path, item: Any) -> _Shard:
+def _shard(folder: str, item: Any) -> _Shard:
     """Return what an entry of the index says. Raises LookupError, TypeError, ValueError."""
     if item["format"] != "mds" or item["version"] != 2:
         raise ValueError(f"expected shards of mds, version 2, got {item['format']!r:.40}, {item['version']!r:.40}")
@@ -163,27 +166,27 @@ def _shard(folder: Path, item: Any) -> _Shard:
     return _Shard(_inside(folder, item["raw_data"]["basename"]), size, count, packed, columns)
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _inside(folder: str, name: str) -> str:
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
         raise ValueError(f"expected the name of a file inside of the folder, got {name!r:.80}")
-    return folder / path
+    return below(folder, str(path))
 
 
 def _open_shard(shard: _Shard) -> ByteSource:
     """Return a shard, decompressed if only its compressed file is there."""
-    if shard.packed is None or shard.file.exists():
+    if shard.packed is None or (not is_remote(shard.file) and Path(shard.file).exists()):
         source = open_source(shard.file)
         if source.size != shard.size:
             source.close()
             raise source.error(f"expected {shard.size} bytes, as its index says, got {source.size}", source.size)
         return source
     if shard.size > LIMIT:
-        raise FormatError(f"{shard.packed}: a compressed shard has at most {LIMIT} bytes", file=str(shard.packed))
+        raise FormatError(f"{shard.packed}: a compressed shard has at most {LIMIT} bytes", file=shard.packed)
     with open_source(shard.packed, gzipped=True, zstd=True) as packed:
         data = packed.read(shard.size, "a shard")
         packed.check_at_end()
-    return ByteSource(str(shard.packed), io.BytesIO(data), len(data), [])
+    return ByteSource(shard.packed, io.BytesIO(data), len(data), [])
 
 
 def _offsets(source: ByteSource, shard: _Shard) -> NDArray[np.int64]:
@@ -212,7 +215,7 @@ def read(
     """Yield the samples of a folder: a dict of values by column. Numbers are of numpy, pictures (jpeg, png) are bytes.
 
     Args:
-        path: the folder that has ``index.json``.
+        path: the folder that has ``index.json``, or its URL.
         start: index of the first sample wanted, counted within the part. Nothing before it is read.
         part: the part of the samples to read.
         indices: int64, rising: the samples to read, counted within the part, and no others. Default: all.

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import numpy as np
 from pydp2.data.packers.many_samples import ManySamples
 from pydp2.errors import OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart
+from pydp2.formats.folders import is_folder
 from pydp2.formats.library_errors import errors_of
 from pydp2.formats.row_arrays import (
     Array,
@@ -37,6 +40,10 @@ from pydp2.formats.row_arrays import (
 from pydp2.formats.serving import text
 from pydp2.formats.source import local_path, open_source
 from pydp2.providers import provider
+from pydp2.remote import is_remote
+from pydp2.remote.remote_file import open_ahead
+
+_AHEAD = 8  # chunks that are asked for before their rows are read
 
 
 def _zarr(module: str) -> Any:
@@ -67,7 +74,11 @@ def _nothing() -> None:
 def open_arrays(path: str | os.PathLike[str], keys: Sequence[str] | None = None, group: str = "") -> ArrayFile:
     """Return the arrays of a folder or zip file, or of a ``group`` of it; a context manager. See :func:`read`."""
     name, storage, release = os.fspath(path), _zarr("storage"), _nothing
-    if Path(path).is_dir():
+    on_rows: Callable[[Any, int, int], None] | None = None
+    if is_remote(name) and is_folder(name):
+        store = importlib.import_module("pydp2.formats.zarr_store").RemoteStore(name)
+        on_rows = partial(_open_next, store.url)
+    elif Path(path).is_dir():
         store = storage.LocalStore(name, read_only=True)
     else:
         with open_source(path) as source:
@@ -92,7 +103,7 @@ def open_arrays(path: str | os.PathLike[str], keys: Sequence[str] | None = None,
             arrays = []
             for key, item in found.items():
                 with errors_of(name, lambda: f"array {key}"):  # noqa: B023 - it is called in the block
-                    arrays.append(_row_array(key, item, loop.run_until_complete))
+                    arrays.append(_row_array(key, item, loop.run_until_complete, on_rows))
         return ArrayFile(name, arrays, keys, close)
     except BaseException:
         close()
@@ -105,30 +116,57 @@ async def _members(name: str, store: Any, keys: Sequence[str] | None, group: str
     node = await api.open(store=store, path=group or None, mode="r")
     if hasattr(node, "getitem") and hasattr(node, "chunks"):
         return {"data": node}
-    members = {key: item async for key, item in node.members()}
-    arrays = {key: item for key, item in sorted(members.items()) if hasattr(item, "chunks")}
     if keys is None:
-        return arrays
+        return await _arrays(node)
     chosen = {}
-    for key in keys:
-        array = key if key in members or "/" in key else key.partition(".")[0]
-        try:
-            chosen[array] = await node.getitem(array)
-        except KeyError:
-            raise OptionError(f"{name} has no array {array}; it has {listed(arrays)}") from None
+    for key in keys:  # without a listing, which a web server does not have
+        for array in dict.fromkeys([key, key if "/" in key else key.partition(".")[0]]):
+            with contextlib.suppress(KeyError):
+                chosen[array] = await node.getitem(array)
+                break
+        else:
+            raise OptionError(f"{name} has no array {array}; it has {listed(await _arrays(node))}")
     return chosen
 
 
-def _row_array(name: str, item: Any, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> RowArray:
+async def _arrays(node: Any) -> dict[str, Any]:
+    members = {key: item async for key, item in node.members()}
+    return {key: item for key, item in sorted(members.items()) if hasattr(item, "chunks")}
+
+
+def _row_array(
+    name: str,
+    item: Any,
+    run: Callable[[Coroutine[Any, Any, Any]], Any],
+    on_rows: Callable[[Any, int, int], None] | None,
+) -> RowArray:
     if not hasattr(item, "chunks") or not item.shape:
         raise ValueError("expected an array with an axis of samples; keys=[…] serves the arrays that it names alone")
     if _names_pickle(item.metadata.to_dict()):
         raise ValueError("its values are pickles, and nothing is unpickled: write them with another codec")
-    return RowArray(name, item.shape, item.dtype, item.chunks[0], _kind_of, lambda lo, hi: run(_rows(item, lo, hi)))
+
+    def read(lo: int, hi: int) -> Array:
+        values: Array = run(_rows(item, lo, hi))
+        if on_rows is not None:
+            on_rows(item, lo, hi)
+        return values
+
+    return RowArray(name, item.shape, item.dtype, item.chunks[0], _kind_of, read)
 
 
 async def _rows(item: Any, lo: int, hi: int) -> Array:
     return np.asarray(await item.getitem((slice(lo, hi), ...)))
+
+
+def _open_next(url: str, item: Any, lo: int, hi: int) -> None:
+    """Ask for the files of the chunks that have the rows after ``hi``, as many as rows ``lo`` to ``hi`` had."""
+    size = item.shards or item.chunks
+    rows = range(-(-hi // size[0]), -(-min(2 * hi - lo, item.shape[0]) // size[0]))
+    places = itertools.product(
+        rows, *(range(-(-n // count)) for n, count in zip(item.shape[1:], size[1:], strict=True))
+    )
+    for place in itertools.islice(places, _AHEAD):
+        open_ahead(f"{url}{item.path}/{item.metadata.encode_chunk_key(place)}")
 
 
 def _names_pickle(metadata: Any) -> bool:
@@ -157,7 +195,7 @@ def read(
     """Yield the rows of a folder or zip file, some at a time: a dict of arrays by name, as zarr gives them.
 
     Args:
-        path: the folder or zip file.
+        path: the folder or zip file, or its URL.
         start: index of the first row wanted, counted within the part.
         part: the part of the rows to read; its borders are those of chunks.
         indices: int64, rising: the rows to read, counted within the part, and no others. Default: all.

@@ -27,7 +27,8 @@ from pydp2.errors import ListError, OptionTypeError, RemoteProtocolError, count_
 from pydp2.file_parts import file_of
 from pydp2.system.file_bytes import read_named
 
-_MAX_BYTES = 1 << 32  # bytes of a list: tens of millions of entries
+MOST_BYTES = 1 << 32
+"""Most bytes of a list: tens of millions of entries."""
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _UNUSUAL_FIRST, _UNUSUAL_LAST = (np.isin(np.arange(256), list(odd)) for odd in (b" \t#", b" \t"))
@@ -62,7 +63,14 @@ class FileList(Sequence[str]):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], root: str | os.PathLike[str] = ".") -> FileList:
-        """Read a list file: UTF-8, one entry per line.
+        """Read a list file. See :meth:`parse`. Raises ListError, also if the file is missing, a directory, or
+        unreadable."""
+        source = os.fspath(path)
+        return cls.parse(_read_list(source), source, root)
+
+    @classmethod
+    def parse(cls, data: bytes, source: str, root: str | os.PathLike[str] = ".") -> FileList:
+        """Return the list with the text ``data``, which was read at ``source``: UTF-8, one entry per line.
 
         A byte order mark before a line, a carriage return before the line feed, and empty lines are dropped. A line
         that is exactly the name of a file in ``root`` is an entry. From other lines, blanks at both ends are removed.
@@ -71,11 +79,9 @@ class FileList(Sequence[str]):
         it, it is an entry. All other lines are entries. An empty list gives a ``UserWarning``.
 
         Raises:
-            ListError: the file is missing, a directory, unreadable, not UTF-8, or has a NUL byte; a pattern with ``*``
-                matches no file, or a pattern matches a file whose name is not UTF-8. The text names file and line.
+            ListError: the text is not UTF-8, or has a NUL byte; a pattern with ``*`` matches no file, or a pattern
+                matches a file whose name is not UTF-8. The text names ``source`` and line.
         """
-        source = os.fspath(path)
-        data = _read_list(source)
         _check_text(data, source)
         blob, offsets, starts = _split_lines(data)
         special = _unusual_lines(data, blob, offsets, starts)
@@ -236,7 +242,7 @@ class FileList(Sequence[str]):
 
 def _read_list(source: str) -> bytes:
     try:
-        return read_named(source, _MAX_BYTES)
+        return read_named(source, MOST_BYTES)
     except FileNotFoundError:
         directory = Path.cwd()
         raise ListError(

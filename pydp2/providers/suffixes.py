@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from pydp2.errors import OptionTypeError, count_text
 from pydp2.file_parts import file_of
+from pydp2.remote import is_remote, is_remote_pattern, without_query
 
 SUFFIXES = {
     ".parquet": "parquet",
@@ -37,10 +38,8 @@ _SHOWN = 5
 
 def suffix_of(entry: str) -> str:
     """Return the suffix of an entry of a list, in small letters, without that of a compression; '' if it has none."""
-    path = file_of(entry)
-    if path.startswith(("http://", "https://")):
-        path = path.partition("?")[0]
-    name = os.path.basename(path).lower()  # noqa: PTH119 - a Path takes ten times as long, for each entry
+    path = without_query(file_of(entry))
+    name = os.path.basename(path.rstrip("/")).lower()  # noqa: PTH119 - a Path takes ten times as long, for each entry
     for compressed in _COMPRESSED:
         name = name.removesuffix(compressed)
     return os.path.splitext(name)[1]  # noqa: PTH122
@@ -49,15 +48,14 @@ def suffix_of(entry: str) -> str:
 def is_data(path: str, root: str = "") -> bool:
     """Return True if ``path`` names a file of a known format by its suffix, or a folder below ``root`` that
     ``save_to_disk`` of Hugging Face wrote, and is no pattern."""
-    return not set(path.partition("?")[0] if "://" in path else path) & set("*?[") and _kind_of(path, root) in (
-        *SUFFIXES,
-        _FOLDER,
-    )
+    if is_remote(path):
+        return not is_remote_pattern(path) and suffix_of(path) in SUFFIXES
+    return not set(path) & set("*?[") and _kind_of(path, root) in (*SUFFIXES, _FOLDER)
 
 
 def _kind_of(entry: str, root: str) -> str:
     suffix = suffix_of(entry)
-    if suffix not in SUFFIXES:
+    if suffix not in SUFFIXES and not is_remote(entry):
         folder = os.path.join(root, file_of(entry))  # noqa: PTH118 - as above
         if any(os.path.isfile(f"{folder}/{name}") for name in _FOLDER_FILES):  # noqa: PTH113
             return _FOLDER

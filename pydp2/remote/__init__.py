@@ -5,7 +5,16 @@ disk (:mod:`.object_cache`), each once for all workers and jobs, ahead of those 
 Readers open the copies there (:mod:`.remote_file`).
 """
 
-from pydp2.remote.remote_file import RemoteFile, list_remote
-from pydp2.remote.urls import has_remote, is_remote, is_remote_pattern, shown_url
+from pydp2.remote.remote_file import RemoteFile, list_remote, read_remote
+from pydp2.remote.urls import has_remote, is_remote, is_remote_pattern, shown_url, without_query
 
-__all__ = ["RemoteFile", "has_remote", "is_remote", "is_remote_pattern", "list_remote", "shown_url"]
+__all__ = [
+    "RemoteFile",
+    "has_remote",
+    "is_remote",
+    "is_remote_pattern",
+    "list_remote",
+    "read_remote",
+    "shown_url",
+    "without_query",
+]

@@ -27,6 +27,7 @@ from pydp2.remote.urls import split_pattern
 from pydp2.remote.wire import Channel
 from pydp2.system.log_writer import write_stderr
 
+_PAGE = 1000  # URLs of a message
 _STATUS_SECONDS = 0.2
 _NOTICE_SECONDS = 2.0  # that a store must be silent before it is reported
 
@@ -63,6 +64,11 @@ def _serve(channel: Channel, fetcher: Fetcher) -> None:
                     session = _opened(request["open"], channel, fetcher)
                 elif "list" in request:
                     _list(request["list"], channel, fetcher)
+                elif "children" in request:
+                    _send_urls(fetcher.children(request["children"]), channel)
+                elif "version" in request:
+                    info = fetcher.info(request["version"])
+                    channel.send({"size": info.size, "version": info.version})
                 elif session is not None and "need" in request:
                     offset, length = request["need"]
                     channel.send({"range": session.need(offset, length, _notifier(channel))})
@@ -112,12 +118,16 @@ def _notifier(channel: Channel) -> Callable[[], None]:
 
 
 def _list(pattern: str, channel: Channel, fetcher: Fetcher) -> None:
-    wanted, count = split_pattern(pattern), 0
+    wanted = split_pattern(pattern)
     for page in fetcher.files(wanted.folder):
-        found = [url for url in page if wanted.matches(url)]
-        count += len(found)
-        channel.send({"urls": found})
-    channel.send({"count": count})
+        channel.send({"urls": [url for url in page if wanted.matches(url)]})
+    channel.send({"end": True})
+
+
+def _send_urls(urls: list[str], channel: Channel) -> None:
+    for at in range(0, len(urls), _PAGE):
+        channel.send({"urls": urls[at : at + _PAGE]})
+    channel.send({"end": True})
 
 
 def _show(fetcher: Fetcher, status: FetchStatus) -> None:

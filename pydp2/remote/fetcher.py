@@ -13,6 +13,8 @@ disk is full; another process fetches the same block.
   if nothing arrived for ``timeout`` seconds, or at an answer that will stay the same (:class:`.Failure`).
 * A service reads one version of a file: the first that it saw. Each request names it, and each response must have it.
   So a change is an error that names both versions, and no reader gets parts of two.
+* A full disk is waited for like a store that is away: what the cache can do without is removed, and somebody else may
+  make room, too.
 * Refused credentials are read again a few times, because another program may just have renewed them.
 * A reader that has died closes its session. Runs of a file without sessions are dropped.
 * A session protects the blocks of its last answers from being removed.
@@ -23,6 +25,7 @@ waiting in the queue without a reader that waits for them; memory is that of one
 
 from __future__ import annotations
 
+import errno
 import queue
 import random
 import threading
@@ -31,7 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from pydp2.remote.object_cache import BLOCK, CachedFile, ObjectCache
 from pydp2.remote.retries import FIRST_SECONDS, TIMEOUT_SECONDS, Retries
@@ -46,6 +49,7 @@ _GRANTED = 64  # blocks that an answer gives at most, unless more were asked for
 _SHORTEST_WAIT = 1.0  # seconds
 _NO_ANSWER = "no answer yet"
 _OPENING = 4096  # files that may be opened at the same time
+_ANSWER_SECONDS, _MOST_ANSWERS = 60.0, 100_000  # that absent files and listed folders stay so
 _RENEWALS = 3  # times that refused credentials are read again
 _LOCK_SECONDS = 0.02  # between two looks whether another process has fetched a block
 _NEEDED, _AHEAD, _END = 0, 1, 2
@@ -95,6 +99,25 @@ class Waits:
         with self._lock:
             wait = min(self._reasons.values(), key=lambda wait: wait[2], default=None)
         return wait if wait is not None and now - wait[2] >= _SHORTEST_WAIT else None
+
+
+class _Recent(Generic[T]):
+    """Answers about folders that hold for a minute: each worker that opens one asks the same. Several threads use
+    it."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, tuple[float, T]] = {}
+
+    def get(self, url: str) -> T | None:
+        """Return the answer for ``url``, None if there is none that holds."""
+        until, answer = self._answers.get(url, (0.0, None))
+        return answer if time.monotonic() < until else None
+
+    def put(self, url: str, answer: T) -> None:
+        """Note ``answer`` for ``url``."""
+        if len(self._answers) > _MOST_ANSWERS:
+            self._answers.clear()
+        self._answers[url] = time.monotonic() + _ANSWER_SECONDS, answer
 
 
 class CannotRead(Exception):
@@ -180,6 +203,7 @@ class Fetcher:
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._versions: dict[str, ObjectInfo] = {}  # the only version of each URL that this process reads
+        self._absent, self._listed = _Recent[CannotRead](), _Recent[list[str]]()
         self._files: dict[str, _RemoteFile] = {}
         self._opening = [threading.Lock() for _ in range(_OPENING)]
         self._queue: queue.PriorityQueue[tuple[int, int, _RemoteFile | None, range]] = queue.PriorityQueue()
@@ -213,7 +237,14 @@ class Fetcher:
                 file = self._files.get(url)
                 if file is not None:
                     return self._begin_session(file)
-            file = self._opened(url)
+            if (missing := self._absent.get(url)) is not None:
+                raise missing
+            try:
+                file = self._opened(url)
+            except CannotRead as error:
+                if error.failure is Failure.MISSING:
+                    self._absent.put(url, error)
+                raise
             with self._lock:
                 self._files[url] = file
                 return self._begin_session(file)
@@ -228,6 +259,23 @@ class Fetcher:
                 yield page
 
         yield from self._attempt(folder, lambda: [*pages()])
+
+    def children(self, folder: str) -> list[str]:
+        """Return the URLs of files and folders in ``folder``. Raises CannotRead."""
+        with self._opening[hash(folder) % _OPENING]:
+            if (found := self._listed.get(folder)) is None:
+                store = self._store_of(folder)
+                found = self._attempt(folder, lambda: store.children(folder))
+                self._listed.put(folder, found)
+        return found
+
+    def info(self, url: str) -> ObjectInfo:
+        """Return size and version of ``url``, those that its readers get. Raises CannotRead."""
+        store = self._store_of(url)
+        with self._opening[hash(url) % _OPENING]:
+            if (info := self._versions.get(url)) is None:
+                info = self._versions[url] = self._attempt(url, lambda: self._head(store, url))
+        return info
 
     def _begin_session(self, file: _RemoteFile) -> Session:
         session = Session(self, file)
@@ -342,8 +390,8 @@ class Fetcher:
                     self._fetch_run(file, run)
             except CannotRead as error:
                 failed = error
-            except OSError as error:  # of the disk
-                failed = CannotRead(Failure.REFUSED, f"the cache of remote files cannot be written: {error}")
+            except OSError as error:
+                failed = _cannot_write(error)
             self._end_run(file, run, priority, failed)
 
     def _end_run(self, file: _RemoteFile, run: range, priority: int, failed: CannotRead | None) -> None:
@@ -382,6 +430,8 @@ class Fetcher:
                         if position > before:
                             return False  # the next request goes on behind it
                         raise
+                    except OSError as error:
+                        raise self._disk_failure(error) from None
                     return position > missing[-1]
 
                 while file.sessions and not self._attempt(file.cached.url, attempt, lambda: bool(file.sessions)):
@@ -444,14 +494,34 @@ class Fetcher:
                 info, first = self._attempt(url, lambda: self._first_block(store, url))
             self._versions[url] = info
         try:
-            cached = self._cache.open(url, info)
-            file = _RemoteFile(cached, store)
-            if first is not None and not cached.has(0):
-                self._make_room(len(first))
-                cached.put(0, first)
+            return _RemoteFile(self._attempt(url, lambda: self._stored(url, info, first)), store)
         except OSError as error:
-            raise CannotRead(Failure.REFUSED, f"the cache of remote files cannot be written: {error}") from None
-        return file
+            raise _cannot_write(error) from None
+
+    def _stored(self, url: str, info: ObjectInfo, first: bytes | None) -> CachedFile:
+        """Return the file of the cache, with its first block if it is given. Raises RequestFailed: the disk is full;
+        OSError."""
+        try:
+            cached = self._cache.open(url, info)
+            try:
+                if first is not None and not cached.has(0):
+                    self._make_room(len(first))
+                    cached.put(0, first)
+            except BaseException:
+                self._cache.close(cached)
+                raise
+        except OSError as error:
+            raise self._disk_failure(error) from None
+        return cached
+
+    def _disk_failure(self, error: OSError) -> Exception:
+        """Return what to raise for ``error`` of the disk: if it is full, a failure that is tried again, after the cache
+        has made room."""
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return error
+        self._cache.shrink()
+        self._make_room(0)
+        return RequestFailed(Failure.BUSY, f"the disk of {self._cache.folder} is full, where the copies are kept")
 
     def _head(self, store: Store, url: str) -> ObjectInfo:
         self.counters.requests += 1
@@ -510,7 +580,7 @@ class Fetcher:
                         waited = f"{retries.seconds(now):.0f} s of {retries.failures} attempts"
                         raise CannotRead(
                             Failure.BUSY,
-                            f"{shown_url(url)} cannot be read: {store_name(url)} gives no answer for {waited} "
+                            f"{shown_url(url)} cannot be read: {store_name(url)} gives nothing for {waited} "
                             f"(remote_timeout), the last failure was: {error.reason}",
                         ) from None
                     self.counters.retries += 1
@@ -548,6 +618,10 @@ class Fetcher:
             f"{shown_url(url)} has changed while it is read: it was {before}, and is {now}; a service reads one "
             "version of each file, so start it again"
         )
+
+
+def _cannot_write(error: OSError) -> CannotRead:
+    return CannotRead(Failure.REFUSED, f"the cache of remote files cannot be written: {error}")
 
 
 def _version_text(info: ObjectInfo) -> str:

@@ -56,23 +56,30 @@ class HuggingFaceStore:
 
     def files(self, folder: str) -> Iterator[list[str]]:
         """Yield the URLs below ``folder``. Raises RequestFailed."""
+        page: list[str] = []
+        for url in self._tree(folder, recursive=True):
+            if not url.endswith("/"):
+                page.append(url)
+            if len(page) == _PAGE:
+                yield page
+                page = []
+        yield page
+
+    def children(self, folder: str) -> list[str]:
+        """Return the URLs of files and folders in ``folder``. Raises RequestFailed."""
+        return list(self._tree(folder, recursive=False))
+
+    def _tree(self, folder: str, *, recursive: bool) -> Iterator[str]:
         at = split_repository(folder)
         try:
-            found = self._api.list_repo_tree(
+            for item in self._api.list_repo_tree(
                 at.name,
                 at.path.rstrip("/") or None,
-                recursive=True,
+                recursive=recursive,
                 revision=self._commit(at),
                 repo_type=_KINDS.get(at.kind),
-            )
-            page: list[str] = []
-            for item in found:
-                if isinstance(item, RepoFile):
-                    page.append(f"{at.root}{item.path}")
-                if len(page) == _PAGE:
-                    yield page
-                    page = []
-            yield page
+            ):
+                yield f"{at.root}{item.path}{'' if isinstance(item, RepoFile) else '/'}"
         except Exception as error:
             raise _failed(error) from None
 

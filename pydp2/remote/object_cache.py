@@ -58,6 +58,7 @@ _HEADER = 4096
 _ENTRY = 8
 _MARK = 1 << 32  # a CRC-32 may be 0
 _IN_USE = 1 << 40  # number of the byte that is locked while a file is open; blocks have lower numbers
+_SHRINK = 64 << 20  # bytes by which a full disk lowers the limit at a time
 _PUNCH = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
@@ -224,6 +225,13 @@ class ObjectCache:
                     self._used += count
                     was_counted = True
             return self._used - self._limit
+
+    def shrink(self) -> None:
+        """Lower the limit below what is used, because the disk is full."""
+        with self._lock:
+            self._count()
+            assert self._limit is not None
+            self._limit = max(0, min(self._limit, self._used - _SHRINK))
 
     def entries(self) -> Iterator[CachedVersion]:
         """Yield all files of the cache."""

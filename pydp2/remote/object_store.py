@@ -13,6 +13,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -57,6 +58,7 @@ class ObjectStore:
         self._headers, self._looked = headers, looked
         self._scheme = scheme_of(url)
         self._bucket = urlsplit(url).netloc
+        self._lock = threading.Lock()
         self._open: Any = None  # one store for all threads, made when it is needed
 
     def head(self, url: str) -> ObjectInfo:
@@ -82,15 +84,29 @@ class ObjectStore:
 
     def files(self, folder: str) -> Iterator[list[str]]:
         """Yield the URLs below ``folder``. Raises RequestFailed."""
-        if self._scheme in ("http", "https"):
-            raise RequestFailed(
-                Failure.REFUSED, "an HTTP server has no listing of its files; write a list with the URL of each file"
-            )
+        self._require_listing()
         store, prefix = self._located(folder)
         root = f"{self._scheme}://{self._bucket}/"
         with self._translated():
             for page in obstore.list(store, prefix or None, chunk_size=_PAGE):
-                yield [f"{root}{each['path']}" for each in page if not each["path"].endswith("/")]
+                yield [f"{root}{item['path']}" for item in page if not item["path"].endswith("/")]
+
+    def children(self, folder: str) -> list[str]:
+        """Return the URLs of files and folders in ``folder``. Raises RequestFailed."""
+        self._require_listing()
+        store, prefix = self._located(folder)
+        root = f"{self._scheme}://{self._bucket}/"
+        with self._translated():
+            found = obstore.list_with_delimiter(store, prefix or None)
+        folders = [f"{root}{name.rstrip('/')}/" for name in found["common_prefixes"]]
+        files = [f"{root}{item['path']}" for item in found["objects"]]
+        return folders + [url for url in files if not url.endswith("/")]
+
+    def _require_listing(self) -> None:
+        if self._scheme in ("http", "https"):
+            raise RequestFailed(
+                Failure.REFUSED, "an HTTP server has no listing of its files; write a list with the URL of each file"
+            )
 
     def renew(self) -> None:
         """Make the store anew, which reads the credentials again."""
@@ -105,10 +121,11 @@ class ObjectStore:
             root, path = f"{self._scheme}://{self._bucket}", url.split("/", 3)[3:]
         else:
             root, path = "", url.split("/", 3)[3:]
-        if self._open is None:
-            with self._translated():
-                self._open = self._new_store(root)
-        return self._open, path[0] if path else ""
+        with self._lock:  # one of the threads that begin together reads the credentials
+            if self._open is None:
+                with self._translated():
+                    self._open = self._new_store(root)
+            return self._open, path[0] if path else ""
 
     def _new_store(self, root: str) -> Any:
         options = _options()

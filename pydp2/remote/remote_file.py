@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import io
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from pydp2.system.user_folders import cache_home
 _LOST_SECONDS = 30.0
 """Seconds within which another fetch process must answer after one has ended."""
 _RETRY_SECONDS = 0.1
-_MAX_AHEAD = 8  # files that are opened ahead
+_MAX_AHEAD = 16  # files that are opened ahead
 
 WaitHook = Callable[[bool], None]
 
@@ -307,24 +308,58 @@ def list_remote(patterns: Sequence[str]) -> dict[str, list[str]]:
 
 def _listed(entry: str, address: str) -> list[str]:
     pattern = file_of(entry)
-    part = entry[len(pattern) :]
-    channel = _connect(address)
     try:
+        return [f"{url}{entry[len(pattern) :]}" for url in _urls(address, "list", pattern)]
+    except MissingFile as error:
+        raise ListError(str(error)) from None
+
+
+def read_remote(url: str, most: int) -> bytes:
+    """Return the content of a file of at most ``most`` bytes. A fetch process reads it, and ends. Raises
+    FileNotFoundError, StoreError."""
+    owner = FetchOwner(fetch_options())
+    try:
+        with closing(_connect(owner.address)) as channel:
+            opened = _answer(channel, url, {"open": url})
+            if opened["size"] > most:
+                raise StoreError(f"{shown_url(url)} has {opened['size']} bytes, and may have {most}")
+            _answer(channel, url, {"all": True})
+            return Path(opened["path"]).read_bytes()
+    finally:
+        owner.close()
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+def remote_children(folder: str) -> list[str]:
+    """Return the URLs of files and folders in ``folder``, sorted; those of folders end in ``/``. Raises StoreError,
+    FileNotFoundError."""
+    return _urls(_address(), "children", _as_folder(folder))
+
+
+def remote_files(folder: str) -> list[str]:
+    """Return the URLs of all files in ``folder`` and the folders in it, sorted, without names that begin with a dot.
+    Raises StoreError, FileNotFoundError."""
+    return _urls(_address(), "list", f"{_as_folder(folder)}**")
+
+
+def file_version(url: str, address: str) -> tuple[int, str]:
+    """Return size and version of the file that the fetch process at ``address`` reads for ``url``. Raises StoreError,
+    FileNotFoundError."""
+    with closing(_connect(address)) as channel:
+        answer = _answer(channel, url, {"version": url})
+        return int(answer["size"]), str(answer["version"])
+
+
+def _as_folder(url: str) -> str:
+    return f"{url.rstrip('/')}/"
+
+
+def _urls(address: str, request: str, url: str) -> list[str]:
+    """Return the URLs that answer a request, sorted by their bytes."""
+    with closing(_connect(address)) as channel:
         found: list[str] = []
-        try:
-            answer = _answer(channel, pattern, {"list": pattern})
-        except MissingFile as error:
-            raise ListError(str(error)) from None
+        answer = _answer(channel, url, {request: url})
         while "urls" in answer:
             found += answer["urls"]
-            answer = _next_page(channel, pattern)
-        return [f"{url}{part}" for url in sorted(found, key=str.encode)]
-    finally:
-        channel.close()
-
-
-def _next_page(channel: Channel, pattern: str) -> dict[str, Any]:
-    answer = channel.receive()
-    if "failure" in answer:
-        raise StoreError(answer["text"])
-    return answer
+            answer = _answer(channel, url, None)
+        return sorted(found, key=str.encode)

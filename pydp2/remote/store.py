@@ -68,6 +68,11 @@ class Store(Protocol):
         RequestFailed."""
         ...
 
+    def children(self, folder: str) -> list[str]:
+        """Return the URLs of the files in the folder ``folder``, and of the folders in it, which end in ``/``, as
+        ``folder`` does. Raises RequestFailed."""
+        ...
+
     def renew(self) -> None:
         """Forget credentials, so that the next request reads them again."""
         ...

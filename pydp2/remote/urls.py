@@ -18,6 +18,7 @@ SCHEMES = {
 """Schemes of URLs that pydp2 opens, and the names of their stores."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_MARK = re.compile(rb"://")
 _WILDCARD = re.compile(r"[*\[]")
 
 
@@ -46,15 +47,15 @@ def is_remote(entry: str) -> bool:
 
 def has_remote(entries: Iterable[str], text: memoryview) -> bool:
     """Return True if one of ``entries``, which are together ``text``, is a remote file."""
-    return b"://" in bytes(text) and any(map(is_remote, entries))
+    return _MARK.search(text) is not None and any(map(is_remote, entries))
 
 
 def is_remote_pattern(entry: str) -> bool:
     """Return True if ``entry`` is the URL of a remote file with ``*`` or ``[`` in its path."""
-    return is_remote(entry) and _WILDCARD.search(_path(entry)) is not None
+    return is_remote(entry) and _WILDCARD.search(without_query(entry)) is not None
 
 
-def _path(url: str) -> str:
+def without_query(url: str) -> str:
     """Return a URL without its query, if it can have one: in a store, ``?`` is a character of a name."""
     return url.partition("?")[0] if scheme_of(url) in ("http", "https") else url
 

@@ -135,8 +135,8 @@ def test_a_pattern_without_files_is_an_error_of_the_call(tmp_path: Path) -> None
         pydp2.load("docs-*.jsonl", "m.process", root=tmp_path, batch_size=9)
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/train.list", "https://host/train.list"])
-def test_a_url_is_an_entry_and_no_list(url: str) -> None:
+@pytest.mark.parametrize("url", ["sqlite://bucket/train.list", "ftp://host/train.list"])
+def test_a_url_that_pydp2_does_not_open_is_an_entry_and_no_list(url: str) -> None:
     with pytest.raises(ListError, match=r"must be a file, and \w+://.* is a URL; its own list is \['\w+://"):
         pydp2.load(url, "m.process", batch_size=9)
 

@@ -67,5 +67,10 @@ class FakeStore:
         self._fail()
         yield [url for url in self.bodies if url.startswith(folder)]
 
+    def children(self, folder: str) -> list[str]:
+        self._fail()
+        rests = [url[len(folder) :].partition("/") for url in self.bodies if url.startswith(folder)]
+        return sorted({f"{folder}{name}{slash}" for name, slash, _ in rests})
+
     def renew(self) -> None:
         self.renewals += 1

@@ -28,6 +28,7 @@ class HttpStore:
     delay: float = 0.0
     address: str = ""
     log: list[tuple[str, str, str]] = field(default_factory=list)
+    changed: threading.Event = field(default_factory=threading.Event)
 
     def url(self, name: str) -> str:
         return f"{self.address}/{name}"

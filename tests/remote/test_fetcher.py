@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import random
+import shlex
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +23,7 @@ from pydp2.remote.store import Failure
 from .fake_store import FakeStore
 from .schedules import body, run_schedule
 
+ROOT = Path(__file__).parents[2]
 URL = "s3://bucket/a.bin"
 LIMITS = FetchLimits(timeout=10.0, first_delay=0.0005, threads=4)
 
@@ -118,10 +123,53 @@ def test_what_does_not_exist_is_missing_at_once(case: Case) -> None:
 
 def test_a_store_without_an_answer_is_given_up_at_the_deadline(tmp_path: Path) -> None:
     case = Case(tmp_path, FakeStore({URL: b"x"}, faults=1.0), FetchLimits(timeout=0.2, first_delay=0.001))
-    with pytest.raises(CannotRead, match=r"s3 gives no answer for 0 s of .* attempts .*the last failure was: 503"):
+    with pytest.raises(CannotRead, match=r"s3 gives nothing for 0 s of .* attempts .*the last failure was: 503"):
         case.fetcher.open(URL)
     assert case.fetcher.waits.oldest(time.monotonic() + 60) is None
     case.fetcher.close()
+
+
+FULL_DISK = """
+import sys, threading, time
+from pathlib import Path
+from tests.remote.fake_store import FakeStore
+from tests.remote.schedules import body
+from tests.remote.test_fetcher import BLOCK, Case, FetchLimits
+
+disk = Path(sys.argv[1])
+(disk / "others").write_bytes(bytes(9 * BLOCK))
+urls = [f"s3://bucket/{i}" for i in range(6)]
+store = FakeStore({url: body(i, 3 * BLOCK + i) for i, url in enumerate(urls)})
+case = Case(disk / "cache", store, FetchLimits(timeout=60.0, first_delay=0.02, threads=4))
+case.fetcher._cache._limit = 1 << 40  # as if it had been free when the limit was chosen
+got = [case.read_all(url) for url in urls[:2]]
+print("copies that nobody has open make room", flush=True)
+open_files = [case.fetcher.open(url) for url in urls[2:5]]
+reader = threading.Thread(target=lambda: [session.need_all(lambda: None) for session in open_files], daemon=True)
+reader.start()
+while (wait := case.fetcher.waits.oldest(time.monotonic() + 60)) is None or "is full" not in wait[1]:
+    time.sleep(0.01)
+print(wait[1], flush=True)
+(disk / "others").unlink()
+reader.join(30)
+assert not reader.is_alive()
+for url, session in zip(urls[2:], open_files):
+    assert session.path.read_bytes() == store.bodies[url]
+assert got == [store.bodies[url] for url in urls[:2]]
+print("done")
+"""
+
+
+def test_a_full_disk_is_waited_for_and_copies_that_nobody_reads_make_room(tmp_path: Path) -> None:
+    words = (
+        f"mount -t tmpfs -o size=14m none {tmp_path} && exec {sys.executable} -c {shlex.quote(FULL_DISK)} {tmp_path}"
+    )
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if not shutil.which("unshare") or subprocess.run([*command, f"mount -t tmpfs none {tmp_path}"]).returncode:
+        pytest.skip("no namespaces for users")
+    done = subprocess.run([*command, words], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["done"], done.stderr
+    assert f"the disk of {tmp_path}/cache is full" in done.stdout
 
 
 def test_a_file_larger_than_the_cache_is_read_in_little_room(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ import pytest
 
 from pydp2.errors import StoreError
 from pydp2.remote.owner import FetchOptions, FetchOwner
-from pydp2.remote.remote_file import MissingFile, RemoteFile, list_remote, use_fetch_process
+from pydp2.remote.remote_file import (
+    MissingFile,
+    RemoteFile,
+    list_remote,
+    remote_children,
+    remote_files,
+    use_fetch_process,
+)
 
 from .http_store import Handler, HttpStore
 
@@ -42,12 +49,18 @@ class Hub:
         elif path == "/api/datasets/org/name/revision/main":
             self.json(handler, {"id": "org/name", "sha": COMMIT, "tags": [], "siblings": []})
         elif path.startswith(f"/api/datasets/org/name/tree/{COMMIT}"):
+            folder = path.partition(COMMIT)[2].strip("/")
             names = [name.removeprefix("cdn/") for name in self.store.files]
-            tree = [
+            below = [name for name in names if name.startswith(f"{folder}/" if folder else "")]
+            is_deep = "recursive=true" in handler.path.lower()
+            tree: list[dict[str, Any]] = [
                 {"type": "file", "path": name, "size": len(self.store.files[f"cdn/{name}"]), "oid": "0"}
-                for name in names
+                for name in below
+                if is_deep or str(Path(name).parent) == (folder or ".")
             ]
-            self.json(handler, [*tree, {"type": "directory", "path": "data", "oid": "0"}])
+            if not folder:
+                tree.append({"type": "directory", "path": "data", "oid": "0"})
+            self.json(handler, tree)
         elif path.startswith(f"/datasets/org/name/resolve/{COMMIT}/"):
             handler.refuse(302, Location=self.store.url(f"cdn/{path.rpartition(COMMIT + '/')[2]}"))
         else:
@@ -82,6 +95,9 @@ def test_files_are_listed_and_read_at_one_commit(hub: Hub, tmp_path: Path) -> No
         for url, content in zip(found, (b"one", b"two" * 1000), strict=True):
             with RemoteFile(url) as file:
                 assert file.read() == content
+        root = "hf://datasets/org/name/"
+        assert remote_children(root) == [f"{root}README.md", f"{root}data/"]
+        assert remote_files(root) == [f"{root}README.md", *found]
         with pytest.raises(MissingFile, match=r"hf://datasets/org/name/none\.txt does not exist"):
             RemoteFile("hf://datasets/org/name/none.txt")
     finally:

@@ -94,6 +94,46 @@ def test_a_pattern_that_matches_nothing_is_an_error(bucket: Any, provider_file: 
         pydp2.launch("s3://other/*", "a.b")
 
 
+def test_a_list_in_a_bucket_names_files_there(bucket: Any, tmp_path: Path, provider_file: Callable[[str], str]) -> None:
+    bucket.put_object(Key="train.list", Body="".join(f"s3://digits/data/{p.name}\n" for p in digits()).encode())
+    provider = provider_file(PROVIDER)
+    with pydp2.load(digits(), provider, workers=1, **JOB) as data:
+        local = [batch["label"].tolist() for batch in data]
+    with pydp2.load("s3://digits/train.list", provider, workers=1, remote_cache=tmp_path, **JOB) as data:
+        assert [batch["label"].tolist() for batch in data] == local
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/?part=1/2"])
+def test_a_folder_of_pictures_is_listed_in_the_order_of_a_local_one(bucket: Any, tmp_path: Path, suffix: str) -> None:
+    names = [f"{label}/{where}{i}.jpg" for label in ("b", "a", "c c") for where in ("", "x/") for i in (9, 10, 1)]
+    for name in (*names, "a/notes.txt", ".git/1.jpg", "top.jpg"):
+        bucket.put_object(Key=f"pics/{name}", Body=name.encode())
+        (tmp_path / "pics" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pics" / name).write_bytes(name.encode())
+    options: dict[str, Any] = {"batch_size": 1, "seed": 3, "shuffle": False}
+    with pydp2.load([f"{tmp_path / 'pics'}{suffix.lstrip('/')}"], "pydp2.formats.images", **options) as data:
+        local = [(str(batch["path"][0]), int(batch["label"][0])) for batch in data]
+    with pydp2.load(
+        [f"s3://digits/pics{suffix}"], "pydp2.formats.images", remote_cache=tmp_path / "cache", **options
+    ) as data:
+        assert [(str(batch["path"][0]), int(batch["label"][0])) for batch in data] == local
+    assert len(local) == (18 if not suffix.endswith("2") else 9)
+
+
+@pytest.mark.may_leave(threads=False, descriptors=False)  # of zarr, which writes the folder
+def test_arrays_of_a_zarr_folder_are_found_by_a_listing(bucket: Any, tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    for name in ("x", "y"):
+        group.create_array(name, shape=(30,), dtype="int64", chunks=(10,))[:] = range(30)
+    for path in (tmp_path / "a.zarr").rglob("*"):
+        if path.is_file():
+            bucket.upload_file(str(path), str(path.relative_to(tmp_path)))
+    with pydp2.load("s3://digits/a.zarr", batch_size=30, seed=1, remote_cache=tmp_path / "cache") as data:
+        (batch,) = data
+        assert sorted(batch["x"].tolist()) == sorted(batch["y"].tolist()) == list(range(30))
+
+
 def test_refused_credentials_name_the_store_and_where_they_were_looked_for(
     tmp_path: Path, provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, refusing: str
 ) -> None:

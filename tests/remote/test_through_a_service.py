@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pydp2
 from pydp2.errors import ProviderError, StoreError
 
 from ..runs import wait_until
-from .http_store import HttpStore, status
+from .http_store import HttpStore, etag, parsed, status
 
 PROVIDER = """
 @provider(input_types={"n": integer_value(1 << 40)}, pool_size=100)
@@ -230,6 +231,94 @@ def test_workers_of_another_host_have_a_fetch_process_of_their_own(
                 host.terminate()
     assert filled.counts() == {"GET": FILES}
     assert len([*(tmp_path / "home" / "pydp2" / "remote").rglob("*.data")]) == FILES
+
+
+def test_a_host_may_have_a_folder_and_a_limit_of_its_own_for_copies(
+    filled: HttpStore, local: list[list[int]], provider: str, tmp_path: Path
+) -> None:
+    run, copies = tmp_path / "run.json", tmp_path / "copies"
+    options: Any = {"workers": 0, "bind": "tcp://127.0.0.1:*", "connection": run}
+    with pydp2.launch(urls(filled), provider, **options):
+        host = pydp2.WorkerHost(run, workers=1, remote_cache=copies, remote_cache_size="1MiB")
+        thread = threading.Thread(target=host.run)
+        thread.start()
+        try:
+            with pydp2.connect(run, **JOB) as data:
+                assert batches(data) == local
+            assert 0 < sum(path.stat().st_blocks * 512 for path in copies.rglob("*.data")) <= 1 << 20
+        finally:
+            host.close()
+            thread.join()
+        with pytest.raises(pydp2.errors.OptionError, match="remote_cache_size must be"):
+            pydp2.WorkerHost(run, remote_cache_size="much")
+
+
+def test_the_cache_of_samples_on_disk_knows_the_version_of_a_remote_file(
+    filled: HttpStore, local: list[list[int]], provider_file: Callable[[str], str], cache: Path, tmp_path: Path
+) -> None:
+    provider = provider_file(PROVIDER.replace("pool_size", "cache=CacheType.CACHE_PASS_ON_DISK, pool_size"))
+    options: Any = {"workers": 2, "remote_cache": cache, "cache_dir": tmp_path / "samples"}
+
+    def one_pass() -> list[list[int]]:
+        with pydp2.load(urls(filled), provider, **options, **JOB) as data:
+            found = batches(data)
+            assert wait_until(lambda: data.stats()["cache"]["disk"]["written"] + read_of(data) == FILES)
+            return found
+
+    def read_of(data: pydp2.Client) -> int:
+        return int(data.stats()["cache"]["disk"]["read"])
+
+    assert one_pass() == local
+    before = filled.counts()
+    assert one_pass() == local
+    assert filled.counts() - before == {"HEAD": FILES}, "the samples are on disk, and one request each says so"
+    filled.files["03.txt"] = filled.files["03.txt"].replace(b"3000\n", b"77777\n")
+    changed = numbers(one_pass())
+    assert sorted(changed) == sorted([*(n for n in numbers(local) if n != 3000), 77777])
+
+
+def test_a_killed_server_goes_on_in_the_middle_of_a_file_and_asks_for_what_is_missing(
+    store: HttpStore, provider: str, cache: Path, tmp_path: Path
+) -> None:
+    lines, sent, lock = b"".join(b"%0800d\n" % line for line in range(30_000)), 0, threading.Lock()
+    store.files = {"big.txt": lines}
+    (tmp_path / "big.txt").write_bytes(lines)
+
+    def slowly(handler: Any, body: bytes) -> bool:
+        nonlocal sent
+        if handler.command == "HEAD":
+            return False
+        start, stop = parsed(handler.headers.get("Range", ""), len(body))
+        handler.begin(len(body), start, stop, etag(body), partial=True)
+        for at in range(start, stop, 1 << 18):
+            handler.wfile.write(body[at : min(at + (1 << 18), stop)])
+            with lock:
+                sent += min(at + (1 << 18), stop) - at
+            time.sleep(0.005)
+        return True
+
+    job: dict[str, Any] = {"batch_size": 64, "seed": 3}
+    with pydp2.load([str(tmp_path / "big.txt")], provider, workers=1, **job) as data:
+        wanted = batches(data)
+    store.always = slowly
+    options: Any = {"workers": 1, "remote_cache": cache, "state_dir": tmp_path / "state"}
+    options["bind"] = f"ipc://{tmp_path}/s"
+    service = pydp2.launch([store.url("big.txt")], provider, **options)
+    try:
+        with service.connect(timeout=60.0, **job) as data:
+            stream = iter(data)
+            found = [next(stream)["n"].tolist() for _ in range(20)]
+            os.kill(service.pid, signal.SIGKILL)
+            service.close()
+            assert sent < len(lines), "the file is not here yet"
+            service = pydp2.launch([store.url("big.txt")], provider, **options)
+            found += [batch["n"].tolist() for batch in stream]
+    finally:
+        service.close()
+    assert found == wanted
+    # whole blocks stay; each request under way loses at most a block that is not whole, and what was on its way
+    assert sent <= len(lines) + 16 * (2 << 20)
+    assert sent < 1.6 * len(lines)
 
 
 def test_no_signature_of_a_url_is_shown(

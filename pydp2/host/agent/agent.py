@@ -469,8 +469,8 @@ def run_agent(
     hub: Hub | None = None
     rows: RowServer | None = None
     agent: Agent | None = None
-    options = fetch_options(timeout=terms.remote_timeout) if setup.fetch_address else FetchOptions("")
-    fetching = Fetching(setup.fetch_address, options)
+    given = setup.remote_cache, setup.remote_cache_size, terms.remote_timeout
+    fetching = Fetching(setup.fetch_address, fetch_options(*given) if setup.fetch_address else FetchOptions(""))
     outcome: dict[str, object] = {"end": "failed"}
     with contextlib.ExitStack() as log:
         try:

@@ -34,6 +34,10 @@ class AgentSetup:
     """Codec that compresses the frames of workers; "": none."""
     fetch_address: str = ""
     """Path of the socket of the fetch process; "": no entry is a remote file."""
+    remote_cache: str | None = None
+    """Folder of its copies; None: the default one."""
+    remote_cache_size: int | None = None
+    """Most bytes of its copies; None: half of the free space."""
     row_server: str = ""
     """Address where trainers fetch rows that stay here; "": all rows go to the service."""
 

@@ -19,7 +19,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import compress
 from pathlib import Path
@@ -86,7 +86,8 @@ class CountStore(DiskThread[CountAnswer]):
         self.key = source.key
         self._folder = folder
         self._source = source
-        self._names = EntryNames(source)
+        # all counts are loaded before the first pass, which cannot wait for the versions of remote files
+        self._names = EntryNames(replace(source, fetch_address=""))
         self._block_list = block_list or BlockList()
         self._path = folder / source.key / cache_folder.COUNTS_NAME
         self._counted = bytearray()  # rows (_COUNTED) that are not written yet

@@ -24,7 +24,8 @@ class WeightedRun(CacheableRun, Protocol):
 @dataclass(frozen=True)
 class CacheSource:
     """Origin of the entries of a service: ``key`` of the provider with its arguments; its address; the list, whose
-    entries are files below ``root`` or other names; the slots."""
+    entries are files below ``root`` or other names; the slots. ``fetch_address``: that of the fetch process, which
+    knows the versions of remote files, "" if there is none."""
 
     key: str
     provider: str
@@ -32,6 +33,7 @@ class CacheSource:
     root: str
     slots: Slots
     weighted: bool
+    fetch_address: str = ""
 
 
 @dataclass(frozen=True)

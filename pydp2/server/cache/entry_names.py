@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import os
 import time
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
+from pydp2.errors import StoreError
 from pydp2.file_parts import file_of
+from pydp2.remote import is_remote
+from pydp2.remote.remote_file import file_version
 from pydp2.server.cache.disk_messages import CacheSource, cache_key
 from pydp2.server.cache.file_format import EntryLabel
 
@@ -44,7 +48,10 @@ class EntryNames:
         return cache_key(label.list_entry, label.duplicate)
 
     def stamp(self, file: int) -> tuple[int, ...] | None:
-        """Return the stamp of ``file``; () if the entry names no file, None if the file may be changing just now."""
+        """Return the stamp of ``file``; () if the entry names no file, None if the file may be changing just now. For a
+        remote file it is that of the version that workers read; None if the store does not tell."""
+        if (url := self._remote_file(file)) is not None:
+            return _remote_stamp(url, self._source.fetch_address)
         known = self._stat(file)
         if known is not None and 0 <= time.time_ns() - known.st_mtime_ns < _RACY_NS:
             return None
@@ -65,6 +72,13 @@ class EntryNames:
         root, entry = Path(self._source.root), self._source.files[file]
         return _stat_or_none(root / entry) or _stat_or_none(root / file_of(entry))
 
+    def _remote_file(self, file: int) -> str | None:
+        """Return the URL of the entry of ``file``, None if it is no remote file, or nobody knows its version."""
+        if not self._source.fetch_address:
+            return None
+        entry = file_of(self._source.files[file])
+        return entry if is_remote(entry) and not entry.endswith("/") else None
+
     def _number_duplicates(self) -> dict[int, int]:
         """Number the equal entries of the list. They are stored apart, as in memory, because their samples may
         differ."""
@@ -79,6 +93,17 @@ class EntryNames:
                 found[file] = seen.get(text, 0)
                 seen[text] = found[file] + 1
         return found
+
+
+def _remote_stamp(url: str, fetch_address: str) -> tuple[int, ...] | None:
+    try:
+        size, version = file_version(url, fetch_address)
+    except FileNotFoundError:
+        return ()  # a folder
+    except (StoreError, OSError, EOFError):
+        return None
+    digest = blake2b(version.encode(), digest_size=8, person=b"pydp2 version").digest()
+    return size, int.from_bytes(digest, "little") & _STAMP_BITS, 0
 
 
 def _stamp_of(known: os.stat_result | None) -> tuple[int, ...]:

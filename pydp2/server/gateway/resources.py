@@ -209,7 +209,7 @@ def cache_source(schema: Schema, spec: ServiceSpec, files: FileList, source: str
     )
     more = len(spec.providers) - 1
     label = f"{spec.providers[0]} and {more} more" if more else spec.providers[0]
-    return CacheSource(key, label, files, spec.root, schema.slots, schema.weighted)
+    return CacheSource(key, label, files, spec.root, schema.slots, schema.weighted, spec.fetch_address)
 
 
 class SharedPool:
