@@ -116,15 +116,17 @@ def make(folder: Path, megabytes: int) -> list[str]:
     return names
 
 
-def one_pass(entries: list[str], cache: str, workers: int) -> tuple[float, int]:
-    """Return seconds and samples of a pass, from the first batch on that was asked for."""
+def one_pass(entries: list[str], cache: str, workers: int) -> tuple[float, int, float]:
+    """Return seconds and samples of a pass, from the first batch on that was asked for, and the megabytes that the
+    process that fetches has at its end."""
     import pydp2
 
     with pydp2.load(entries, batch_size=256, workers=workers, remote_cache=cache) as data:
         began, rows = time.perf_counter(), 0
         for batch in data:
             rows += len(batch)
-        return time.perf_counter() - began, rows
+        seconds, remote = time.perf_counter() - began, data.stats()["remote"]
+        return seconds, rows, remote["memory"] / 1e6 if remote else 0.0
 
 
 def many_files(folder: Path, count: int, workers: int, ranks: int) -> dict[str, Any]:
@@ -155,6 +157,7 @@ def many_files(folder: Path, count: int, workers: int, ranks: int) -> dict[str, 
 def show(given: argparse.Namespace) -> int:
     """Run the rounds, and print the rates."""
     rates: dict[str, list[float]] = {method: [] for method in METHODS}
+    most = dict.fromkeys(METHODS, 0.0)
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "files"
         files.mkdir()
@@ -170,8 +173,9 @@ def show(given: argparse.Namespace) -> int:
                         [*command, *(f"{root}/{name}" for name in names)], cwd=ROOT, capture_output=True, text=True,
                         timeout=_DEADLINE, check=True, env=os.environ | {"XDG_CACHE_HOME": f"{folder}/home"},
                     )  # fmt: skip
-                    seconds, rows = json.loads(done.stdout.splitlines()[-1])
+                    seconds, rows, megabytes = json.loads(done.stdout.splitlines()[-1])
                     rates[method].append(rows / seconds)
+                    most[method] = max(most[method], megabytes)
                     if method == "late":
                         shutil.rmtree(cache)
         disk = statistics.median(rates["disk"])
@@ -179,7 +183,7 @@ def show(given: argparse.Namespace) -> int:
             median = statistics.median(found)
             print(
                 f"{method:<6} {median:9,.0f} samples/s ({min(found):,.0f} to {max(found):,.0f}), "
-                f"{method} / disk: {median / disk:.2f}"
+                f"{method} / disk: {median / disk:.2f}, fetch process {most[method]:.0f} MB"
             )
         if given.files:
             small = Path(folder) / "small"

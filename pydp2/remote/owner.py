@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from pydp2.remote import fetch_status
 from pydp2.remote.retries import TIMEOUT_SECONDS
+from pydp2.system.process_memory import resident_bytes
 
 _BACKLOG = 1024
 _END_SECONDS = 5.0
@@ -73,8 +74,8 @@ class FetchOwner:
         return code
 
     def stats(self) -> dict[str, Any]:
-        """Return statistics as plain data."""
-        return self._status.read()
+        """Return statistics as plain data; ``memory``: resident bytes of the process."""
+        return self._status.read() | {"memory": resident_bytes(self._process.pid)}
 
     def close(self) -> None:
         """End the process."""

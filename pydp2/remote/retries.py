@@ -8,7 +8,7 @@ _LONGEST = 128  # times the first delay
 
 
 class Retries:
-    """Retries of one request, until ``timeout`` seconds have passed without progress.
+    """Retries of one request, until ``timeout`` seconds have passed since its first failure.
 
     The delays double, from ``first`` seconds to 128 times as many. Each is shortened by up to a half by chance, so that
     processes which were refused together do not come back together.
@@ -16,13 +16,9 @@ class Retries:
 
     def __init__(self, timeout: float, first: float = FIRST_SECONDS) -> None:
         self._timeout, self._first = timeout, first
-        self._since: float | None = None  # time of the first failure since the last progress
+        self._since: float | None = None  # time of the first failure
         self.failures = 0
-        """Number of failures since the last progress."""
-
-    def note_progress(self) -> None:
-        """Note that something has arrived."""
-        self._since, self.failures = None, 0
+        """Number of failures."""
 
     def delay(self, now: float, chance: float) -> float | None:
         """Return the seconds to wait after a failure at ``now``; None: give up. ``chance``: a random number in
@@ -37,5 +33,5 @@ class Retries:
         return min(left, longest * (1 - chance / 2))
 
     def seconds(self, now: float) -> float:
-        """Return the seconds since the first failure after the last progress."""
+        """Return the seconds since the first failure."""
         return 0.0 if self._since is None else now - self._since

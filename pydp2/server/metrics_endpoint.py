@@ -225,6 +225,13 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
     if (remote := stats["remote"]) is not None:
         for name, what in _REMOTE.items():
             yield "counter", f"pydp2_remote_{name}", what, [], [([], float(remote[name]))]
+        yield (
+            "gauge",
+            "pydp2_remote_memory_bytes",
+            "memory of the process that fetches remote files",
+            [],
+            [([], float(remote["memory"]))],
+        )
         waiting, labels = float(remote["waiting_seconds"]), [remote["waits_for"]]
         yield (
             "gauge",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ SECRET, ACCESS = "hush-secret-key", "hush-agent-token"
 
 
 class Bucket:
-    """Answers for a bucket of ``store`` and for the agent that issues tokens. A token holds for ``uses`` requests, and
-    its agent says that it holds for ``seconds``."""
+    """Answers for a bucket of ``store`` and for the agent that issues tokens. A token is valid for ``valid`` seconds,
+    and its agent says ``said``."""
 
-    def __init__(self, store: HttpStore, uses: int, seconds: float) -> None:
-        self.store, self.uses, self.seconds = store, uses, seconds
+    def __init__(self, store: HttpStore, valid: float, said: float) -> None:
+        self.store, self.valid, self.said = store, valid, said
         self.issued = self.refused = 0
-        self._left: dict[str | None, int] = {}
+        self._until: dict[str | None, float] = {}
         self._lock = threading.Lock()
         store.always = self.answer
 
@@ -43,20 +44,19 @@ class Bucket:
             if handler.path.startswith("/credentials"):
                 return self._issue(handler)
             token = handler.headers.get("X-Amz-Security-Token")
-            if not self._left.get(token):
-                self.refused += 1
-                handler.refuse(403)
-                return True
-            self._left[token] -= 1
-            return False
+            if self._until.get(token, 0.0) > time.monotonic():
+                return False
+            self.refused += 1
+            handler.refuse(403)
+            return True
 
     def _issue(self, handler: Handler) -> bool:
         if handler.headers.get("Authorization") != ACCESS:
             handler.refuse(401)
             return True
         self.issued += 1
-        self._left[f"hush-token-{self.issued}"] = self.uses
-        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self.seconds)
+        self._until[f"hush-token-{self.issued}"] = time.monotonic() + self.valid
+        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self.said)
         plain = {
             "AccessKeyId": "somebody",
             "SecretAccessKey": SECRET,
@@ -73,8 +73,8 @@ class Bucket:
 
 
 @pytest.fixture
-def bucket(store: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], Bucket]:
-    """``bucket(uses, seconds)``: a :class:`Bucket` with 48 files."""
+def bucket(store: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], Bucket]:
+    """``bucket(valid, said)``: a :class:`Bucket` with 48 files."""
     (tmp_path / "token").write_text(ACCESS)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -88,16 +88,17 @@ def bucket(store: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     }.items():
         monkeypatch.setenv(name, value)
     store.files = {f"bucket/{n}.txt": b"".join(b"%d\n" % (n * 100 + i) for i in range(50)) for n in range(48)}
-    return lambda uses, seconds: Bucket(store, uses, seconds)
+    return lambda valid, said: Bucket(store, valid, said)
 
 
 URLS = [f"s3://bucket/{n}.txt" for n in range(48)]
 
 
 def test_a_token_that_is_refused_in_mid_run_is_replaced(
-    bucket: Callable[[int, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path
+    bucket: Callable[[float, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
-    has = bucket(5, 3600.0)
+    has = bucket(0.3, 3600.0)
+    has.store.delay = 0.1
     with pydp2.load(URLS, provider_file(PROVIDER), workers=2, remote_cache=tmp_path / "cache", **JOB) as data:
         seen = sorted(number for batch in data for number in batch["n"].tolist())
         assert seen == [n * 100 + i for n in range(48) for i in range(50)]
@@ -107,9 +108,9 @@ def test_a_token_that_is_refused_in_mid_run_is_replaced(
 
 
 def test_a_token_that_is_about_to_end_is_replaced_before_it_is_refused(
-    bucket: Callable[[int, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path
+    bucket: Callable[[float, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
-    has = bucket(1000, 20.0)  # shorter than what any store's package takes for enough
+    has = bucket(60.0, 20.0)  # shorter than what any store's package takes for enough
     has.store.delay = 0.1
     with pydp2.load(URLS, provider_file(PROVIDER), workers=2, remote_cache=tmp_path / "cache", **JOB) as data:
         assert sum(len(batch["n"]) for batch in data) == 2400
@@ -118,10 +119,10 @@ def test_a_token_that_is_about_to_end_is_replaced_before_it_is_refused(
 
 
 def test_tokens_that_are_refused_again_and_again_are_an_error_without_them(
-    bucket: Callable[[int, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path,
+    bucket: Callable[[float, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    has = bucket(0, 3600.0)
+    has = bucket(0.0, 3600.0)
     with (
         pydp2.load(URLS, provider_file(PROVIDER), workers=1, remote_cache=tmp_path / "cache", **JOB) as data,
         pytest.raises(ProviderError, match="s3 answered 403 Forbidden; credentials were looked for in") as error,

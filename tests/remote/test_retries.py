@@ -22,15 +22,3 @@ def test_delays_grow_to_a_bound_and_end_at_the_deadline(chances: list[float], ti
         assert min(most / 2, 100.0 + timeout - now) <= delay <= most
         assert now + delay <= 100.0 + timeout + 1e-6
         now += delay
-
-
-@given(CHANCES)
-def test_progress_begins_the_count_anew(chances: list[float]) -> None:
-    retries, now = Retries(10.0), 0.0
-    for chance in chances:
-        delay = retries.delay(now, chance)
-        assert delay is not None
-        assert delay <= FIRST_SECONDS
-        now += delay + 9.0
-        retries.note_progress()
-        assert retries.seconds(now) == 0.0
