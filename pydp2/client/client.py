@@ -36,6 +36,7 @@ from pydp2.client.row_kinds import RowKind, row_kind
 from pydp2.client.run_protocol import BEATS_PER_LEASE, ClientAction, RunProtocol
 from pydp2.client.saved_state import load_stream_state, save_stream_state
 from pydp2.client.session import ClientGuard
+from pydp2.client.step_metrics import StepMetrics
 from pydp2.client.stream import Stream
 from pydp2.client.wait_notice import WaitNotice
 from pydp2.data.columns.batch import Batch, StringArray
@@ -126,6 +127,7 @@ class Client(Stream):
         self._gone = gone
         self._end = weakref.finalize(self, detach, session, connection, self._on_close)
         self._next_batch = NextBatch(session.look_ahead, connection)
+        self._steps = StepMetrics()
         self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else number, options)
         self._files: StringArray | tuple[StringArray, ...] | None = None
         self.batch_size = int(options["batch_size"])
@@ -273,7 +275,9 @@ class Client(Stream):
             return None, now  # the pass has ended
         session.progress = now._replace(state=LoopState.ENTERED)
         if now.calls:  # else what came before is no step of this loop
-            run.worked += next_batch.end_step(began)
+            worked = next_batch.end_step(began)
+            run.worked += worked
+            self._steps.end_step(worked)
         try:
             received, batch = self._await_batch()
         except Error:
@@ -292,6 +296,7 @@ class Client(Stream):
             next_batch.begin_step(progress)
         next_batch.left_at = left = time.perf_counter()
         run.waited += left - began
+        self._steps.begin_step(began, left, received.head.rows - received.head.padding)
         return batch, progress
 
     def _has_next(self, loop: LoopHandle) -> bool:

@@ -5,6 +5,7 @@ A :class:`pydp2.client.client.Client` gets its batches from a service.
 
 from __future__ import annotations
 
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -24,6 +25,7 @@ from pydp2.client.progress import (
 )
 from pydp2.client.received import Conversion
 from pydp2.client.session import CLOSE_SECONDS, ClientGuard
+from pydp2.client.step_metrics import StepMetrics
 from pydp2.data.columns.batch import Batch, StringArray
 from pydp2.data.columns.unbatch import unbatch
 from pydp2.data.schema.input_types import Slots
@@ -38,6 +40,7 @@ class Stream(ABC):
 
     batch_size: int
     _session: ClientGuard
+    _steps: StepMetrics
     _end: weakref.finalize[..., Any]
     """Finalizer of this stream, called by ``close`` or by the garbage collector."""
     _stream_identity: dict[str, Any]
@@ -172,6 +175,15 @@ class Stream(ABC):
     @abstractmethod
     def __length_hint__(self) -> int:
         """Return an estimate of the number of batches in a whole pass."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return scalars about the steps since the last call, for TensorBoard, W&B or MLflow; see docs/watching.md.
+
+        ``data/exposed`` is the share of their time in which the trainer waited for batches, ``data/exposed_p50`` and
+        ``data/exposed_p99`` are quantiles of that share over the steps; ``data/step_ms`` and ``data/wait_ms`` are
+        means; ``data/samples_per_second``, ``data/steps``. All are 0 before the first step.
+        """
+        return self._steps.take(time.perf_counter())
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ that fails). Yet no batch may be lost or come twice, and the state must be that 
 
 from __future__ import annotations
 
+import time
 import warnings
 import weakref
 from collections import deque
@@ -36,6 +37,7 @@ from pydp2.client.length import NO_DATASET
 from pydp2.client.pass_iterator import Pass
 from pydp2.client.progress import DeliveryMark, LoopState
 from pydp2.client.received import Conversion
+from pydp2.client.step_metrics import StepMetrics
 from pydp2.client.stream import Stream
 from pydp2.data.columns.batch import Batch, Origin, StringArray
 from pydp2.errors import ClientUseError, StateMismatch
@@ -159,6 +161,7 @@ class FrameworkLoader(Generic[T]):
         self._ahead = ahead
         self._reads_ahead = reads_ahead
         self._pass = LoaderPass()
+        self._steps = StepMetrics()
         self._loop: Callable[[], Loop[Any] | None] = lambda: None
         if isinstance(client.owner, SharedService):  # its end waits for the other ranks; at the latest when this exits
             self._end: Callable[[], object] = weakref.finalize(self, leave, client)
@@ -196,6 +199,11 @@ class FrameworkLoader(Generic[T]):
             return self.batch.pass_id
         now = self.client._session.progress
         return int(now.position.pass_id if now.state is LoopState.RUNNING else now.coming_pass)
+
+    def metrics(self) -> dict[str, float]:
+        """Return scalars about the steps since the last call; see :meth:`pydp2.Client.metrics`. The conversion of a
+        batch that the training loop has to wait for counts as waiting."""
+        return self._steps.take(time.perf_counter())
 
     def __getitem__(self, number: object) -> NoReturn:
         """Raise TypeError with a remedy: the DataLoader of torch or Paddle indexes objects that are no datasets."""
@@ -428,22 +436,29 @@ class Loop(Iterator[V]):
         returned."""
         self.reads_ahead = 0
         """Values that the training loop takes before it trains with them, in this pass."""
+        self._left_at: float | None = None  # when the training loop got its last value
 
     def __next__(self) -> V:
         loader = self._loader
         if self.is_left:
             raise StopIteration
+        began, left_at, self._left_at = time.perf_counter(), self._left_at, None
+        if left_at is not None:
+            loader._steps.end_step(began - left_at)
         if self.batches is None:
             self.batches = loader._begin(self)
         elif loader._loop() is not self:
             raise taken_over("loader")
         try:
-            return loader._next(self, self.batches)
+            value = loader._next(self, self.batches)
         except Exception:
             raise
         except BaseException:  # of a signal handler: the next loop continues this pass, although this one is dropped
             loader._pass.resumed = self.batches
             raise
+        self._left_at = now = time.perf_counter()
+        loader._steps.begin_step(began, now, len(loader._pass.returned[-1]))
+        return value
 
     def close(self) -> None:
         """Leave the pass before its end, unless another loop has taken it over."""

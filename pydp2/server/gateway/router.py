@@ -125,8 +125,8 @@ class ClientGateway:
                 self._jobs.rows_unreachable(job_session, trainer, addresses)
             case m.LeavePass(run, done):
                 job_session.trainers.leave(trainer, run, done, now)
-            case m.Need(_, _, _, waited, worked):
-                job_session.count_trainer_time(waited, worked)
+            case m.Need():
+                job_session.count_trainer_time(trainer, message)
                 job_session.trainers.need(trainer, message, now)
 
     def _set_weights(self, peer: bytes, job: str, weights: m.Plain) -> m.Message:

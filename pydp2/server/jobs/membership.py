@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
+from typing import Any
 
 from pydp2.errors import Error, JobTaken, OptionError, Rewound, to_wire
 from pydp2.options.timing import DEFAULT_TIMING
@@ -20,6 +21,7 @@ from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.server.jobs.agreement import UNFINISHED, PassRequest
 from pydp2.server.jobs.sending import Flow, Outbox, StateFeed
 from pydp2.server.snapshots.job_snapshot import PassState, RankSnapshot
+from pydp2.system.step_times import StepTimes
 
 _MAX_ABSENT = 1024  # trainers that were away for longer than their lease, and may come back
 _NAMED = 4  # trainers that are not there, of those that the others wait for
@@ -84,6 +86,31 @@ class Trainer:
     unconfirmed_state: str = ""  # that its last runs named, while it is not known to have used a batch since
     deferred_state: str = ""  # from which it begins once the others have ended their pass
     pending: PassRequest | None = None  # of a pass that cannot begin yet
+    steps: StepTimes = field(default_factory=StepTimes)
+    reported: tuple[int, int] = (0, 0)  # its run, and the batches of that which it has reported as used
+
+    def note_steps(self, need: m.Need, waited: float, worked: float) -> None:
+        """Note the steps that it reports with ``need``, and the seconds that it waited and worked in them."""
+        run, used = self.reported
+        count = need.used_batches - (used if run == need.request_id else 0)
+        self.reported = need.request_id, need.used_batches
+        if count > 0:
+            self.steps.add(waited, worked, count)
+
+    def stats(self, now: float) -> dict[str, Any]:
+        """Return statistics as plain data."""
+        return {
+            "number": self.number,
+            "rank": self.rank,
+            "name": self.name,
+            "process": self.process,
+            "connected": self.peer != b"",
+            "state": self.state.value,
+            "silent_seconds": now - self.last_heard,
+            "batches_ahead": self.flow.sent,
+            "steps": self.steps.steps,
+            **self.steps.summary(),
+        }
 
     @property
     def process(self) -> str:

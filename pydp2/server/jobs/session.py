@@ -22,7 +22,7 @@ from pydp2.server.jobs.build import JobSources, job_passes
 from pydp2.server.jobs.derived import DerivedJob
 from pydp2.server.jobs.group import TrainerGroup
 from pydp2.server.jobs.groups import PassEnded
-from pydp2.server.jobs.membership import GroupOptions
+from pydp2.server.jobs.membership import GroupOptions, Trainer
 from pydp2.server.jobs.plan import derived_identity, job_plan, small_pool_warning, source_files, stream_identity
 from pydp2.server.jobs.resume import restore, take_snapshot
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
@@ -195,10 +195,12 @@ class JobSession:
             self._samples.add(now, sum(head.rows for head in batches))
             self._batches.add(now, len(batches))
 
-    def count_trainer_time(self, waited: int, worked: int) -> None:
-        """Count how a trainer spent its time, in microseconds."""
-        self._waited += waited / 1e6
-        self._worked += worked / 1e6
+    def count_trainer_time(self, trainer: Trainer, need: m.Need) -> None:
+        """Count how ``trainer`` spent its time before ``need``."""
+        waited, worked = need.waited_us / 1e6, need.worked_us / 1e6
+        self._waited += waited
+        self._worked += worked
+        trainer.note_steps(need, waited, worked)
 
     @property
     def trainer_seconds(self) -> tuple[float, float]:
@@ -215,6 +217,7 @@ class JobSession:
             "samples_per_second": self._samples.per_second(now),
             "batches_per_second": self._batches.per_second(now),
             "trainer": {"waited_seconds": self._waited, "worked_seconds": self._worked},
+            "ranks": [trainer.stats(now) for _, trainer in sorted(registry.trainers.items())],
             "bottleneck": bottleneck_of(self._waited, self._worked),
         }
 

@@ -1,0 +1,47 @@
+"""Measure the steps of a training loop, for the scalars that the user writes to TensorBoard, W&B or MLflow."""
+
+from __future__ import annotations
+
+from pydp2.system.step_times import StepTimes
+
+_MOST = 4096  # steps between two calls of take() of which quantiles are made
+
+
+class StepMetrics:
+    """Steps since the last :meth:`take`. All times are those of ``time.perf_counter``."""
+
+    def __init__(self) -> None:
+        self._times = StepTimes(_MOST)
+        self._rows = self._steps = 0
+        self._since: float | None = None
+        self._waited: float | None = None  # in the step under way
+
+    def begin_step(self, began: float, now: float, rows: int) -> None:
+        """Note that the trainer gets a batch of ``rows`` rows, for which it has waited since ``began``."""
+        if self._since is None:
+            self._since = began
+        self._waited = now - began
+        self._rows += rows
+        self._steps += 1
+
+    def end_step(self, worked: float) -> None:
+        """Note that the trainer asks for the next batch, after ``worked`` seconds."""
+        if self._waited is not None:
+            self._times.add(self._waited, worked)
+            self._waited = None
+
+    def take(self, now: float) -> dict[str, float]:
+        """Return the scalars, and begin anew."""
+        times, seconds = self._times.summary(), now - (now if self._since is None else self._since)
+        found = {
+            "data/exposed": times["exposed"],
+            "data/exposed_p50": times["exposed_p50"],
+            "data/exposed_p99": times["exposed_p99"],
+            "data/step_ms": 1000 * times["step_seconds"],
+            "data/wait_ms": 1000 * times["wait_seconds"],
+            "data/samples_per_second": self._rows / seconds if seconds > 0 else 0.0,
+            "data/steps": float(self._steps),
+        }
+        self._times.clear()
+        self._rows, self._steps, self._since = 0, 0, now
+        return found
