@@ -39,6 +39,10 @@ class MissingFile(FileNotFoundError):
     """There is no such remote file."""
 
 
+class RefusedFile(StoreError):
+    """The store refuses the file, or pydp2 has no credentials or no package for it. It will do so again."""
+
+
 class _Process:
     """State of a reading process: where its fetch process is, and the files that it has asked for ahead."""
 
@@ -188,7 +192,7 @@ def _answer(channel: Channel, url: str, request: dict[str, Any] | None) -> dict[
         return answer
     if answer["failure"] == "missing":
         raise MissingFile(answer["text"])
-    raise StoreError(answer["text"])
+    raise (RefusedFile if answer["failure"] in ("denied", "refused") else StoreError)(answer["text"])
 
 
 class RemoteFile(io.RawIOBase):
@@ -343,8 +347,8 @@ def remote_files(folder: str) -> list[str]:
 
 
 def file_version(url: str, address: str) -> tuple[int, str]:
-    """Return size and version of the file that the fetch process at ``address`` reads for ``url``. Raises StoreError,
-    FileNotFoundError."""
+    """Return size and version of the file that the fetch process at ``address`` reads for ``url``. Raises RefusedFile,
+    StoreError, FileNotFoundError."""
     with closing(_connect(address)) as channel:
         answer = _answer(channel, url, {"version": url})
         return int(answer["size"]), str(answer["version"])

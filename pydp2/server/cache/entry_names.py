@@ -13,7 +13,7 @@ import numpy as np
 from pydp2.errors import StoreError
 from pydp2.file_parts import file_of
 from pydp2.remote import is_remote
-from pydp2.remote.remote_file import file_version
+from pydp2.remote.remote_file import RefusedFile, file_version
 from pydp2.server.cache.disk_messages import CacheSource, cache_key
 from pydp2.server.cache.file_format import EntryLabel
 
@@ -49,7 +49,7 @@ class EntryNames:
 
     def stamp(self, file: int) -> tuple[int, ...] | None:
         """Return the stamp of ``file``; () if the entry names no file, None if the file may be changing just now. For a
-        remote file it is that of the version that workers read; None if the store does not tell."""
+        remote file it is that of the version that workers read; None if the store does not answer."""
         if (url := self._remote_file(file)) is not None:
             return _remote_stamp(url, self._source.fetch_address)
         known = self._stat(file)
@@ -98,8 +98,8 @@ class EntryNames:
 def _remote_stamp(url: str, fetch_address: str) -> tuple[int, ...] | None:
     try:
         size, version = file_version(url, fetch_address)
-    except FileNotFoundError:
-        return ()  # a folder
+    except (FileNotFoundError, RefusedFile):
+        return ()  # a folder, or a name that only the provider can open
     except (StoreError, OSError, EOFError):
         return None
     digest = blake2b(version.encode(), digest_size=8, person=b"pydp2 version").digest()
