@@ -108,7 +108,7 @@ class LocalWorkers:
         poll: Poller,
         log: Callable[[str, str], None],
     ) -> None:
-        self.hub = hub
+        self.hub, self._files = hub, files
         self.connections: dict[int, WorkerConnection] = {}
         """Workers that were started and have not ended, by number."""
         self.watchdog = Watchdog(terms, files, engine, self.connections, log)
@@ -145,6 +145,15 @@ class LocalWorkers:
     def running_sample(self, connection: WorkerConnection) -> tuple[int, int, int] | None:
         """Return file, attempt and sample index of the sample that a worker is asking for; None between samples."""
         return WorkerStatus(self._engine.row(connection.status_row)).running_sample
+
+    def look(self, now: float) -> None:
+        """Look at what each worker is doing; see :mod:`.worker_activity`."""
+        for connection in self.connections.values():
+            connection.activity.look(WorkerStatus(self._engine.row(connection.status_row)), now)
+
+    def activity(self, connection: WorkerConnection, now: float) -> dict[str, Any]:
+        """Return what a worker is doing as plain data; see :data:`.worker_activity.NO_ACTIVITY`."""
+        return connection.activity.stats(WorkerStatus(self._engine.row(connection.status_row)), self._files, now)
 
     # -- events ----------------------------------------------------------------------------------------------------
     def receive(self, owner: WorkerOwner, ready: Container[Any], now: float, most: int) -> bool:

@@ -13,6 +13,7 @@ from enum import Enum
 
 from pydp2.errors import OptionError, ProtocolError, shorten
 from pydp2.host.engine import ZYGOTE, Engine
+from pydp2.host.worker_activity import WorkerActivity
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import WorkerTerms
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, worker_link
@@ -86,6 +87,7 @@ class WorkerConnection:
     timed_out: bool = False  # True if one of its samples exceeded sample_timeout
     kill_at: float = 0.0  # time at which its stack must be written
     rates: RateCounter = field(default_factory=RateCounter)
+    activity: WorkerActivity = field(default_factory=WorkerActivity)
 
     def move(self, event: WatchEvent) -> None:
         """Change the state according to ``event``. Raises IllegalTransition if the present state does not allow it."""

@@ -28,18 +28,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydp2.data.columns.columns import free_kept_memory
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import Error, ServiceLost
+from pydp2.errors import Error, ServiceLost, without_secrets
 from pydp2.host.engine import Engine
 from pydp2.host.fetching import Fetching
 from pydp2.host.local_workers import LocalWorkers
 from pydp2.host.own_files import REMEDY, OwnFiles
+from pydp2.host.worker_activity import LOOK_SECONDS
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.server.available_memory import release_free_heap
@@ -64,6 +65,7 @@ _ADVISE_SECONDS = 1.0  # seconds between two updates of the scaling advice
 _RELEASE_SHARE = 0.001  # share of the time for releasing free heap memory, which is slow for a heap with many gaps
 _LATEST_RELEASE = 60.0  # seconds after which memory is released in any case
 _SHOWN = 5  # lines of each kind that the log shows in full
+_EVENTS = 50  # last lines of the log that the statistics show
 _BURST = 32  # batches that are sent before messages are read again
 
 
@@ -104,6 +106,7 @@ class Server:
         self.fetching: Fetching | None = None
         """Fetch process of this machine."""
         self._logged: Counter[str] = Counter()
+        self._events: deque[tuple[float, str, str]] = deque(maxlen=_EVENTS)
         self.pool = WorkerPool(spec.workers)
         """Pool of the workers, on all hosts."""
         self._snapshotter = Snapshotter(spec.state_dir, self.log, spec.timing)
@@ -129,7 +132,7 @@ class Server:
             self._poll.add(hosts.hub.handle)
             hosts.begin(self.log)
         self._began = time.monotonic()
-        self._chores_at = self._advised_at = self._busy_seconds = 0.0
+        self._chores_at = self._look_at = self._advised_at = self._busy_seconds = 0.0
         self._release_at = self._began + self._timing.heap_release
         self._scaling = ScalingAdvisor()
         self._endpoint: MetricsEndpoint | None = None
@@ -167,6 +170,9 @@ class Server:
         self.workers.dispatch()
         self._gateway.deliver(now)  # after the losses were recorded: a trainer must not see their effect before
         self._gateway.watch(now)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self.workers.look(now)
         if now >= self._chores_at:
             self._do_chores(now)
         self._busy_seconds += time.monotonic() - now
@@ -252,6 +258,7 @@ class Server:
     def log(self, text: str, kind: str) -> None:
         """Write a line to stderr. For each kind, except '', the first few lines are written, then a count at every
         power of two."""
+        self._events.append((time.monotonic(), kind, text))
         if kind:
             self._logged[kind] += 1
             count = self._logged[kind]
@@ -284,7 +291,12 @@ class Server:
             "hosts": [] if self._hosts is None else self._hosts.stats(now),
             "remote": None if self.fetching is None else self.fetching.stats(),
             "refused": sorted(refused, key=lambda peer: peer["seconds_ago"]),
+            "events": [
+                {"seconds_ago": now - when, "kind": kind, "text": without_secrets(text)}
+                for when, kind, text in self._events
+            ],
             "memory": resident_bytes(os.getpid()),
+            "busy_seconds": self._busy_seconds,
             "workers_lost": self.pool.workers_lost,
             "removed_files": self.own_files.missing,
             "uptime_seconds": now - self._began,

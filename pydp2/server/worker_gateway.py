@@ -21,6 +21,7 @@ from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import HostRefused, ProtocolError, RemoteProtocolError, from_wire
 from pydp2.host.local_workers import LocalWorkers
 from pydp2.host.watchdog import WorkerConnection
+from pydp2.host.worker_activity import NO_ACTIVITY
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import check_ints
@@ -366,8 +367,13 @@ class WorkerGateway:
                 "memory": 0 if connection.host else resident_bytes(connection.pid),
                 "host": connection.host,
             }
+            | (NO_ACTIVITY if connection.host else self._local.activity(connection, now))
             for number, connection in sorted(running.items())
         ]
+
+    def look(self, now: float) -> None:
+        """Look at what the workers of this machine are doing."""
+        self._local.look(now)
 
     def close(self) -> None:
         """Close the quarantine and the memory of cells."""
