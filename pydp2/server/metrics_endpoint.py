@@ -1,5 +1,5 @@
 """Export the statistics of a service over HTTP: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for programs
-that start and end services (docs/hosts.md, "Watching").
+that start and end services (docs/watching.md).
 
 A thread answers requests with the statistics that the loop published last. It touches nothing of the loop, so a request
 cannot delay a batch. The library is an extra, imported when an endpoint is made.
@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from pydp2.errors import OptionError, ServiceUnreachable
+from pydp2.system.http_guard import machine_names, refusal
 
 _REQUEST_SECONDS = 5.0  # seconds that a peer has to send its request and to read the answer
 _MOST_REQUESTS = 16  # connections at a time; trainers and workers need the other descriptors
@@ -42,6 +43,14 @@ _WORKER_GAUGES = (
     ("pydp2_worker_files", "files that a worker has", "files"),
     ("pydp2_worker_memory_bytes", "memory of a worker of this machine", "memory"),
 )
+_RANK_GAUGES = (
+    ("pydp2_rank_exposed_ratio", "share of its last steps that a rank waited for batches", "exposed"),
+    ("pydp2_rank_exposed_p50_ratio", "median of that share over the steps", "exposed_p50"),
+    ("pydp2_rank_exposed_p99_ratio", "99th percentile of that share over the steps", "exposed_p99"),
+    ("pydp2_rank_step_seconds", "seconds of a step of a rank, waiting included", "step_seconds"),
+    ("pydp2_rank_batches_ahead", "batches that a rank has and has not begun", "batches_ahead"),
+    ("pydp2_rank_silent_seconds", "seconds since a rank was heard", "silent_seconds"),
+)
 _HOST_GAUGES = (
     ("pydp2_host_workers", "workers that a host has room for", "places"),
     ("pydp2_host_silent_seconds", "seconds since a host was heard", "silent_seconds"),
@@ -64,18 +73,23 @@ class MetricsEndpoint:
         self._latest: Callable[[], bytes] = lambda: generate_latest(registry)
         self._published: tuple[float, Mapping[str, Any], bool] = (time.monotonic(), {}, False)
         host, _, port = address.rpartition(":")
-        endpoint = self
+        endpoint, names = self, machine_names(host)
 
         class _Request(BaseHTTPRequestHandler):
             timeout = _REQUEST_SECONDS
 
             def do_GET(self) -> None:
-                status, text = endpoint.answer(self.path)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                refused = refusal(self.command, headers, names, host)
+                status, text = endpoint.answer(self.path) if refused is None else (refused[0], refused[1].encode())
                 self.send_response(status)
                 self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
-                self.wfile.write(text)
+                if self.command != "HEAD":
+                    self.wfile.write(text)
+
+            do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET
 
             def log_message(self, *args: Any) -> None:
                 """Log no requests."""
@@ -198,6 +212,9 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
             ["job"],
             [([name], job["trainer"][f"{what}_seconds"]) for name, job in jobs.items()],
         )
+    ranks = [([name, rank["name"]], rank) for name, job in jobs.items() for rank in job["ranks"]]
+    for name, text, key in _RANK_GAUGES:
+        yield "gauge", name, text, ["job", "rank"], [(labels, float(rank[key])) for labels, rank in ranks]
     for what in ("samples", "bytes"):
         yield (
             "gauge",
@@ -213,8 +230,8 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
     yield "gauge", "pydp2_workers", "workers that there are to be", [], [([], float(scaling["workers"]))]
     yield "gauge", "pydp2_workers_wanted", "workers that there should be", [], [([], float(scaling["wanted"]))]
     refused: Counter[tuple[str, str]] = Counter()
-    for refusal in stats["refused"]:
-        refused[refusal["port"], refusal["reason"]] += refusal["count"]
+    for peer in stats["refused"]:
+        refused[peer["port"], peer["reason"]] += peer["count"]
     yield (
         "counter",
         "pydp2_refused_peers",
