@@ -1,5 +1,5 @@
 """The command line: ``pydp2 serve | worker | stats | check | peek | batch | count | bench | convert | parts | list |
-demo | cache | keys | completion``. Installed as ``pydp2_cli``.
+page | demo | cache | keys | completion``. Installed as ``pydp2_cli``.
 
 Each module defines one command, a click object called ``command``; they share ``options``, ``signals``, ``output``,
 ``live_line`` and ``stats_line``. This module sets the exit codes and shows errors. Results and the address go to
@@ -28,6 +28,7 @@ from pydp2_cli import (
     count,
     demo,
     keys,
+    page,
     parts,
     peek,
     serve,
@@ -146,6 +147,7 @@ def main() -> None:
 
 
 for _module in (
-    serve, worker, stats, check, peek, batch, count, bench, convert, parts, listing, demo, cache, keys, completion,
+    serve, worker, stats, page, check, peek, batch, count, bench, convert, parts, listing, demo, cache, keys,
+    completion,
 ):  # fmt: skip
     main.add_command(_module.command)

@@ -80,10 +80,14 @@ def command(
 
         def announce() -> None:
             addresses = {"address": service.address, "host_address": service.host_address, "pid": service.pid}
+            if service.page_url is not None:
+                addresses["page"] = service.page_url
             _print_address(json.dumps(addresses) if as_json else service.address)
             file = source_args.service.get("connection")
             where = file or ("" if "?token=" in service.address else service.address)  # the token is a secret
             display.print(_example_code(str(where), source_args.job), style="dim")
+            if service.page_url is not None:
+                display.print(f"page: {service.page_url}\n")
             if service.host_address:
                 where = str(file or service.host_address)
                 display.print(f"workers on other hosts: pydp2 worker --connect {shlex.quote(where)}\n", style="dim")

@@ -27,6 +27,8 @@ LIBRARIES = {  # numpy is at home everywhere
     "zmq": {"transport"},
     "msgpack": {"server.cache", "host", "protocol", "server", "server.snapshots", "options", "remote"},
     "obstore": {"remote"},
+    "starlette": {"page"},
+    "uvicorn": {"page"},
     "boto3": {"remote"},
     "huggingface_hub": {"remote"},
     "isal": {"data.columns", "remote"},

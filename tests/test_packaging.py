@@ -153,7 +153,12 @@ def test_the_renamed_folders_are_found_under_their_installed_names(project: dict
 def test_the_sample_data_are_shipped_with_all_of_their_files(project: dict[str, Any]) -> None:
     setup = project["tool"]["setuptools"]
     assert setup["package-data"]["pydp2_samples"] == ["**/*"]
-    assert setup["package-data"]["pydp2"] == ["py.typed", "**/*.pyi", "**/*.pyx"]
+    assert setup["package-data"]["pydp2"] == [
+        "py.typed",
+        "**/*.pyi",
+        "**/*.pyx",
+        *(f"page/*.{end}" for end in ("html", "js", "css", "svg")),
+    ]
     assert "**/__pycache__/*" in setup["exclude-package-data"]["*"]
     assert (ROOT / "pydp2/py.typed").is_file()
     assert len(pydp2_samples.files("digits")) == 10

@@ -22,6 +22,7 @@ from pydp2.api.access import Address, ServiceKeys, find_target, service_keys, wo
 from pydp2.api.connection_claim import ConnectionClaim
 from pydp2.api.distributed import DistributedEnvironment, distributed_environment
 from pydp2.api.interpreter import await_readable, start_interpreter
+from pydp2.api.page_process import PageProcess
 from pydp2.api.preparation import Preparation, begin_import
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
 from pydp2.api.sources import Sources, resolve_block_list, resolve_root, resolve_sources
@@ -67,7 +68,8 @@ class Service:
     """Running service that this program started. It ends with the program at the latest.
 
     ``address``: the address for ``connect``. ``host_address``: where workers on other hosts connect, "" if there can be
-    none. ``pid``: the process id of the server.
+    none. ``pid``: the process id of the server. ``page_url``: URL of the page that shows the service, with its token;
+    None without the option ``page``.
     """
 
     def __init__(
@@ -77,7 +79,10 @@ class Service:
         target: Target,
         rundir: RunDir,
         host_address: str = "",
+        page: PageProcess | None = None,
     ) -> None:
+        self.page_url = None if page is None else page.url
+        self._end_page = None if page is None else weakref.finalize(self, page.close)
         self.address = target.address
         self.host_address = host_address
         self._target = target
@@ -159,6 +164,8 @@ class Service:
 
     def close(self) -> None:
         """End the service and wait until all its processes are gone. Closing twice is allowed."""
+        if self._end_page is not None:
+            self._end_page()
         self._end()
 
     def _repr_html_(self) -> str:
@@ -225,7 +232,8 @@ def launch(
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
             on_changed, block_list, state_dir, cache_dir, cache_size, remember_counts, remote_cache, remote_cache_size,
-            remote_timeout, bind, connection, keys, worker_bind, advertise, metrics, input_order``. See docs/options.md.
+            remote_timeout, bind, connection, keys, worker_bind, advertise, metrics, page,
+            input_order``. See docs/options.md.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: an argument is not valid.
@@ -275,7 +283,7 @@ def launch(
             remote_cache=_remote_cache(chosen.remote_cache),
             timing=timing.DEFAULT_TIMING,
         )
-        return _start(spec, served.files, rundir, locks.descriptors, keys, claim)
+        return _start(spec, served.files, rundir, locks.descriptors, keys, claim, chosen.page)
 
 
 @takes(JOB_OPTIONS)
@@ -544,6 +552,7 @@ def _start(
     locks: list[int],
     keys: ServiceKeys | None,
     claim: ConnectionClaim | None,
+    listen: str | None,
 ) -> Service:
     preparation = Preparation(spec)
     try:
@@ -581,7 +590,12 @@ def _start(
         _end(process, channel, rundir, os.getpid())
         raise
     target = Target(address, None if keys is None else keys.of_run["trainer"], spec.local_address)
-    return Service(process, channel, target, rundir, str(answer["host_address"]))
+    try:
+        page = None if listen is None else PageProcess(target, listen, spec.state_dir)
+    except BaseException:
+        _end(process, channel, rundir, os.getpid())
+        raise
+    return Service(process, channel, target, rundir, str(answer["host_address"]), page)
 
 
 def _await_answer(channel: socket.socket) -> dict[str, Any]:

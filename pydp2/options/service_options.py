@@ -124,6 +124,11 @@ class ServiceOptions(CheckedOptions):
         "HOST:PORT at which Prometheus finds /metrics, and others /healthz and /readyz; default: none",
         None,
     )
+    page: str | None = option(
+        or_none(host_and_port),
+        "HOST:PORT at which a browser shows the service, 127.0.0.1:0 for any free port of this machine; default: none",
+        None,
+    )
     input_order: tuple[str, ...] | None = option(
         or_none(slot_names),
         "order of the slots in a batch, if input_types is a dict; default: the order of the dict",
@@ -157,4 +162,5 @@ class ServiceKeywords(TypedDict, total=False):
     worker_bind: str | None
     advertise: str | None
     metrics: str | None
+    page: str | None
     input_order: list[str] | tuple[str, ...] | None

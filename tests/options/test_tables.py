@@ -77,7 +77,7 @@ def test_the_tables_say_name_help_and_default() -> None:
         "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
         "on_changed", "block_list", "state_dir", "cache_dir", "cache_size", "remember_counts", "remote_cache",
         "remote_cache_size", "remote_timeout", "bind", "connection", "keys", "worker_bind", "advertise", "metrics",
-        "input_order",
+        "page", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
@@ -94,7 +94,13 @@ def test_the_tables_say_name_help_and_default() -> None:
 KEYWORDS = {ServiceOptions: ServiceKeywords, JobOptions: JobKeywords}
 FORMS = (3, np.int64(3), 2.5, "pixel", "2GiB", Path("f"), True, None, ["a"], ("a",), [8, 16], (8, 16), b"x", {}, 1j)
 # values of options that not every text or number can be
-SAMPLE = {"bind": "ipc:///tmp/a", "worker_bind": "tcp://127.0.0.1:1", "metrics": "127.0.0.1:1", "error_budget": 0.5}
+SAMPLE = {
+    "bind": "ipc:///tmp/a",
+    "worker_bind": "tcp://127.0.0.1:1",
+    "metrics": "127.0.0.1:1",
+    "page": "127.0.0.1:1",
+    "error_budget": 0.5,
+}
 
 
 def members(kind: Any) -> set[Any]:

@@ -1,0 +1,227 @@
+"""Say why training waits for data, while it runs: from two looks at the statistics of a service (docs/watching.md).
+
+Pure: texts from figures. A trainer is *exposed* while it waits for a batch. Workers spend their time on storage (they
+wait for a store), in the generator, on checks and packing, or they wait for room ahead. The server spends its own on
+order and pool. The narrowest stage is the first in this order that has no time left while the trainer waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydp2.diagnostics.advice import LITTLE
+from pydp2.errors import count_text
+
+Stats = Mapping[str, Any]
+_SERVER_BUSY = 0.85  # share of its time from which the server's loop is the limit
+_IDLE = 0.3  # share of their time that workers may wait before they are no limit
+_LONG_SAMPLE = 5.0  # seconds
+_GONE = 3.0  # seconds without a sign of life after which a rank without a connection counts as gone
+_SLOWER = 1.5  # ratio of the work with a batch from which a rank is slower than the others
+_FEW_STEPS = 8  # steps before a rank is compared with others
+_STAGES = ("storage", "generator", "packing", "waiting")
+
+
+@dataclass(frozen=True)
+class LiveAdvice:
+    """Why training waits for data, or does not.
+
+    ``exposed``: share of the trainers' time that they waited, None: not known. ``stage``: the narrowest one: "storage",
+    "generator", "packing", "pool", "filling", "files", "trainer", "rank" (the others wait for it), or "" for nothing to
+    say. ``headline``: one sentence
+    about the trainers; ``cause``: one about the stage; ``who``: the worker, host, rank or file; ``remedy``: what to
+    change; each "" if there is none. ``shares``: of the workers' time, by storage, generator, packing and waiting.
+    ``server``: share of its time that the server's loop was busy."""
+
+    exposed: float | None
+    stage: str
+    headline: str
+    cause: str = ""
+    who: str = ""
+    remedy: str = ""
+    shares: Mapping[str, float] | None = None
+    server: float = 0.0
+
+
+def explain(before: Stats, now: Stats) -> LiveAdvice:
+    """Return what the time between two looks says. ``before``: the earlier look at the same service."""
+    seconds = now["uptime_seconds"] - before["uptime_seconds"]
+    if not now["attached"]:
+        return LiveAdvice(None, "", "No trainer is attached.", remedy=_trainerless(now))
+    if seconds <= 0:
+        return LiveAdvice(None, "", "Nothing to say yet: the service was seen once.")
+    exposed = _exposed(before, now)
+    shares = _worker_shares(before, now)
+    server = min(1.0, (now["busy_seconds"] - before["busy_seconds"]) / seconds)
+    stage, cause, remedy = _narrowest(now, exposed, shares, server)
+    return LiveAdvice(exposed, stage, _headline(now, exposed, stage), cause, _who(now, stage), remedy, shares, server)
+
+
+def _trainerless(now: Stats) -> str:
+    to_come = now["ranks_to_come"]
+    return f"{count_text(to_come, 'rank')} did not come yet." if to_come else ""
+
+
+def _exposed(before: Stats, now: Stats) -> float | None:
+    """Return the share of their time that trainers waited; None: none of them has reported a step meanwhile."""
+    waited, worked = (now["trainer"][name] - before["trainer"][name] for name in ("waited_seconds", "worked_seconds"))
+    if waited < 0 or worked < 0 or waited + worked < 0.001:  # another trainer began, or a long step is under way
+        return None
+    return float(waited / (waited + worked))
+
+
+def ranks_of(stats: Stats) -> list[tuple[str, Stats]]:
+    """Return job and statistics of each rank that is connected, the one that waits most first."""
+    found = [(name, rank) for name, job in stats["jobs"].items() for rank in job["ranks"] if rank["connected"]]
+    return sorted(found, key=lambda item: -item[1]["exposed"])
+
+
+def _headline(now: Stats, exposed: float | None, stage: str) -> str:
+    ranks = ranks_of(now)
+    if stage == "rank" and ranks:
+        return f"Ranks wait for another rank, up to {percent(ranks[0][1]['exposed'])} of each step."
+    if exposed is None:
+        starved = [rank for _, rank in ranks if not rank["batches_ahead"]]
+        if starved and len(starved) == len(ranks):
+            return "The trainer waits for its next batch."
+        return "The trainer is at work on a long step; batches are ready."
+    share = percent(exposed)
+    if exposed <= LITTLE:
+        return f"Training does not wait for data: {share} of its time."
+    if len(ranks) > 1:
+        job, rank = ranks[0]
+        return (
+            f"Training waits for data {share} of its time; {rank['name']} of job {job} most, "
+            f"{percent(rank['exposed'])} of each step."
+        )
+    return f"Training waits for data {share} of its time."
+
+
+def _worker_shares(before: Stats, now: Stats) -> dict[str, float] | None:
+    """Return the shares of the workers' time; None if there was none, or nobody looked at these workers."""
+    known = {worker["worker"]: worker for worker in before["workers"]}
+    names = ("busy_seconds", "idle_seconds", "generator_seconds", "storage_seconds")
+    busy, idle, generator, storage = (
+        sum(worker[name] - known.get(worker["worker"], {}).get(name, 0.0) for worker in now["workers"])
+        for name in names
+    )
+    total = busy + idle
+    if total <= 0:
+        return None
+    estimated = min(busy, generator + storage)  # from looks, so it may be more than what the workers say
+    scale = estimated / (generator + storage) if generator + storage > 0 else 0.0
+    parts = (scale * storage, scale * generator, busy - estimated, idle)
+    return {name: part / total for name, part in zip(_STAGES, parts, strict=True)}
+
+
+def _narrowest(
+    now: Stats, exposed: float | None, shares: Mapping[str, float] | None, server: float
+) -> tuple[str, str, str]:
+    """Return the narrowest stage, a sentence about it, and the remedy."""
+    remote = now["remote"]
+    if remote is not None and remote["waits_for"]:
+        waited = f"{remote['waiting_seconds']:.0f} s"
+        cause = f"The store {remote['waits_for']} has not answered for {waited}: {remote['reason']}."
+        return "storage", cause, "pydp2 tries again until remote_timeout; other files go on."
+    if exposed is not None and exposed <= LITTLE:
+        return "trainer", "The trainer is the narrowest stage.", "Nothing to change for the data."
+    if (late := _late_rank(now)) is not None:
+        return "rank", *late
+    if (filling := _filling(now)) is not None:
+        return "filling", filling, "A smaller pool_size in @provider, or a smaller pool_bytes, starts earlier."
+    if shares is None:
+        return "", "", ""
+    if server > _SERVER_BUSY:
+        cause = f"The server is busy {percent(server)} of its time with order and pool: more workers do not help."
+        return "pool", cause, 'Larger batches, fewer small values in a sample, or order="relaxed".'
+    if shares["waiting"] > _IDLE:
+        return "files", *_idle_workers(now, shares["waiting"])
+    stage = max(_STAGES[:3], key=lambda name: shares[name])
+    return stage, *_busy_stage(now, stage, shares[stage])
+
+
+def _late_rank(now: Stats) -> tuple[str, str] | None:
+    """Return a sentence about a rank that the others of its job wait for, and the remedy: one that is gone in the
+    middle of a pass, or one that works much longer with a batch than they do, and has batches ready."""
+    for name, job in now["jobs"].items():
+        ranks = job["ranks"]
+        for rank in ranks:
+            if not rank["connected"] and rank["state"] == "in" and rank["silent_seconds"] > _GONE:
+                return (
+                    f"The others wait for {rank['name']} of job {name} ({rank['process']}), which is gone for "
+                    f"{rank['silent_seconds']:.0f} s.",
+                    "Start it again: it goes on where it was.",
+                )
+        works = sorted((rank["step_seconds"] - rank["wait_seconds"], at) for at, rank in enumerate(ranks))
+        if len(works) < 2 or min(rank["steps"] for rank in ranks) < _FEW_STEPS:
+            continue
+        (others, _), (longest, at) = works[-2], works[-1]
+        slow = ranks[at]
+        if longest > _SLOWER * others and slow["exposed"] <= LITTLE and slow["batches_ahead"]:
+            return (
+                f"The others wait for {slow['name']} of job {name} ({slow['process']}): it works "
+                f"{1000 * longest:.3g} ms with a batch, they {1000 * others:.3g} ms.",
+                'Find out what slows it down, or let whoever is ready take the next batch (share="dynamic").',
+            )
+    return None
+
+
+def _filling(now: Stats) -> str | None:
+    for name, job in now["jobs"].items():
+        fill, pool = job.get("fill") or {}, job["pool"]
+        if job["attached"] and not job["batches_in_pass"] and fill and not fill["is_full"]:
+            return f"The pool of job {name} fills: {pool.get('samples', 0):,} samples before the first batch."
+    return None
+
+
+def _idle_workers(now: Stats, waiting: float) -> tuple[str, str]:
+    active = [worker for worker in now["workers"] if worker["active"]]
+    reading = sum(worker["files"] > 0 for worker in active)
+    used, budget = now["read_ahead"]["used"], now["read_ahead"]["budget"]
+    begin = f"Workers wait {percent(waiting)} of their time although the trainer waits, too"
+    if reading < len(active):
+        text = f"{begin}: {reading} of {count_text(len(active), 'worker')} have a file."
+        return text, "Cut the files into parts (?part=1/8), or shuffle more of them at a time (interleave)."
+    if budget and used > 0.8 * budget:
+        return f"{begin}: the memory for reading ahead is full.", "Raise memory_limit."
+    return f"{begin}: they wait for their turn in the order.", "A larger interleave, or a larger pool_size."
+
+
+def _busy_stage(now: Stats, stage: str, share: float) -> tuple[str, str]:
+    wanted, workers = now["scaling"]["wanted"], now["scaling"]["workers"]
+    more = f"Take {wanted} workers in place of {workers}" if wanted > workers else "Take more workers"
+    match stage:
+        case "storage":
+            return (
+                f"Workers wait for the store of remote files {percent(share)} of their time.",
+                f"{more}, also more than cores; read files in order; keep copies (remote_cache).",
+            )
+        case "packing":
+            return (
+                f"Checks and packing take {percent(share)} of the workers' time.",
+                f"Yield numpy arrays, or many samples at once (pydp2.rows); `pydp2 bench` names the slot. {more}.",
+            )
+    return (
+        f"process takes {percent(share)} of the workers' time.",
+        f"{more}, make process faster, or read once (cache=CacheType.CACHE_PASS_IN_MEM).",
+    )
+
+
+def _who(now: Stats, stage: str) -> str:
+    """Return the worker and file of the sample that takes longest, if one takes long."""
+    if stage == "trainer":
+        return ""
+    longest = max(now["workers"], key=lambda worker: worker["sample_seconds"], default=None)
+    if longest is None or longest["sample_seconds"] < _LONG_SAMPLE:
+        return ""
+    return (
+        f"Worker {longest['worker']} is at sample {longest['sample']} of {longest['file']} for "
+        f"{longest['sample_seconds']:.0f} s."
+    )
+
+
+def percent(share: float) -> str:
+    """Return a share as text; a small one with a digit behind the point."""
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

@@ -1,0 +1,201 @@
+"""The page over HTTP: what it shows of a real service, and whom it keeps out."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+import pydp2
+from pydp2.errors import OptionError, ServiceUnreachable
+from tests.runs import NUMBERS, wait_until
+from tests.runs import NUMBERS_OPTIONS as OPTIONS
+
+pytest.importorskip("uvicorn")
+
+
+class Asked:
+    """Answer to a request."""
+
+    def __init__(self, url: str, path: str = "", method: str = "GET", **headers: str) -> None:
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        try:
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path or f"/?{parts.query}", headers=given)
+            answer = connection.getresponse()
+            self.status, self.body = answer.status, answer.read().decode()
+            self.headers = dict(answer.getheaders())
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def service(provider_file: Callable[[str], str], tmp_path: Path) -> Iterator[pydp2.Service]:
+    files = [str(n) for n in range(40)]
+    with pydp2.launch(
+        files, provider_file(NUMBERS), workers=1, page="127.0.0.1:0", state_dir=tmp_path / "state"
+    ) as running:
+        yield running
+
+
+def url(service: pydp2.Service) -> str:
+    assert service.page_url is not None
+    return service.page_url
+
+
+def snapshot(service: pydp2.Service, after: float | None = None) -> dict[str, Any]:
+    (token,) = parse_qs(urlsplit(url(service)).query)["token"]
+    rest = "" if after is None else f"&after={after}"
+    answer = Asked(url(service), f"/snapshot.json?token={token}{rest}")
+    assert answer.status == 200
+    found: dict[str, Any] = json.loads(answer.body)
+    return found
+
+
+def test_the_page_says_who_waits_without_its_script(service: pydp2.Service) -> None:
+    assert wait_until(lambda: "No trainer is attached." in Asked(url(service)).body)
+    with service.connect(**OPTIONS) as data:
+        stream = iter(data)
+        for _ in range(6):
+            next(stream)
+            time.sleep(0.1)
+        assert wait_until(lambda: '<h2 id="headline" aria-live="polite">T' in Asked(url(service)).body)
+
+
+def test_a_snapshot_has_jobs_ranks_workers_and_points(service: pydp2.Service) -> None:
+    with service.connect(job="train", **OPTIONS) as data:
+        for _ in data:
+            time.sleep(0.02)
+        assert wait_until(lambda: bool(snapshot(service)["view"] and snapshot(service)["view"]["jobs"]))
+        found = snapshot(service)
+        (job,) = found["view"]["jobs"]
+        assert job["name"] == "train"
+        assert [rank["connected"] for rank in job["ranks"]] == [True]
+        assert found["view"]["workers"][0]["pid"] == service.stats()["workers"][0]["pid"]
+        assert found["points"]
+        assert found["whole"]
+        last = found["points"][-1]["time"]
+        assert wait_until(lambda: any(point["time"] > last for point in snapshot(service, last)["points"]))
+        assert "whole" not in snapshot(service, last)
+
+
+def test_only_those_with_the_token_see_the_service(service: pydp2.Service) -> None:
+    for path in ("/", "/?token=", "/?token=x", "/snapshot.json", "/snapshot.json?token=%00"):
+        assert Asked(url(service), path).status == 403
+    for path in ("/page.js", "/page.css", "/icon.svg", "/healthz"):
+        assert Asked(url(service), path).status == 200
+    for path in ("/page.html", "/app.py", "/..%2fapp.py", "/../app.py", "//etc/passwd"):
+        assert Asked(url(service), path).status == 404
+
+
+@pytest.mark.parametrize("host", ["evil.com", "localhost.evil.com", "[::2]", "10.0.0.7", ""])
+def test_a_page_that_leads_here_by_another_name_sees_nothing(service: pydp2.Service, host: str) -> None:
+    for path in ("", "/page.js", "/healthz"):
+        assert Asked(url(service), path, Host=host).status in (400, 421)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(service: pydp2.Service, method: str) -> None:
+    assert Asked(url(service), method=method).status == 405
+
+
+def test_requests_of_other_pages_are_refused(service: pydp2.Service) -> None:
+    assert Asked(url(service), Origin="http://evil.com").status == 403
+    assert Asked(url(service), Sec_Fetch_Site="cross-site").status == 403
+    assert Asked(url(service), Sec_Fetch_Site="same-origin").status == 200
+
+
+def test_the_browser_is_told_to_load_nothing_else(service: pydp2.Service) -> None:
+    headers = {name.lower(): value for name, value in Asked(url(service)).headers.items()}
+    assert headers["content-security-policy"].startswith("default-src 'self';")
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "server" not in headers
+    for name in ("/page.js", "/page.css", "/icon.svg", ""):
+        assert "http://" not in Asked(url(service), name).body.replace("http://www.w3.org/2000/svg", "")
+
+
+def connected(service: pydp2.Service) -> socket.socket:
+    parts = urlsplit(url(service))
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10)
+
+
+def test_a_header_of_a_megabyte_ends_the_connection(service: pydp2.Service) -> None:
+    with connected(service) as peer:
+        try:
+            peer.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (1 << 20))
+            answer = peer.recv(1000)
+        except OSError:
+            answer = b""
+    assert not answer or answer.startswith(b"HTTP/1.1 4")
+    assert Asked(url(service)).status == 200
+
+
+def test_a_thousand_slow_readers_keep_nobody_out(service: pydp2.Service) -> None:
+    peers = [connected(service) for _ in range(1000)]
+    try:
+        for peer in peers[::2]:
+            peer.send(b"GET / HTTP/1.1\r\nHost: lo")
+        assert Asked(url(service)).status == 200
+        assert snapshot(service)["now"] > 0
+        assert service.stats()["uptime_seconds"] > 0
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def test_many_readers_cost_the_service_one_look_a_second(service: pydp2.Service) -> None:
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            snapshot(service)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    before = service.stats()
+    time.sleep(2.0)
+    after = service.stats()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert after["busy_seconds"] - before["busy_seconds"] < 0.25 * (after["uptime_seconds"] - before["uptime_seconds"])
+
+
+def test_what_was_seen_outlives_the_service(provider_file: Callable[[str], str], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"workers": 1, "page": "127.0.0.1:0", "state_dir": tmp_path / "state"}
+    provider = provider_file(NUMBERS)
+    with pydp2.launch(["1"], provider, **options) as service:
+        assert wait_until(lambda: len(snapshot(service)["points"]) >= 2)
+        times = [point["time"] for point in snapshot(service)["points"]]
+    with pydp2.launch(["1"], provider, **options) as service:
+        assert wait_until(lambda: len(snapshot(service)["points"]) > len(times))
+        assert [point["time"] for point in snapshot(service)["points"]][: len(times)] == times
+
+
+def test_the_page_ends_with_its_service(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["1"], provider_file(NUMBERS), workers=1, page="127.0.0.1:0") as service:
+        parts = urlsplit(url(service))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((parts.hostname or "", parts.port or 0), timeout=2).close()
+
+
+def test_an_address_that_is_taken_is_an_error_and_nothing_stays(provider_file: Callable[[str], str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ServiceUnreachable, match=rf"cannot bind page=127\.0\.0\.1:{port}"):
+            pydp2.launch(["1"], provider_file(NUMBERS), workers=1, page=f"127.0.0.1:{port}")
+    with pytest.raises(OptionError, match="page must be HOST:PORT"):
+        pydp2.launch(["1"], provider_file(NUMBERS), workers=1, page="everywhere")
