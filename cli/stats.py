@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import sys
 import time
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from pydp2_cli.stats_line import StatsLine
 
 _WATCH_SECONDS = 1.0
 _SHOWN_REFUSALS = 20
+_ANSWER_LOOKS = 10  # looks over which the answer is made
 
 
 @click.command("stats", short_help="Show how a service is doing.")
@@ -25,7 +30,11 @@ _SHOWN_REFUSALS = 20
     metavar="DIRECTORY",
     help="Folder with your keys, for an address with ?key=…",
 )
-@click.option("--watch", is_flag=True, help="Show it again every second, until stopped with Ctrl-C.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show it again every second, until stopped with Ctrl-C; on a terminal, it fills the screen.",
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1),
@@ -64,28 +73,27 @@ def command(
             raise click.UsageError("--plot needs --watch or --seconds")
         picture.check_plot("--plot", plot)
     limit = seconds if seconds is not None else math.inf if watch else 0.0
-    line, looks, began, watched = StatsLine(), list[picture.Look](), time.monotonic(), False
+    looks, began, watched = list[picture.Look](), time.monotonic(), False
+    show = _print_json if as_json else _Report()
+    screen = _Screen() if limit and not as_json and sys.stdout.isatty() else contextlib.nullcontext(show)
     try:
-        while True:
-            try:
-                found = pydp2.stats(address, key=key)
-            except pydp2.errors.OptionError as error:
-                if not watched:
-                    raise
-                text = f"the service has ended, and took its connection file along: {error}"
-                raise pydp2.errors.ServiceUnreachable(text) from None
-            watched = True
-            line.add_stats(found)
-            passed = time.monotonic() - began
-            if plot is not None:
-                looks.append(picture.Look.of(passed, found))
-            if as_json:
-                click.echo(json.dumps(found))
-            else:
-                _print_stats(line, found)
-            if passed >= limit:
-                return
-            time.sleep(min(_WATCH_SECONDS, limit - passed))
+        with screen as draw:
+            while True:
+                try:
+                    found = pydp2.stats(address, key=key)
+                except pydp2.errors.OptionError as error:
+                    if not watched:
+                        raise
+                    text = f"the service has ended, and took its connection file along: {error}"
+                    raise pydp2.errors.ServiceUnreachable(text) from None
+                watched = True
+                passed = time.monotonic() - began
+                if plot is not None:
+                    looks.append(picture.Look.of(passed, found))
+                draw(found)
+                if passed >= limit:
+                    return
+                time.sleep(min(_WATCH_SECONDS, limit - passed))
     finally:  # also if the user stops the command, or the service ends
         if plot is not None:
             _save_plot(plot, looks)
@@ -99,11 +107,88 @@ def _save_plot(file: Path, looks: list[picture.Look]) -> None:
     click.echo(f"picture: {file}", err=True)
 
 
-def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:
-    """Print a line about the whole service, and tables of its workers and of other hosts."""
+def _print_json(found: dict[str, Any]) -> None:
+    click.echo(json.dumps(found))
+
+
+class _Report:
+    """Report of a service, which is printed below what was printed before."""
+
+    def __init__(self) -> None:
+        self._line = StatsLine()
+
+    def __call__(self, found: dict[str, Any]) -> None:
+        """Print a line about the whole service, and tables of its workers and of other hosts."""
+        self._line.add_stats(found)
+        click.echo(" · ".join(self._line.parts()))
+        for part in _parts(found):
+            if isinstance(part, str):
+                click.echo(part)
+            else:
+                stdout_console().print(part, markup=False)
+
+
+class _Screen:
+    """Report that fills the screen, with what the page for a browser says on top; a context manager."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        self._line = StatsLine()
+        self._looks: deque[dict[str, Any]] = deque(maxlen=_ANSWER_LOOKS)
+        self._last = ""
+        self._live = Live(console=stdout_console(), screen=True, auto_refresh=False)
+
+    def __enter__(self) -> _Screen:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+        click.echo(self._last)  # the screen is as it was before
+
+    def __call__(self, found: dict[str, Any]) -> None:
+        """Draw the screen anew."""
+        from rich.console import Group
+        from rich.text import Text
+
+        from pydp2.page.view import first_line, view_of
+
+        if self._looks and found["uptime_seconds"] < self._looks[-1]["uptime_seconds"]:
+            self._looks.clear()  # the service was started again
+        self._looks.append(found)
+        self._line.add_stats(found)
+        headline, rest = first_line(view_of(self._looks[0], found))
+        self._last = f"{headline} {rest}".rstrip()
+        parts = [part if not isinstance(part, str) else Text(part) for part in (_rank_table(found), *_parts(found))]
+        above = [Text(headline, style="bold"), Text(rest), Text(" · ".join(self._line.parts()), style="dim")]
+        self._live.update(Group(*above, *parts), refresh=True)
+
+
+def _rank_table(found: dict[str, Any]) -> Any:
+    """Return a table of the ranks of all jobs."""
     from rich.table import Table
 
-    click.echo(" · ".join(line.parts()))
+    ranks = Table("job", "rank", "state", "waits", "p50 / p99", "step", "batches ahead", "process", box=None)
+    for job, figures in found["jobs"].items():
+        for rank in figures["ranks"]:
+            ranks.add_row(
+                job,
+                str(rank["rank"]),
+                rank["state"] if rank["connected"] else "gone",
+                f"{rank['exposed']:.0%}",
+                f"{rank['exposed_p50']:.0%} / {rank['exposed_p99']:.0%}",
+                f"{1000 * rank['step_seconds']:.3g} ms",
+                str(rank["batches_ahead"]),
+                rank["process"],
+            )
+    return ranks
+
+
+def _parts(found: dict[str, Any]) -> Iterator[Any]:
+    """Yield tables of workers, other hosts and refused peers, and texts between them."""
+    from rich.table import Table
+
     names = {host["number"]: host["host"] for host in found["hosts"]}
     workers = Table("worker", "pid", "files", "samples/s", "busy", "idle", "memory", box=None)
     if names:
@@ -120,14 +205,16 @@ def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:
                 "" if worker["host"] else size_text(worker["memory"]),
             ]
             workers.add_row(*row, *([names.get(worker["host"], "this one")] if names else []))
-    stdout_console().print(workers, markup=False)
+    yield workers
     advice = found["scaling"]
     if advice["wanted"] != advice["workers"]:
-        click.echo(f"wanted: {count_text(advice['wanted'], 'worker')} ({advice['reason']})")
+        yield f"wanted: {count_text(advice['wanted'], 'worker')} ({advice['reason']})"
     if names:
-        _print_hosts(found["hosts"])
+        yield _host_table(found["hosts"])
     if found["refused"]:
-        _print_refused(found["refused"])
+        yield _refused_table(found["refused"])
+        if len(found["refused"]) > _SHOWN_REFUSALS:
+            yield f"{len(found['refused']) - _SHOWN_REFUSALS} more addresses and reasons: pydp2 stats --json"
 
 
 def _received_text(host: dict[str, Any]) -> str:
@@ -137,8 +224,8 @@ def _received_text(host: dict[str, Any]) -> str:
     return came if host["received_bytes"] == host["inflated_bytes"] else f"{came} ({inflated} inflated)"
 
 
-def _print_hosts(found: list[dict[str, Any]]) -> None:
-    """Print a table of the hosts that run workers of the service."""
+def _host_table(found: list[dict[str, Any]]) -> Any:
+    """Return a table of the hosts that run workers of the service."""
     from rich.table import Table
 
     hosts = Table(
@@ -155,11 +242,11 @@ def _print_hosts(found: list[dict[str, Any]]) -> None:
             f"{host.get('round_trip_ms', 0.0):.1f} ms",
             size_text(host.get("memory", 0)),
         )
-    stdout_console().print(hosts, markup=False)
+    return hosts
 
 
-def _print_refused(found: list[dict[str, Any]]) -> None:
-    """Print a table of the peers that the service did not let in, the latest first."""
+def _refused_table(found: list[dict[str, Any]]) -> Any:
+    """Return a table of the peers that the service did not let in, the latest first."""
     from rich.table import Table
 
     refused = Table("refused", "from", "why", "times", "last", box=None)
@@ -171,6 +258,4 @@ def _print_refused(found: list[dict[str, Any]]) -> None:
             f"{refusal['count']:,}",
             f"{refusal['seconds_ago']:.0f} s ago",
         )
-    stdout_console().print(refused, markup=False)
-    if len(found) > _SHOWN_REFUSALS:
-        click.echo(f"{len(found) - _SHOWN_REFUSALS} more addresses and reasons: pydp2 stats --json")
+    return refused

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import select
+import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,3 +131,37 @@ def test_where_no_service_is_the_exit_code_is_3(cli: Callable[..., Result], tmp_
     assert said.exit_code == 3
     assert said.stderr.startswith("Error: ")
     assert said.stderr.count("\n") == 1
+
+
+def test_on_a_terminal_watching_fills_the_screen_and_leaves_one_line(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    with (
+        pydp2.launch(["1", "2"], provider_file(NUMBERS), workers=1) as service,
+        service.connect(job="train", **OPTIONS) as data,
+    ):
+        next(iter(data))
+        words = [sys.executable, "-m", "pydp2", "stats", service.address, "--watch"]
+        with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL) as watching:
+            os.close(theirs)
+            seen = ""
+
+            def read_until(text: str) -> None:
+                nonlocal seen
+                while text not in seen:
+                    assert select.select([ours], [], [], 20.0)[0], seen
+                    seen += os.read(ours, 1 << 16).decode()
+
+            try:
+                read_until("The trainer ")
+                assert "\x1b[?1049h" in seen, "what was on the terminal is kept beside"
+                assert "batches ahead" in seen
+                watching.send_signal(signal.SIGINT)
+                read_until("\x1b[?1049l")
+                seen = seen.partition("\x1b[?1049l")[2]
+                read_until(".\r\n")
+            finally:
+                watching.kill()
+    os.close(ours)
