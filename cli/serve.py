@@ -86,8 +86,6 @@ def command(
             file = source_args.service.get("connection")
             where = file or ("" if "?token=" in service.address else service.address)  # the token is a secret
             display.print(_example_code(str(where), source_args.job), style="dim")
-            if service.page_url is not None:
-                display.print(f"page: {service.page_url}\n")
             if service.host_address:
                 where = str(file or service.host_address)
                 display.print(f"workers on other hosts: pydp2 worker --connect {shlex.quote(where)}\n", style="dim")

@@ -56,6 +56,13 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._look_until_end()
+        finally:
+            self._save()
+            self.ended.set()
+
+    def _look_until_end(self) -> None:
         gone_since, saved = time.monotonic(), time.monotonic()
         while True:
             began = time.monotonic()
@@ -72,8 +79,6 @@ class Watch:
                 self._save()
             if self._stop.wait(max(0.0, began + _LOOK_SECONDS - time.monotonic())):
                 break
-        self._save()
-        self.ended.set()
 
     def _add(self, stats: Stats) -> None:
         if self._looks and stats["uptime_seconds"] < self._looks[-1]["uptime_seconds"]:
