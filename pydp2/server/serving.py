@@ -10,6 +10,7 @@ import gc
 import mmap
 import os
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from pydp2.transport.sockets import new_context, prepare_zero_copy
 
 _FAREWELL_MS = 1_000  # milliseconds that the last messages have to leave, if a peer is slow to read them
 _SPARE_BYTES = 4 << 20  # reserved addresses, without memory, for the last messages of a server that is out of memory
+_LAST_SECONDS = 20  # that a server without memory has for its end
 _COLLECT = 10_000  # threshold of the garbage collector; it is high, because the server makes no reference cycles
 _KEPT = 3  # descriptors that the connections of workers must leave free
 _HOST_BACKLOG = 256  # messages of one host that wait here: as many as the loop takes in a turn; more wait at the host
@@ -160,6 +162,9 @@ def _short_of_memory(spare: mmap.mmap) -> Iterator[None]:
         if (lack := describe_exhaustion(error)) is None:
             raise
         spare.close()
+        # libraries may wait for ever at the end for what they had no memory to make; this signal ends the process then
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_LAST_SECONDS)
         raise lack from error
 
 
