@@ -203,7 +203,7 @@ class Fetcher:
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._versions: dict[str, ObjectInfo] = {}  # the only version of each URL that this process reads
-        self._absent, self._listed = _Recent[CannotRead](), _Recent[list[str]]()
+        self._absent, self._refused, self._listed = _Recent[CannotRead](), _Recent[CannotRead](), _Recent[list[str]]()
         self._files: dict[str, _RemoteFile] = {}
         self._opening = [threading.Lock() for _ in range(_OPENING)]
         self._queue: queue.PriorityQueue[tuple[int, int, _RemoteFile | None, range]] = queue.PriorityQueue()
@@ -270,11 +270,19 @@ class Fetcher:
         return found
 
     def info(self, url: str) -> ObjectInfo:
-        """Return size and version of ``url``, those that its readers get. Raises CannotRead."""
-        store = self._store_of(url)
+        """Return size and version of ``url``, those that its readers get. Raises CannotRead; for a minute at once if
+        the same store has refused another file, whose reader is a program with credentials of its own."""
+        store, name = self._store_of(url), _store_key(url)
         with self._opening[hash(url) % _OPENING]:
             if (info := self._versions.get(url)) is None:
-                info = self._versions[url] = self._attempt(url, lambda: self._head(store, url))
+                if (refused := self._refused.get(name)) is not None:
+                    raise refused
+                try:
+                    info = self._versions[url] = self._attempt(url, lambda: self._head(store, url), renewals=0)
+                except CannotRead as error:
+                    if error.failure in (Failure.DENIED, Failure.REFUSED):
+                        self._refused.put(name, error)
+                    raise
         return info
 
     def _begin_session(self, file: _RemoteFile) -> Session:
@@ -548,7 +556,7 @@ class Fetcher:
         return response.info, bytes(data[:size]) if size else None
 
     def _store_of(self, url: str) -> Store:
-        name = "/".join(url.split("/", 3)[:3])
+        name = _store_key(url)
         with self._lock:
             if name not in self._stores:
                 try:
@@ -557,10 +565,16 @@ class Fetcher:
                     raise CannotRead(error.failure, error.reason) from None
             return self._stores[name]
 
-    def _attempt(self, url: str, request: Callable[[], T], is_wanted: Callable[[], bool] = lambda: True) -> T:
-        """Return the result of ``request``, which is made again as long as the store is busy and ``is_wanted``. Raises
-        CannotRead."""
-        retries, renewals = Retries(self._limits.timeout, self._limits.first_delay), 0
+    def _attempt(
+        self,
+        url: str,
+        request: Callable[[], T],
+        is_wanted: Callable[[], bool] = lambda: True,
+        renewals: int = _RENEWALS,
+    ) -> T:
+        """Return the result of ``request``, which is made again as long as the store is busy and ``is_wanted``, and
+        ``renewals`` times with credentials that are read again. Raises CannotRead."""
+        retries = Retries(self._limits.timeout, self._limits.first_delay)
         key = threading.get_ident()  # a thread makes one request at a time
         try:
             while True:
@@ -570,8 +584,8 @@ class Fetcher:
                     return request()
                 except RequestFailed as error:
                     now = time.monotonic()
-                    if error.failure is Failure.DENIED and renewals < _RENEWALS:
-                        renewals += 1
+                    if error.failure is Failure.DENIED and renewals:
+                        renewals -= 1
                         self._store_of(url).renew()
                     elif error.failure is not Failure.BUSY:
                         raise self._cannot_read(url, error) from None
@@ -618,6 +632,11 @@ class Fetcher:
             f"{shown_url(url)} has changed while it is read: it was {before}, and is {now}; a service reads one "
             "version of each file, so start it again"
         )
+
+
+def _store_key(url: str) -> str:
+    """Return the part of ``url`` that all files of a store have."""
+    return "/".join(url.split("/", 3)[:3])
 
 
 def _cannot_write(error: OSError) -> CannotRead:
