@@ -146,6 +146,7 @@ SKIPS = [
     *rows("formats/test_hdf5.py", "could not import 'h5py'", TORCH, lacks("h5py")),
     *rows("formats/test_zarr.py", "could not import 'zarr'", TORCH, lacks("zarr")),
     *rows("formats/test_lmdb.py", "could not import 'lmdb'", TORCH, lacks("lmdb")),
+    *rows("remote/test_azure.py", "azurite-blob is not installed", ".ci/run installs it later, with npm", None),
     *rows("page/test_browser.py", "not installed", ".ci/run installs Chromium later", None),
     *rows("formats/test_lance.py", "could not import 'lance'", _BY_HAND, lacks("lance")),
     *rows("sample_data/test_samples.py", "scikit-learn carries the source", TORCH, lacks("sklearn")),
