@@ -115,6 +115,7 @@ def opened(page: Browser, service: pydp2.Service, width: int = 1280, *, dark: bo
     page.emulate(width, dark=dark)
     page.open(service.page_url or "")
     assert wait_until(lambda: page.text("#state").startswith("live"))
+    assert wait_until(lambda: not page.text("#headline").startswith("Nothing to say yet"))
 
 
 def test_an_operator_sees_which_trainer_is_slow(page: Browser, training: pydp2.Service) -> None:
