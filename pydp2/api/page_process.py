@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import select
 import subprocess
-import sys
 from pathlib import Path
 
+from pydp2.api.interpreter import start_interpreter
 from pydp2.client import Target
 from pydp2.errors import ServiceLost, from_wire
+from pydp2.options.service_spec import receive_plain, send_plain
 
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0
@@ -25,14 +23,7 @@ class PageProcess:
     Raises OptionError if packages are not installed, ServiceUnreachable if the address cannot be bound."""
 
     def __init__(self, target: Target, listen: str, state_dir: str | None) -> None:
-        package = str(Path(__file__).parents[2])
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pydp2.page.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": path},
-        )
+        self._process, self._channel = start_interpreter("pydp2.page.process", "main")
         try:
             self.url = self._begun(target, listen, state_dir)
         except BaseException:
@@ -48,27 +39,23 @@ class PageProcess:
             "listen": listen,
             "history": None if state_dir is None else str(Path(state_dir) / _HISTORY),
         }
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it says why it ended
-            stdin.write(json.dumps(given).encode() + b"\n")
-            stdin.flush()
-        ready, _, _ = select.select([stdout], [], [], _START_SECONDS)
-        line = stdout.readline() if ready else b""
-        if not line:
-            raise ServiceLost(f"the process of the page did not start within {_START_SECONDS:g} s; look at its output")
-        answer = json.loads(line)
+        self._channel.settimeout(_START_SECONDS)
+        try:
+            with contextlib.suppress(ConnectionError):  # it says why it ended
+                send_plain(self._channel, given)
+            answer = receive_plain(self._channel)
+        except (EOFError, OSError):
+            raise ServiceLost(
+                f"the process of the page did not start within {_START_SECONDS:g} s; look at its output, or leave out "
+                "page"
+            ) from None
         if "error" in answer:
             raise from_wire(answer["error"])
         return str(answer["url"])
 
     def close(self) -> None:
         """End the process."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+        self._channel.close()
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -592,11 +592,12 @@ def _start(
     target = Target(address, None if keys is None else keys.of_run["trainer"], spec.local_address)
     try:
         page = None if listen is None else PageProcess(target, listen, spec.state_dir)
-        if page is not None:
-            sys.stderr.write(f"pydp2: page: {page.url}\n")  # with its token, which a line of the log would not show
     except BaseException:
         _end(process, channel, rundir, os.getpid())
         raise
+    if page is not None:
+        with contextlib.suppress(Exception):  # a program may have closed or replaced its stderr
+            sys.stderr.write(f"pydp2: page: {page.url}\n")  # with its token, which a line of the log would not show
     return Service(process, channel, target, rundir, str(answer["host_address"]), page)
 
 

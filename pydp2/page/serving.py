@@ -113,7 +113,7 @@ def _protocol() -> type[Any]:
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete and self._deadline is not None:
+            if self.cycle is not None and not self.cycle.response_complete:
                 # a whole request came: it has a while to read the answer
                 self._deadline.cancel()
                 self._deadline = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self.transport.abort)
