@@ -106,6 +106,19 @@ class OptionType(click.ParamType):  # type: ignore[type-arg]  # generic from cli
         return [CompletionItem(word) for word in self._option.choices if word.startswith(incomplete)]
 
 
+def service_address() -> list[click.Parameter]:
+    """Return the parameters of a command for a running service: its address, and the folder with the user's keys."""
+    return [
+        click.Argument(["address"], required=False),
+        click.Option(
+            ["--key"],
+            type=click.Path(path_type=Path),
+            metavar="DIRECTORY",
+            help="Folder with your keys, for an address with ?key=…",
+        ),
+    ]
+
+
 def flags(table: str, names: Sequence[str] | None = None) -> list[click.Option]:
     """Return the options of ``table``, "service" or "job", as flags; with ``names`` only those."""
     from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS

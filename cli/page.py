@@ -6,17 +6,11 @@ import threading
 from pathlib import Path
 
 import click
+from pydp2_cli.options import service_address
 from pydp2_cli.signals import signals_call
 
 
-@click.command("page", short_help="Show a running service in a browser.")
-@click.argument("address", required=False)
-@click.option(
-    "--key",
-    type=click.Path(path_type=Path),
-    metavar="DIRECTORY",
-    help="Folder with your keys, for an address with ?key=…",
-)
+@click.command("page", params=service_address(), short_help="Show a running service in a browser.")
 @click.option(
     "--listen",
     metavar="HOST:PORT",

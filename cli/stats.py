@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 from pydp2_cli import picture
+from pydp2_cli.options import service_address
 from pydp2_cli.output import count_text, size_text, stdout_console
 from pydp2_cli.stats_line import StatsLine
 
@@ -22,14 +23,7 @@ _SHOWN_REFUSALS = 20
 _ANSWER_LOOKS = 10  # looks over which the answer is made
 
 
-@click.command("stats", short_help="Show how a service is doing.")
-@click.argument("address", required=False)
-@click.option(
-    "--key",
-    type=click.Path(path_type=Path),
-    metavar="DIRECTORY",
-    help="Folder with your keys, for an address with ?key=…",
-)
+@click.command("stats", params=service_address(), short_help="Show how a service is doing.")
 @click.option(
     "--watch",
     is_flag=True,
