@@ -23,6 +23,7 @@ from pydp2.errors import ListError, ProviderError
 from pydp2.remote.remote_file import list_remote
 
 from ..runs import wait_until
+from .numbers_provider import PROVIDER
 
 if shutil.which("azurite-blob") is None:
     pytest.skip("azurite-blob is not installed", allow_module_level=True)
@@ -30,13 +31,6 @@ if shutil.which("azurite-blob") is None:
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # everybody's
 FILES, ROWS = 6, 200
-PROVIDER = """
-@provider(input_types={"n": integer_value(1 << 40)}, pool_size=100)
-def process(settings, filename):
-    with settings.open(filename, "r") as lines:
-        for line in lines:
-            yield {"n": int(line)}
-"""
 JOB: dict[str, Any] = {"batch_size": 32, "seed": 3}
 
 

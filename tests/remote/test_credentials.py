@@ -16,14 +16,8 @@ import pydp2
 from pydp2.errors import ProviderError
 
 from .http_store import Handler, HttpStore
+from .numbers_provider import PROVIDER
 
-PROVIDER = """
-@provider(input_types={"n": integer_value(1 << 40)}, pool_size=100)
-def process(settings, filename):
-    with settings.open(filename, "r") as lines:
-        for line in lines:
-            yield {"n": int(line)}
-"""
 JOB: dict[str, Any] = {"batch_size": 16, "seed": 3}
 SECRET, ACCESS = "hush-secret-key", "hush-agent-token"
 

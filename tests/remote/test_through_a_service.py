@@ -21,14 +21,8 @@ from pydp2.errors import ProviderError, StoreError
 
 from ..runs import wait_until
 from .http_store import HttpStore, etag, parsed, status
+from .numbers_provider import PROVIDER
 
-PROVIDER = """
-@provider(input_types={"n": integer_value(1 << 40)}, pool_size=100)
-def process(settings, filename):
-    with settings.open(filename, "r") as lines:
-        for line in lines:
-            yield {"n": int(line)}
-"""
 FILES, ROWS = 12, 60
 JOB: dict[str, Any] = {"batch_size": 16, "seed": 3}
 
