@@ -45,8 +45,13 @@ def command(address: str | None, key: Path | None, listen: str, history: Path | 
     pydp2 page run.json --listen 127.0.0.1:8080
     """
     import pydp2
+    from pydp2.options.values import host_and_port
     from pydp2.page.serving import PageServer
 
+    try:
+        host_and_port("listen", listen)
+    except pydp2.errors.OptionError as error:
+        raise click.BadParameter(str(error), param_hint="'--listen'") from None
     stop = threading.Event()
     server = PageServer(listen)
     pydp2.stats(address, key=key)  # an error now is better than an empty page

@@ -1,0 +1,37 @@
+"""``pydp2 page``: a service that runs, shown in a browser."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+import pydp2
+from tests.runs import NUMBERS
+
+pytest.importorskip("uvicorn")
+
+
+def test_it_prints_the_url_of_a_page_and_keeps_what_it_saw(
+    provider_file: Callable[[str], str], running: Callable[..., Any], tmp_path: Path
+) -> None:
+    history = tmp_path / "history.json"
+    with pydp2.launch(["1"], provider_file(NUMBERS), workers=1) as service:
+        page = running("page", service.address, "--history", history)
+        url = page.until("stdout", "\n").removeprefix("page: ").strip()
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert answer.status == 200
+        page.process.terminate()
+        assert page.ended()[0] == 0
+        assert history.exists()
+
+
+@pytest.mark.parametrize("wrong", ["here", "127.0.0.1:99999", "127.0.0.1:"])
+def test_an_address_that_is_none_is_wrong_usage(cli: Callable[..., Result], wrong: str) -> None:
+    result = cli("page", "ipc:///nowhere", "--listen", wrong)
+    assert result.exit_code == 2
+    assert "'--listen': listen must be HOST:PORT" in result.stderr
