@@ -34,6 +34,7 @@ from pydp2_cli import (
     serve,
     signals,
     stats,
+    trace,
     worker,
 )
 from pydp2_cli import list as listing
@@ -147,7 +148,7 @@ def main() -> None:
 
 
 for _module in (
-    serve, worker, stats, page, check, peek, batch, count, bench, convert, parts, listing, demo, cache, keys,
+    serve, worker, stats, page, trace, check, peek, batch, count, bench, convert, parts, listing, demo, cache, keys,
     completion,
 ):  # fmt: skip
     main.add_command(_module.command)

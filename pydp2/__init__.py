@@ -84,6 +84,7 @@ if _typing.TYPE_CHECKING:  # for type checkers and editors; a test compares it w
     from pydp2.diagnostics.peek import peek as peek
     from pydp2.diagnostics.rebuild import rebuild as rebuild
     from pydp2.diagnostics.replay import replay as replay
+    from pydp2.diagnostics.trace import trace as trace
     from pydp2.providers import CacheType, provider
     from pydp2.providers import Provider as Provider
     from pydp2.streams.mixing import mix as mix
@@ -164,6 +165,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.data.schema.input_types") | {
     "scalar": "pydp2.data.schema.input_types",
     "scalar_sequence": "pydp2.data.schema.input_types",
     "stats": "pydp2.api.service",
+    "trace": "pydp2.diagnostics.trace",
     "text": "pydp2.data.schema.input_types",
     "text_sequence": "pydp2.data.schema.input_types",
 }

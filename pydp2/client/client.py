@@ -55,6 +55,8 @@ from pydp2.errors import (
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.exact_weights import exact_weight
+from pydp2.protocol.figures import clip
+from pydp2.protocol.spans import SpanKind
 from pydp2.protocol.trainer_numbers import TrainerNumbers
 from pydp2.system.single_pass import taken_over
 from pydp2.system.stdlib import time
@@ -267,7 +269,7 @@ class Client(Stream):
 
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
         began = time.perf_counter()
-        session, run, next_batch = self._session, self._run, self._next_batch
+        session, run, next_batch, connection = self._session, self._run, self._next_batch, self._connection
         now = session.progress
         if now.loop is not loop:
             raise taken_over("client")
@@ -278,6 +280,7 @@ class Client(Stream):
             worked = next_batch.end_step(began)
             run.worked += worked
             self._steps.end_step(worked)
+            connection.spans.add(SpanKind.STEP, began - worked, began, now.position.pass_id, now.position.batch - 1)
         try:
             received, batch = self._await_batch()
         except Error:
@@ -296,6 +299,7 @@ class Client(Stream):
             next_batch.begin_step(progress)
         next_batch.left_at = left = time.perf_counter()
         run.waited += left - began
+        connection.spans.add(SpanKind.WAIT, began, left, batch.pass_id, batch.index)
         self._steps.begin_step(began, left, received.head.rows - received.head.padding)
         return batch, progress
 
@@ -320,8 +324,11 @@ class Client(Stream):
         """Return the batch that comes next, as received and as the trainer gets it; both None at the end."""
         moved = False
         while (received := self._await_first()) is not None:
+            began = time.perf_counter()
             try:
-                return received, received.to_batch(self._session.progress.position.pass_id)
+                batch = received.to_batch(self._session.progress.position.pass_id)
+                self._connection.spans.add(SpanKind.GATHER, began, time.perf_counter(), batch.pass_id, batch.index)
+                return received, batch
             except StaleRows:
                 if moved and not self._run.must_begin(time.monotonic()):
                     raise RemoteProtocolError("BatchHead: rows that were given away as soon as they came") from None
@@ -337,6 +344,8 @@ class Client(Stream):
             self._begin()
             now = time.monotonic()
         self._ask(now)
+        if connection.spans.is_due(now):
+            self._send_spans()
         has_read, awaited = False, None
         while True:
             if session.closing:
@@ -418,6 +427,16 @@ class Client(Stream):
         if run.lost is None:
             self._connection.send(need)
         run.note_sent(need, now)
+        session.is_damaged = False
+
+    def _send_spans(self) -> None:
+        """Send the service what was recorded for its trace."""
+        spans, session = self._connection.spans, self._session
+        lost, frames = spans.take(time.perf_counter())
+        session.is_damaged = True
+        if self._run.lost is None:
+            message = m.RecordedSpans(lost, clip(time.monotonic_ns()), is_last=not spans.is_on)
+            self._connection.send(message, frames)
         session.is_damaged = False
 
     def _leave(self, *, unused: bool = False) -> None:

@@ -31,6 +31,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol import progress_word
 from pydp2.protocol.link_states import LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import decode_plain
+from pydp2.protocol.spans import SpanBuffer, Spans, decode_spans
 from pydp2.protocol.stream_identity import differences
 from pydp2.system.log_writer import write_stderr
 from pydp2.system.stdlib import time
@@ -128,6 +129,8 @@ class Connection:
         """True if the service went away without a word, or said that it may come back."""
         self.row_sources = RowSources(key_pair=target.key_pair)
         """Sources of the rows of batches."""
+        self.spans = SpanBuffer()
+        """Spans for a trace, while the service records one."""
 
     def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
         """Send one message, with raw frames."""
@@ -206,7 +209,9 @@ class Connection:
         if isinstance(message, m.BatchHead) and message.elsewhere:
             self.is_damaged = True  # until what was asked for and what waits for it agree
             fetch_rows(message, body, self.row_sources)
-        kept: list[Any] = [] if isinstance(message, m.Probe) else [(message, list(body))]
+        if isinstance(message, m.RecordSpans):
+            self.spans.switch(message.on, time.perf_counter())
+        kept: list[Any] = [] if isinstance(message, m.Probe | m.RecordSpans) else [(message, list(body))]
         self.inbox[begin:end] = kept
         self.is_damaged = torn
         return bool(kept)
@@ -261,6 +266,7 @@ class Connection:
         self.close(0)
         self._zmq, self._line, self._link = other._zmq, other._line, other._link
         self.is_away = False
+        self.spans.switch(False, 0.0)
         return answer
 
     def map_shared_rows(self, slots: Slots) -> None:
@@ -405,6 +411,20 @@ def ask_stats(target: Target, timeout: float = 5.0) -> dict[str, Any]:
     if not isinstance(figures, dict):
         raise RemoteProtocolError("Stats: expected a dict")
     return figures
+
+
+def ask_trace(target: Target, seconds: float, timeout: float = 10.0) -> tuple[dict[str, Any], list[Spans]]:
+    """Ask the service ``target`` for a trace of ``seconds``, wait for it, and return what it says of its sources, and
+    the spans of each. Raises OptionError while another trace is being recorded."""
+    message = m.AskTrace(round(seconds * 1000))
+    connection, answer, body = connect_once(target, message, time.monotonic() + seconds + timeout)
+    connection.close()
+    if isinstance(answer, m.Refused):
+        raise from_wire(answer.error)
+    about = decode_plain(body[0]) if isinstance(answer, m.Trace) and body else None
+    if not isinstance(about, dict) or len(about.get("sources", ())) != len(body) - 1:
+        raise RemoteProtocolError(f"expected Trace, got {type(answer).__name__}")
+    return about, [decode_spans("Trace", [frame]) for frame in body[1:]]
 
 
 def ask_files(target: Target, timeout: float = 10.0) -> StringArray:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from pydp2.client.progress import Progress
 from pydp2.client.received import Conversion, convert_gathered, is_second_prepared, second_batch
 from pydp2.client.row_sources import RowSources
+from pydp2.protocol.spans import SpanBuffer, SpanKind
 from pydp2.system.stdlib import time
 
 _LOOK_SECONDS = 0.05  # seconds between two looks whether work is done
@@ -138,6 +139,7 @@ class BatchSource(Protocol):
 
     inbox: list[Any]
     row_sources: RowSources
+    spans: SpanBuffer
 
     def fetch_second(self, seconds: float, look_ahead: LookAhead) -> None: ...
 
@@ -190,6 +192,7 @@ class NextBatch:
             connection.wait_for_rows(0.0)
         if following is None or following.awaits_rows:
             return
+        began = time.perf_counter()
         following.columns()  # gathers them
         if conversion is not None:
             until = time.perf_counter() + min(self._step / 2, _GATHERED_SECONDS)
@@ -201,3 +204,4 @@ class NextBatch:
                 lambda: not look_ahead.is_wanted_back and time.perf_counter() < until,
             ):
                 self._skips = 0
+        connection.spans.add(SpanKind.GATHER_AHEAD, began, time.perf_counter(), pass_id, following.head.batch_index)

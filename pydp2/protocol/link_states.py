@@ -29,6 +29,7 @@ class LinkState(Enum):
     STARTING = "starting"
     READY = "ready"
     GREETED = "greeted"
+    ASKED = "asked"
     IDLE = "idle"
     IN_PASS = "in pass"
     JOINED = "joined"
@@ -54,12 +55,15 @@ WORKER_LINK: TransitionTable = {
     (LinkState.READY, S, m.GrantCells): LinkState.READY,
     (LinkState.READY, S, m.EndDispatch): LinkState.READY,
     (LinkState.READY, S, m.Retire): LinkState.READY,
+    (LinkState.READY, S, m.RecordSpans): LinkState.READY,
+    (LinkState.READY, W, m.RecordedSpans): LinkState.READY,
     (LinkState.READY, W, m.ReturnFiles): LinkState.READY,
     (LinkState.STARTING, S, m.Quit): LinkState.CLOSED,
     (LinkState.READY, S, m.Quit): LinkState.CLOSED,
     # Messages that were under way when the server said Quit
     (LinkState.CLOSED, W, m.Chunk): LinkState.CLOSED,
     (LinkState.CLOSED, W, m.ReturnFiles): LinkState.CLOSED,
+    (LinkState.CLOSED, W, m.RecordedSpans): LinkState.CLOSED,
     (LinkState.CLOSED, W, m.Declared): LinkState.CLOSED,
     (LinkState.CLOSED, W, m.Broken): LinkState.CLOSED,
 }
@@ -73,6 +77,10 @@ CLIENT_LINK: TransitionTable = {
     (LinkState.NEW, S, m.WeightsSet): LinkState.NEW,
     (LinkState.NEW, S, m.Refused): LinkState.NEW,
     (LinkState.NEW, S, m.Closing): LinkState.CLOSED,
+    (LinkState.NEW, C, m.AskTrace): LinkState.ASKED,
+    (LinkState.ASKED, S, m.Trace): LinkState.NEW,
+    (LinkState.ASKED, S, m.Refused): LinkState.NEW,
+    (LinkState.ASKED, S, m.Closing): LinkState.CLOSED,
     (LinkState.NEW, C, m.Attach): LinkState.GREETED,
     (LinkState.GREETED, S, m.Welcome): LinkState.IDLE,
     (LinkState.GREETED, S, m.Refused): LinkState.NEW,
@@ -93,12 +101,17 @@ CLIENT_LINK: TransitionTable = {
     (LinkState.IDLE, S, m.PassEnd): LinkState.IDLE,
     (LinkState.IDLE, S, m.Failed): LinkState.IDLE,
     **{(s, C, k): s for s in (LinkState.IDLE, LinkState.IN_PASS) for k in (m.AskStats, m.AskFiles, m.RowsUnreachable)},
+    **{(s, C, m.RecordedSpans): s for s in (LinkState.IDLE, LinkState.IN_PASS)},
+    **{(s, S, m.RecordSpans): s for s in (LinkState.GREETED, LinkState.IDLE, LinkState.IN_PASS)},
     **{(s, S, k): s for s in (LinkState.GREETED, LinkState.IDLE, LinkState.IN_PASS) for k in (m.Stats, m.Files)},
     **{(s, S, m.Probe): s for s in (LinkState.IDLE, LinkState.IN_PASS, LinkState.GREETED)},
     **{(s, C, m.Detach): LinkState.NEW for s in (LinkState.GREETED, LinkState.IDLE, LinkState.IN_PASS)},
     **{(s, S, m.Closing): LinkState.CLOSED for s in (LinkState.IDLE, LinkState.IN_PASS)},
     # Messages that were under way when the client left
-    **{(LinkState.NEW, S, k): LinkState.NEW for k in (m.BatchHead, m.PassEnd, m.Failed, m.Probe, m.Welcome)},
+    **{
+        (LinkState.NEW, S, k): LinkState.NEW
+        for k in (m.BatchHead, m.PassEnd, m.Failed, m.Probe, m.Welcome, m.RecordSpans)
+    },
     (LinkState.NEW, S, m.BeginAgain): LinkState.NEW,
 }
 

@@ -43,6 +43,7 @@ from pydp2.host.own_files import REMEDY, OwnFiles
 from pydp2.host.worker_activity import LOOK_SECONDS
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec
+from pydp2.protocol.spans import SpanKind
 from pydp2.server.available_memory import release_free_heap
 from pydp2.server.gateway.job_table import JobTable
 from pydp2.server.gateway.router import ClientGateway
@@ -50,6 +51,7 @@ from pydp2.server.hosts.host_gateway import HostGateway
 from pydp2.server.jobs.plan import provider_identity
 from pydp2.server.scaling import ScalingAdvisor, Totals
 from pydp2.server.snapshots.snapshotter import Snapshotter
+from pydp2.server.tracing import TraceRecorder, TraceState
 from pydp2.server.worker_gateway import WorkerGateway
 from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool
@@ -112,10 +114,11 @@ class Server:
         self._snapshotter = Snapshotter(spec.state_dir, self.log, spec.timing)
         row_servers = None if hosts is None else hosts.row_servers
         self._jobs = JobTable(spec, files, clients, self.pool, self.log, self._snapshotter, row_servers)
-        self._gateway = ClientGateway(spec, clients, self._jobs, self.log, self._snapshotter, self.stats)
+        self._trace = TraceRecorder(files)
+        self._gateway = ClientGateway(spec, clients, self._jobs, self.log, self._snapshotter, self.stats, self._trace)
         local = LocalWorkers(spec, files, engine, workers, self._poll, self.log)
         self._patience = local.patience
-        self.workers = WorkerGateway(spec, self.pool, local, hosts, self._jobs, self._gateway, self)
+        self.workers = WorkerGateway(spec, self.pool, local, hosts, self._jobs, self._gateway, self, self._trace)
         """Gateway to the worker processes of the pool."""
         self.own_files = OwnFiles(spec.timing.file_check, spec.run_dir, spec.client_address, spec.state_dir)
         self._disk_fds: set[int] = set()  # readable when a disk thread has answers
@@ -157,26 +160,50 @@ class Server:
     def _round(self, timeout: float) -> bool:
         """Do one turn, after at most ``timeout`` seconds of waiting. Return True if more can be done at once."""
         ready = self._poll.wait(int(timeout * 1000))
-        now = time.monotonic()
+        now, mark = time.monotonic(), self._trace.own.mark
+        mark(None)
         self._check_program(ready)
         if not self._disk_fds.isdisjoint(ready) and self._jobs.resources is not None:
             self._jobs.resources.take_disk_answers()
         if not self._listeners.isdisjoint(ready):
             self._accept(now)
         more = self.workers.receive(ready, now)
+        mark(SpanKind.RECEIVE)
         more = self._gateway.receive(now) or more
         self.workers.dispatch()
+        mark(SpanKind.OTHER)
         more = self._gateway.serve(_BURST) or more
+        mark(SpanKind.CUT)
         self.workers.dispatch()
         self._gateway.deliver(now)  # after the losses were recorded: a trainer must not see their effect before
+        mark(SpanKind.DELIVER)
         self._gateway.watch(now)
+        if self._trace.is_due(now):
+            self._go_on_with_trace(now)
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self.workers.look(now)
         if now >= self._chores_at:
             self._do_chores(now)
+        mark(SpanKind.OTHER)
         self._busy_seconds += time.monotonic() - now
         return more
+
+    def _go_on_with_trace(self, now: float) -> None:
+        """Do the next step of the trace that is being recorded."""
+        match self._trace.state:
+            case TraceState.ASKED:
+                self.workers.record(on=True)
+                self._gateway.record(on=True)
+                self._trace.start(now)
+            case TraceState.STARTING:
+                self._trace.begin(now)
+            case TraceState.RECORDING:
+                self._trace.end(now)
+                self.workers.record(on=False)
+                self._gateway.record(on=False)
+            case TraceState.ENDING:
+                self._gateway.send_trace()
 
     def _check_program(self, ready: set[Any]) -> None:
         """Raise ServiceStop if the program asked for the end or has ended, or a signal came."""

@@ -54,6 +54,7 @@ from pydp2.server.hosts.host_gateway import (
 )
 from pydp2.server.hosts.host_sessions import check_state_directory
 from pydp2.server.quarantine import Quarantine
+from pydp2.server.tracing import TraceRecorder
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
@@ -97,9 +98,11 @@ class WorkerGateway:
         jobs: JobTable,
         clients: ClientGateway,
         service: ServiceSide,
+        trace: TraceRecorder,
     ) -> None:
         self._spec, self._pool, self._local, self._hosts = spec, pool, local, hosts
         self._jobs, self._clients, self._service = jobs, clients, service
+        self._trace = trace
         self._quarantine = Quarantine(spec.quarantine, service.log)
         self._remote: dict[int, WorkerConnection] = {}
         self.schema: Schema | None = None
@@ -193,6 +196,8 @@ class WorkerGateway:
                 self.apply(self._pool.handle(WorkerBroken(worker, from_wire(error))))
             case m.Chunk():
                 self._chunk(worker, connection, message, body, now)
+            case m.RecordedSpans():
+                self._trace.add(worker, message, body)
             case m.ReturnFiles(attempts):
                 self._pool.return_files(worker, set(check_ints("ReturnFiles", attempts, len(attempts))))
 
@@ -202,6 +207,7 @@ class WorkerGateway:
             if self._cell_grants is not None:
                 self._cell_grants.worker_gone(exited.worker)
             self._service.look_at_files()
+        self._trace.drop_source(exited.worker)
         running = None
         if exited.running:
             file, attempt, sample_index = exited.running
@@ -261,6 +267,8 @@ class WorkerGateway:
         if self.schema is None:
             self._begin(connection, declared, message)
         self.apply(self._pool.handle(WorkerReady(worker, message.schema)))
+        if self._trace.is_recording:
+            self._record(worker, connection)
         early, self._early = self._early, []
         for declaration in early:
             if self._remote.get(declaration[0]) is declaration[1]:  # not if the worker was lost meanwhile
@@ -333,6 +341,7 @@ class WorkerGateway:
     def _host_gone(self, event: HostGone) -> None:
         for worker in self._pool.workers_of(event.host):
             self._remote.pop(worker, None)
+            self._trace.drop_source(worker)
         self._pool.remove_host(event.host, event.running, event.how)
         self._jobs.fit_budget()
         self._jobs.restart_broken_passes()
@@ -348,6 +357,23 @@ class WorkerGateway:
             self._service.log(f"worker {worker} broke the protocol: {error}", "protocol")
             connection.break_protocol(error)
             hosts.kill(host, worker, now)
+
+    # -- traces ----------------------------------------------------------------------------------------------------
+    def record(self, on: bool) -> None:
+        """Tell all workers to record spans, or to stop."""
+        for worker, connection in sorted({**self._local.connections, **self._remote}.items()):
+            if not on:
+                self._send(worker, m.RecordSpans(on=False))
+            elif connection.link.state is LinkState.READY:
+                self._record(worker, connection)
+
+    def _record(self, worker: int, connection: WorkerConnection) -> None:
+        """Tell one worker to record spans."""
+        session = self._hosts.sessions.get(connection.host) if self._hosts is not None and connection.host else None
+        host = "" if session is None else session.name
+        label = {"kind": "worker", "worker": worker, "pid": connection.pid, "host": host}
+        self._trace.add_source(worker, label | {"is_spare": not self._pool.is_active(worker)})
+        self._send(worker, m.RecordSpans(on=True))
 
     # -- statistics, the end ---------------------------------------------------------------------------------------
     def stats(self, now: float) -> list[dict[str, Any]]:

@@ -163,4 +163,8 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.WeightsSet(2, 1500),
     m.Probe(),
     m.Closing("it ended", {}),
+    m.AskTrace(10_000),
+    m.Trace(),
+    m.RecordSpans(True),
+    m.RecordedSpans(0, 123_456_789, False),
 )

@@ -49,12 +49,13 @@ def moves_of(table: TransitionTable, state: LinkState, role: LinkRole) -> list[t
 
 
 def test_every_message_is_said_by_somebody_and_on_one_link_only() -> None:
-    """Clients and hosts are refused, and told of the end, in the same words."""
+    """Clients and hosts are refused, and told of the end, in the same words; workers and clients record in the same."""
     said = {name: {kind for _, _, kind in table} for name, (table, _) in TABLES.items()}
     fetched = {kind for _, _, kind in ROW_LINK}
     assert said["worker"] | said["client"] | said["host"] | fetched == set(m.MESSAGES.values())
     assert fetched & (said["worker"] | said["client"] | said["host"]) == set()
-    assert said["worker"] & (said["client"] | said["host"]) == set()
+    assert said["worker"] & said["client"] == {m.RecordSpans, m.RecordedSpans}
+    assert said["worker"] & said["host"] == set()
     assert said["client"] & said["host"] == {m.Refused, m.Closing}
 
 
@@ -150,7 +151,10 @@ class Trainer:
                 return [m.Attach(m.WIRE_VERSION, "default", 0, 1, "", {}, 1), m.AskStats(), m.AskFiles()]
             case LinkState.IDLE | LinkState.IN_PASS:
                 begin = m.BeginPass(self.passes, 0, 0, 2, {}, 0, [], "")
-                going = [m.LeavePass(self.passes - 1, 0), m.Need(self.passes - 1, 1, 0, 0, 0)] if self.passes else []
+                going: list[m.Message] = (
+                    [m.LeavePass(self.passes - 1, 0), m.Need(self.passes - 1, 1, 0, 0, 0)] if self.passes else []
+                )
+                going.append(m.RecordedSpans(0, 0, True))
                 return [begin, m.AskStats(), m.AskFiles(), m.RowsUnreachable([]), m.Detach(self.passes, 0), *going]
         return []
 
@@ -177,7 +181,7 @@ class Served:
                 m.Failed(self.running, {}),
             ]
         if self.link.state in (LinkState.IDLE, LinkState.IN_PASS, LinkState.GREETED):
-            out.append(m.Probe())
+            out += [m.Probe(), m.RecordSpans(True)]
         return out
 
     def said(self, message: m.Message) -> None:

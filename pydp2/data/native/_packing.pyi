@@ -14,6 +14,8 @@ class NativeSampleLoop:
     in_user_code: bool
     send_pending: bool
     counts_collected: bool
+    measures: bool
+    packing_ns: int
     def __init__(
         self,
         adders: tuple[Any, ...],

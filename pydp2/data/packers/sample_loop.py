@@ -49,6 +49,8 @@ class SampleLoop(Protocol):
     in_user_code: bool
     send_pending: bool
     counts_collected: bool
+    measures: bool
+    packing_ns: int
 
     def next_unpacked(
         self, iterator: Iterator[Any], sample_index: int, rows: int, room: int, credit: int, cost: int, ns: int, /
@@ -60,14 +62,16 @@ class PythonSampleLoop:
     """Loop that draws samples from generators. In this form it packs none of them.
 
     ``in_user_code``: the thread that draws is in the user's code. ``send_pending``: another thread is about to send, or
-    sends; it sets ``counts_collected`` when it has called :meth:`collect_counts`.
+    sends; it sets ``counts_collected`` when it has called :meth:`collect_counts`. While ``measures`` is true, the loop
+    adds to ``packing_ns`` what it needs for packing: an estimate, from some of the samples.
     """
 
-    __slots__ = ("_marker", "counts_collected", "in_user_code", "send_pending")
+    __slots__ = ("_marker", "counts_collected", "in_user_code", "measures", "packing_ns", "send_pending")
 
     def __init__(self, marker: SampleMarker) -> None:
         self._marker = marker
-        self.in_user_code = self.send_pending = self.counts_collected = False
+        self.in_user_code = self.send_pending = self.counts_collected = self.measures = False
+        self.packing_ns = 0
 
     def next_unpacked(
         self, iterator: Iterator[Any], sample_index: int, rows: int, room: int, credit: int, cost: int, ns: int, /

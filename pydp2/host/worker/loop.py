@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,10 +33,12 @@ from pydp2.host.worker.process_state import ProcessState
 from pydp2.host.worker.sample_drawer import SampleDrawer
 from pydp2.host.worker.scheduler import TaskScheduler
 from pydp2.host.worker.task import FileTask
+from pydp2.host.worker.worker_spans import WorkerSpans
 from pydp2.protocol import messages as m
-from pydp2.protocol.figures import microseconds
+from pydp2.protocol.figures import clip, microseconds
 from pydp2.protocol.file_ranges import FileAssignment, check_ints
 from pydp2.protocol.link_states import Link
+from pydp2.protocol.spans import SpanKind
 from pydp2.protocol.worker_status import ATTEMPT, FILE, RUNNING, SAMPLE_INDEX, STARTED_NS, WorkerStatus
 from pydp2.providers.error_location import with_location
 from pydp2.providers.source_providers import SourceProviders
@@ -106,7 +108,9 @@ class WorkerLoop:
         self._tasks = TaskScheduler(options.max_unbound)
         self._blocked: list[list[int]] = []
         self._busy = 0.0
-        self._idle = 0.0
+        self._idle = self._idle_since = 0.0  # 0: it has something to do
+        self.spans = WorkerSpans()
+        """Spans for a trace, while one is recorded."""
         self._is_retiring = False  # no more files are begun
         self._is_quitting = False
 
@@ -132,12 +136,16 @@ class WorkerLoop:
             self._receive(0)
             if self._is_quitting:
                 return
+            if self.spans.is_due(time.perf_counter()):
+                self._send_spans()
             task = self._tasks.choose(self._report_blocked)
             if task is None:
                 self._flush()
-                began = time.perf_counter()
+                self._idle_since = began = time.perf_counter()
                 self._receive(-1)
-                self._idle += time.perf_counter() - began
+                ended, self._idle_since = time.perf_counter(), 0.0
+                self._idle += ended - began
+                self.spans.add(SpanKind.IDLE, began, ended)
             elif task.unsent is not None:
                 self._send_last_chunk(self._builder.unsent_chunk(task, task.unsent))
                 task.unsent = None
@@ -178,24 +186,7 @@ class WorkerLoop:
             case m.BeginDispatch(dispatch_id, pass_id, seed):
                 self._tasks.begin_dispatch(dispatch_id, pass_id, seed)
             case m.Assign(dispatch_id, items):
-                rereads = [np.frombuffer(frame, np.int64) for frame in owned_arrays(body)]
-                for item in items:
-                    given = FileAssignment.from_wire(item)
-                    provider = self._providers.of_file(given.file)
-                    sample_indices = rereads[given.reread_frame - 1] if given.reread_frame else None
-                    self._tasks.add_task(
-                        dispatch_id,
-                        FileTask.from_assignment(
-                            given,
-                            self._checksum_count,
-                            sample_indices,
-                            can_start=provider.can_start,
-                            can_select=provider.can_select,
-                        ),
-                    )
-                    open_ahead(self._files[given.file])
-                if self._is_retiring:  # they were under way already
-                    self._return_files()
+                self._add_tasks(dispatch_id, items, body)
             case m.Grant(items):
                 for item in items:
                     self._tasks.grant(*check_ints("Grant", item, 4))
@@ -206,6 +197,8 @@ class WorkerLoop:
             case m.EndDispatch(dispatch_id):
                 self._flush()  # other tasks may have something there
                 self._close_tasks(self._tasks.end_dispatch(dispatch_id))
+            case m.RecordSpans(on):
+                self._record(on)
             case m.Retire():
                 self._is_retiring = True
                 self._return_files()
@@ -214,6 +207,27 @@ class WorkerLoop:
                 self._blocked.clear()
                 self._close_tasks(self._tasks.end_all_dispatches())
                 self._is_quitting = True
+
+    def _add_tasks(self, dispatch_id: int, items: Sequence[Any], body: Sequence[memoryview]) -> None:
+        """Take over the files of a message Assign."""
+        rereads = [np.frombuffer(frame, np.int64) for frame in owned_arrays(body)]
+        for item in items:
+            given = FileAssignment.from_wire(item)
+            provider = self._providers.of_file(given.file)
+            sample_indices = rereads[given.reread_frame - 1] if given.reread_frame else None
+            self._tasks.add_task(
+                dispatch_id,
+                FileTask.from_assignment(
+                    given,
+                    self._checksum_count,
+                    sample_indices,
+                    can_start=provider.can_start,
+                    can_select=provider.can_select,
+                ),
+            )
+            open_ahead(self._files[given.file])
+        if self._is_retiring:  # they were under way already
+            self._return_files()
 
     def _merge_waits(self, attempt: int, until: int) -> None:
         """Send what there is of the file that the merge waits for, now or soon."""
@@ -279,12 +293,12 @@ class WorkerLoop:
 
     def _run_task(self, task: FileTask) -> None:
         """Draw samples from ``task`` until it waits, ends, or something else is due."""
-        row, builder, draw, clock = self._status.row, self._builder, self._drawer.draw, time.perf_counter
+        row, builder, clock = self._status.row, self._builder, time.perf_counter
         self._switch_to(task)
         self._open_file(task)
         self._drawer.task = task
         self._drawer.provider.show_context(task.context)
-        edge, turn_end, ramping = task.next_stop, task.block_end, task.is_ramping
+        edge, turn_end, ramping, draw = task.next_stop, task.block_end, task.is_ramping, self._draw
         if task.next_index >= task.until and not task.is_over:  # the last sample had to wait for credit
             builder.end_file(task)
         polled = began = clock()
@@ -310,7 +324,9 @@ class WorkerLoop:
                 if self._has_to_give_way(task, late=now - began > FLUSH):
                     break
                 self._switch_to(task)  # a message may have closed files of another dispatch, under their names
-                edge = task.next_stop
+                edge, draw = task.next_stop, self._draw
+                if self.spans.is_due(now):
+                    self._send_spans()
         self._end_turn(task, ramping)
 
     def _pass_stop(self, task: FileTask) -> bool:
@@ -371,6 +387,7 @@ class WorkerLoop:
     def _flush(self, unsent_of: FileTask | None = None) -> None:
         """Send what was built, and which files wait."""
         chunks: list[ChunkContent] = []
+        span = self._begin_sending() if self.spans.is_on else None
         if not self._builder.is_empty:
             chunks = self._builder.finish(unsent_of)
             if unsent_of is not None:
@@ -379,6 +396,8 @@ class WorkerLoop:
             self._send_chunk(packed, [])
         if chunks or self._blocked:
             self._send_last_chunk(chunks[-1] if chunks else None)
+            if span is not None:
+                self.spans.add(*span, time.perf_counter())
 
     def _send_last_chunk(self, packed: ChunkContent | None) -> None:
         """Send ``packed``, and with it the files that wait, because their samples are on the way."""
@@ -401,6 +420,41 @@ class WorkerLoop:
         self.send(m.Chunk(rows, parts, blocked, busy, idle, int(cells is not None)), frames)
         if packed is not None:
             self._tasks.note_sent(part.attempt for part in packed.ranges)
+
+    # -- traces ----------------------------------------------------------------------------------------------------
+    def _record(self, on: bool) -> None:
+        """Record spans from now on, or no more."""
+        now = time.perf_counter()
+        self.spans.end_draws()
+        if self._idle_since:
+            self.spans.add(SpanKind.IDLE, self._idle_since, now)
+        self.spans.switch(on, now)
+        self._drawer.measures = on
+
+    def _begin_sending(self) -> tuple[SpanKind, float]:
+        """Return kind and begin of a span of sending."""
+        if self._drawer.in_user_code:  # so this is the other thread
+            return SpanKind.SEND_MEANWHILE, time.perf_counter()
+        self.spans.end_draws()
+        return SpanKind.SEND, time.perf_counter()
+
+    @property
+    def _draw(self) -> Callable[[FileTask, int], bool]:
+        """Way in which samples are drawn."""
+        return self._draw_measured if self.spans.is_on else self._drawer.draw
+
+    def _draw_measured(self, task: FileTask, next_stop: int) -> bool:
+        """Draw as :meth:`SampleDrawer.draw`, and note the time of it."""
+        first, began = task.next_index, time.perf_counter()
+        added = self._drawer.draw(task, next_stop)
+        ended = time.perf_counter()
+        self.spans.note_draw(task.file, first, began, ended, self._drawer.packing_seconds(began, ended))
+        return added
+
+    def _send_spans(self) -> None:
+        """Send the spans that wait. Another thread must not send meanwhile."""
+        lost, frames = self.spans.take(time.perf_counter())
+        self.send(m.RecordedSpans(lost, clip(time.monotonic_ns()), is_last=not self.spans.is_on), frames)
 
 
 def _report_unknown(process_state: ProcessState, files: Sequence[str], row: memoryview, text: str) -> None:

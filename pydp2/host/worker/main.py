@@ -21,6 +21,7 @@ from pydp2.host.worker import IN_WORKER
 from pydp2.host.worker.background_flush import background_flush
 from pydp2.host.worker.loop import LoopOptions, WorkerLoop
 from pydp2.host.worker.process_state import ProcessState
+from pydp2.host.worker.worker_spans import WorkerSpans
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import SourceTerms
 from pydp2.protocol import messages as m
@@ -253,13 +254,13 @@ def _run_worker(spec: WorkerSpec, prepared: _PreparedProviders, worker: int, row
     os.environ[IN_WORKER] = str(worker)
     keep_freed_memory()
     status = WorkerStatus(row)
-    report_waits(lambda begins: status.note_wait(begins, time.monotonic_ns()))
     process_state = ProcessState(worker, row, output, prepared.working_directory)
     speaker = _ServerLink(spec, worker)
     speaker.send(prepared.message)
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it, and no page of it is copied
     runner = WorkerLoop(speaker.line, speaker.link, prepared.providers, spec.files, status, process_state, spec.loop)
+    report_waits(partial(_note_wait, status, runner.spans))
     try:
         with background_flush(runner):
             runner.run()
@@ -268,6 +269,12 @@ def _run_worker(spec: WorkerSpec, prepared: _PreparedProviders, worker: int, row
     finally:
         with contextlib.suppress(Exception):
             speaker.line.close(linger_ms=200)
+
+
+def _note_wait(status: WorkerStatus, spans: WorkerSpans, begins: bool) -> None:
+    """Note that a wait for a store of remote files begins or is over."""
+    status.note_wait(begins, time.monotonic_ns())
+    spans.note_store(begins, time.perf_counter())
 
 
 def _declared_message(

@@ -17,6 +17,7 @@ from pydp2.host.worker.task import FileTask
 from pydp2.host.worker.yielded_samples import YieldedSamples
 from pydp2.providers.error_location import user_error, with_location
 from pydp2.providers.source_providers import SourceProviders
+from pydp2.system.stdlib import time
 
 _BURST_NS = 1_000_000  # so long the compiled loop may pack samples by itself before it comes back
 
@@ -40,6 +41,8 @@ class SampleDrawer:
         self._send_lock = send_lock
         self._sample_loop = builder.sample_loop(providers.is_single_slot, marker, providers.other_names)
         self._task: FileTask | None = None
+        self._measures = False
+        self._asked_until = 0.0  # when the sample loop came back last, if this measures
         self.provider = providers.of_file(0)
         """Provider of the file of ``task``."""
 
@@ -51,6 +54,21 @@ class SampleDrawer:
     @task.setter
     def task(self, task: FileTask) -> None:
         self._task, self.provider = task, self._providers.of_file(task.file)
+
+    @property
+    def measures(self) -> bool:
+        """True while :meth:`packing_seconds` has an answer."""
+        return self._measures
+
+    @measures.setter
+    def measures(self, on: bool) -> None:
+        self._measures = self._sample_loop.measures = on
+
+    def packing_seconds(self, began: float, ended: float) -> float:
+        """Return how many of the seconds of the last :meth:`draw`, from ``began`` to ``ended``, were needed for checks
+        and packing; the rest is the generator's."""
+        nanoseconds, self._sample_loop.packing_ns = self._sample_loop.packing_ns, 0
+        return nanoseconds / 1e9 + ended - max(began, self._asked_until)
 
     @property
     def in_user_code(self) -> bool:
@@ -138,6 +156,8 @@ class SampleDrawer:
                 if sample_loop.send_pending:  # as in user_code()
                     self._wait_for_flush()
                 self.collect_counts()
+                if self._measures:
+                    self._asked_until = time.perf_counter()
         except StopIteration:
             if not task.is_over:
                 self._builder.end_file(task)

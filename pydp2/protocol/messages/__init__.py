@@ -44,6 +44,7 @@ from pydp2.protocol.messages.host import (
     WorkerStarted,
 )
 from pydp2.protocol.messages.rows import FetchedRows, FetchRows, ReleaseRows, RowReaders, RowsUnreachable, SendRows
+from pydp2.protocol.messages.tracing import AskTrace, RecordedSpans, RecordSpans, Trace
 from pydp2.protocol.messages.worker import (
     Assign,
     BeginDispatch,
@@ -68,6 +69,7 @@ __all__ = [
     "AskFiles",
     "AskSpec",
     "AskStats",
+    "AskTrace",
     "Assign",
     "Attach",
     "BatchHead",
@@ -104,6 +106,8 @@ __all__ = [
     "Prepared",
     "Probe",
     "Quit",
+    "RecordSpans",
+    "RecordedSpans",
     "Refused",
     "ReleaseRows",
     "Retire",
@@ -116,6 +120,7 @@ __all__ = [
     "StartWorker",
     "Stats",
     "ToWorker",
+    "Trace",
     "Want",
     "WeightsSet",
     "Welcome",

@@ -16,7 +16,7 @@ from msgpack import packb, unpackb
 
 from pydp2.errors import LocalProtocolError, RemoteProtocolError
 from pydp2.protocol.figures import clip_figure
-from pydp2.protocol.messages import client, host, rows, worker
+from pydp2.protocol.messages import client, host, rows, tracing, worker
 from pydp2.protocol.messages.base import HEADER_LIMIT, INT_LIMIT, Buffer, Message
 
 _MAX_ITEMS = 4096  # items in one list; msgpack makes room for as many as a list says it has, before it has seen one
@@ -24,7 +24,7 @@ _MAX_DEPTH = 12  # of lists and dicts; a deeper one would break code that shows 
 
 MESSAGES: dict[str, type[Message]] = {
     name: kind
-    for module in (worker, host, rows, client)
+    for module in (worker, host, rows, client, tracing)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message
 }

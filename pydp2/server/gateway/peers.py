@@ -81,7 +81,7 @@ class Peers:
         """Note that ``peer`` says ``message``. Raises RemoteProtocolError if it may not."""
         link = self._links.get(peer)
         if link is None:
-            if not isinstance(message, m.Attach | m.AskStats | m.AskFiles | m.SetWeights):
+            if not isinstance(message, m.Attach | m.AskStats | m.AskFiles | m.AskTrace | m.SetWeights):
                 raise RemoteProtocolError(f"{type(message).__name__} from a client that is not attached")
             link = self._links[peer] = client_link(LinkRole.SERVER)
         link.check_received(message)

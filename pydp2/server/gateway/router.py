@@ -29,6 +29,7 @@ from pydp2.server.gateway.peers import Peers, VanishedPeer
 from pydp2.server.jobs.membership import Trainer
 from pydp2.server.jobs.session import JobSession
 from pydp2.server.snapshots.snapshotter import Snapshotter
+from pydp2.server.tracing import TraceRecorder
 from pydp2.transport import Hub, Poller
 
 _MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
@@ -46,6 +47,7 @@ class ClientGateway:
         log: Callable[[str, str], None],
         snapshotter: Snapshotter,
         stats: Callable[[], dict[str, Any]],
+        trace: TraceRecorder,
     ) -> None:
         self._spec = spec
         self._hub = hub
@@ -54,6 +56,7 @@ class ClientGateway:
         self._log = log
         self._snapshotter = snapshotter
         self._stats = stats
+        self._trace = trace
         self._peers = Peers(hub, log)
         # until the provider is known, or since when, for a rank that another has
         self._waiting: list[tuple[bytes, m.Attach, float | None]] = []
@@ -98,17 +101,25 @@ class ClientGateway:
                 self._waiting.append((peer, message, None))
             case m.Attach():
                 self._attach(peer, message, now)
-            case m.AskStats():
-                self._peers.send(peer, m.Stats(), [pack_unchecked(self._stats())])
-            case m.AskFiles():
-                self._peers.send(peer, m.Files(), self._jobs.files.to_buffers())
-            case m.SetWeights(job, weights):
-                self._peers.send(peer, self._set_weights(peer, job, weights))
+            case m.AskStats() | m.AskFiles() | m.AskTrace() | m.SetWeights():
+                self._answer(peer, message)
             case m.Detach(run, done):
                 self._detach(peer, run, done)
             case _:
                 self._handle_in_pass(peer, message, body, now)
         self._peers.forget_if_unattached(peer)
+
+    def _answer(self, peer: bytes, message: m.Message) -> None:
+        """Answer a peer that needs no place in a job for what it asks."""
+        match message:
+            case m.AskStats():
+                self._peers.send(peer, m.Stats(), [pack_unchecked(self._stats())])
+            case m.AskFiles():
+                self._peers.send(peer, m.Files(), self._jobs.files.to_buffers())
+            case m.AskTrace(duration_ms):
+                self._ask_trace(peer, duration_ms / 1000)
+            case m.SetWeights(job, weights):
+                self._peers.send(peer, self._set_weights(peer, job, weights))
 
     def _handle_in_pass(self, peer: bytes, message: m.Message, body: Sequence[memoryview], now: float) -> None:
         found = self._peers.trainer_of(peer)
@@ -121,6 +132,8 @@ class ClientGateway:
         match message:
             case m.BeginPass():
                 self._begin_pass(job_session, trainer, message, body, now)
+            case m.RecordedSpans():
+                self._trace.add(peer, message, body)
             case m.RowsUnreachable(addresses):
                 self._jobs.rows_unreachable(job_session, trainer, addresses)
             case m.LeavePass(run, done):
@@ -142,6 +155,33 @@ class ClientGateway:
             return m.Refused(to_wire(error))
         return m.WeightsSet(*place)
 
+    # -- traces ----------------------------------------------------------------------------------------------------
+    def _ask_trace(self, peer: bytes, seconds: float) -> None:
+        try:
+            self._trace.ask(peer, seconds)
+        except OptionError as error:
+            self._peers.send(peer, m.Refused(to_wire(error)))
+
+    def record(self, on: bool) -> None:
+        """Tell all trainers to record spans, or to stop."""
+        for job_session, trainer in self._trainers():
+            if trainer.peer and on:
+                self._record(job_session, trainer)
+            elif trainer.peer:
+                self._peers.send(trainer.peer, m.RecordSpans(on=False))
+
+    def _record(self, job_session: JobSession, trainer: Trainer) -> None:
+        """Tell one trainer to record spans."""
+        label = {"kind": "trainer", "job": job_session.name, "rank": trainer.rank, "number": trainer.number}
+        self._trace.add_source(trainer.peer, label | {"pid": trainer.pid, "host": trainer.host})
+        self._peers.send(trainer.peer, m.RecordSpans(on=True))
+
+    def send_trace(self) -> None:
+        """Send the trace that is over to the peer that asked for it."""
+        peer = self._trace.peer
+        self._peers.send(peer, m.Trace(), self._trace.take())
+
+    # -- trainers that attach --------------------------------------------------------------------------------------
     def answer_waiting(self, now: float) -> None:
         """Answer those who have asked for a job and had to wait."""
         waiting, self._waiting = self._waiting, []
@@ -206,6 +246,9 @@ class ClientGateway:
             "sources": job_session.sources,
         }
         self._peers.send(peer, m.Welcome(job_session.stream.schema.to_wire(), service))
+        trainer = job_session.trainers.registry.by_peer(peer)
+        if trainer is not None and self._trace.is_recording:
+            self._record(job_session, trainer)
 
     def _drop_job(self, job_session: JobSession) -> None:
         """Forget a job that is over."""

@@ -1,0 +1,148 @@
+"""A trace of a service that runs: what its processes do, in the format of Perfetto."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pydp2_cli.trace import shares
+
+import pydp2
+from pydp2.errors import OptionError
+
+PROVIDER = """
+import time
+
+@provider(input_types=[integer_value(100000)], pool_size=8)
+def process(settings, filename):
+    for i in range(20000):
+        time.sleep(float(filename))
+        yield i
+"""
+SECONDS = 0.5
+
+
+def spans_of(traced: dict[str, Any], begin: str) -> list[dict[str, Any]]:
+    """The spans of the processes whose names begin so."""
+    names = {e["pid"]: e["args"]["name"] for e in traced["traceEvents"] if e["name"] == "process_name"}
+    return [e for e in traced["traceEvents"] if e["ph"] == "X" and names[e["pid"]].startswith(begin)]
+
+
+def share(traced: dict[str, Any], begin: str, span: str) -> float:
+    return next(parts.get(span, 0.0) for name, parts in shares(traced).items() if name.startswith(begin))
+
+
+@contextmanager
+def training(service: pydp2.Service, step: float, **options: Any) -> Iterator[list[Any]]:
+    """A trainer in a thread, whose steps take so long. Gives the numbers of its samples."""
+    seen: list[Any] = []
+    stop = threading.Event()
+
+    def train() -> None:
+        with service.connect(batch_size=4, **options) as data:
+            for batch in data:
+                seen.extend(batch[0].tolist())
+                time.sleep(step)
+                if stop.is_set():
+                    return
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        while len(seen) < 8:
+            time.sleep(0.005)
+        yield seen
+    finally:
+        stop.set()
+        trainer.join()
+
+
+def test_a_trace_shows_that_the_trainer_waits_for_the_generator(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["0.002"], provider_file(PROVIDER), workers=1) as service, training(service, 0.0):
+        traced = pydp2.trace(service.address, seconds=SECONDS)
+    assert share(traced, "worker 0", "generator") > 0.8
+    assert share(traced, "trainer 0", "wait") > 0.8
+    assert traced["otherData"] == {"seconds": SECONDS, "lost_spans": 0}
+    drawn = [span for span in spans_of(traced, "worker 0") if span["name"] == "generator"]
+    assert {span["args"]["file"] for span in drawn} == {"0.002"}
+    samples = [span["args"]["sample"] for span in drawn]
+    assert samples == sorted(samples)
+    for span in spans_of(traced, ""):
+        assert 0 <= span["ts"] <= 1e6 * SECONDS
+        assert span["ts"] + span["dur"] <= 1e6 * SECONDS + 1
+
+
+def test_a_trace_shows_that_the_workers_wait_for_the_trainer(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service, training(service, 0.02):
+        traced = pydp2.trace(service.address, seconds=SECONDS)
+    assert share(traced, "trainer 0", "step") > 0.8
+    batches = [span["args"]["batch"] for span in spans_of(traced, "trainer") if span["name"] == "step"]
+    assert batches == [*range(batches[0], batches[0] + len(batches))]
+    waits = [span["args"]["batch"] for span in spans_of(traced, "trainer") if span["name"] == "wait"]
+    assert {*waits} & {*batches}
+    assert any(span["name"] == "merge and cut" for span in spans_of(traced, "server"))
+
+
+def test_spans_of_a_thread_do_not_overlap(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["0", "0.001"], provider_file(PROVIDER), workers=2) as service, training(service, 0.001):
+        traced = pydp2.trace(service.address, seconds=SECONDS)
+    for process in ("worker 0", "worker 1", "trainer", "server"):
+        last = 0.0
+        for span in spans_of(traced, process):
+            if span["tid"] == 0 and span["name"] != "gather":  # that lies in a wait
+                assert span["ts"] >= last - 1, (process, span)
+                last = span["ts"] + span["dur"]
+
+
+def test_the_stream_is_the_same_with_a_trace(provider_file: Callable[[str], str]) -> None:
+    expected = []
+    with pydp2.load(["0"] * 2, provider_file(PROVIDER), batch_size=4, workers=2, seed=5) as data:
+        for batch in data:
+            expected.extend(batch[0].tolist())
+            if len(expected) >= 4000:
+                break
+    with (
+        pydp2.launch(["0"] * 2, provider_file(PROVIDER), workers=2) as service,
+        training(service, 0.0, seed=5) as seen,
+    ):
+        while len(seen) < 4000:
+            pydp2.trace(service.address, seconds=0.05)
+    assert seen[:4000] == expected[:4000]
+
+
+def test_a_process_in_a_long_call_has_no_report_and_a_killed_one_ends(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["0.001", "0"], provider_file(PROVIDER), workers=2) as service, training(service, 3.0):
+        victim = next(worker["pid"] for worker in service.stats()["workers"] if worker["active"])
+        killer = threading.Timer(1.0 + SECONDS / 2, os.kill, (victim, signal.SIGKILL))
+        killer.start()
+        traced = pydp2.trace(service.address, seconds=SECONDS)
+        killer.join()
+    assert share(traced, "trainer 0", "no report") > 0.5
+
+
+def test_one_trace_is_recorded_at_a_time(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service, ThreadPoolExecutor(2) as threads:
+        traces = [threads.submit(pydp2.trace, service.address, seconds=2.0) for _ in range(2)]
+        errors = [error for trace in traces if (error := trace.exception()) is not None]
+        assert [type(error) for error in errors] == [OptionError]
+        assert "ask again when it is done" in str(errors[0])
+        assert pydp2.trace(service.address, seconds=0.01)["otherData"]["lost_spans"] == 0
+
+
+def test_a_service_without_trainers_can_be_traced(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service:
+        traced = pydp2.trace(service.address, seconds=0.2)
+    assert share(traced, "worker 0", "idle") > 0.9
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 301, float("nan"), "ten"])
+def test_a_wrong_time_is_refused(seconds: Any) -> None:
+    with pytest.raises((OptionError, TypeError), match="seconds"):
+        pydp2.trace("ipc:///nowhere", seconds=seconds)
