@@ -7,6 +7,7 @@ An option has one name, in Python, in TOML and as a flag, such as ``--sample_tim
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -117,6 +118,25 @@ def service_address() -> list[click.Parameter]:
             help="Folder with your keys, for an address with ?key=…",
         ),
     ]
+
+
+def log_format() -> click.Option:
+    """Return the option ``--log-format`` of commands that run a service or workers."""
+    return click.Option(
+        ["--log-format"],
+        type=click.Choice(["text", "json"]),
+        expose_value=False,
+        callback=_set_log_format,
+        help="Form of the lines on stderr; json: an object for each event. Default: as PYDP2_LOG_FORMAT says, or text.",
+    )
+
+
+def _set_log_format(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Have this process, and those that it starts, write the log in the form ``value``."""
+    if value is not None:
+        from pydp2.system.log_writer import LOG_FORMAT
+
+        os.environ[LOG_FORMAT] = value
 
 
 def flags(table: str, names: Sequence[str] | None = None) -> list[click.Option]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 from click.core import ParameterSource
 from pydp2_cli.live_line import LiveLine
-from pydp2_cli.options import SourceArguments, SourceCommand
+from pydp2_cli.options import SourceArguments, SourceCommand, log_format
 from pydp2_cli.output import StderrRelay, can_redraw, stderr_console
 from pydp2_cli.signals import SignalWaiter
 from pydp2_cli.stats_line import StatsLine
@@ -32,7 +32,11 @@ _LINE_SECONDS = 5.0  # seconds between two lines if the terminal cannot redraw o
 
 
 @click.command(
-    "serve", cls=SourceCommand, tables={"service": None}, short_help="Serve the samples of a list until stopped."
+    "serve",
+    cls=SourceCommand,
+    tables={"service": None},
+    params=[log_format()],
+    short_help="Serve the samples of a list until stopped.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print address and process id as one line of JSON.")
 @click.option(
@@ -59,6 +63,8 @@ def command(
     pydp2 serve --config configs/digits.toml --workers 4
     """
     from pydp2 import launch
+    from pydp2.system.log_events import LogEvent
+    from pydp2.system.log_writer import is_json, write_event
 
     given = [name for name in ("hosts", "workers_per_host", "name") if _is_given(name)]
     if engine == "local" and given:
@@ -71,9 +77,7 @@ def command(
         return
     console = stderr_console()
     with contextlib.ExitStack() as stack:
-        display: _Display = (
-            stack.enter_context(_live_display(console)) if can_redraw(console) else _LineDisplay(console)
-        )
+        display = _display(console, stack)
         with display.starting():
             service = launch(**source_args.source, **source_args.service)
         stack.callback(service.close)
@@ -83,6 +87,11 @@ def command(
             if service.page_url is not None:
                 addresses["page"] = service.page_url
             _print_address(json.dumps(addresses) if as_json else service.address)
+            if is_json():
+                write_event(
+                    "the service is ready", LogEvent.SERVICE_READY, **{k: str(v) for k, v in addresses.items() if v}
+                )
+                return
             file = source_args.service.get("connection")
             where = file or ("" if "?token=" in service.address else service.address)  # the token is a secret
             display.print(_example_code(str(where), source_args.job), style="dim")
@@ -106,11 +115,13 @@ def _is_given(name: str) -> bool:
 def _serve_on_ray(source_args: SourceArguments, hosts: str, workers_per_host: int, name: str) -> None:
     """Serve on a Ray cluster until stopped. Prints the name of the service on stdout."""
     import pydp2.ray
+    from pydp2.system.log_writer import is_json
 
     if hosts != "auto" and not (hosts.isascii() and hosts.isdecimal()):
         raise click.BadParameter(f"it must be a number or auto, got {hosts!r:.40}", param_hint="--hosts")
     count: Any = hosts if hosts == "auto" else int(hosts)
-    display, figures = _LineDisplay(stderr_console()), StatsLine()
+    figures = StatsLine()
+    display: _Display = _JsonDisplay() if is_json() else _LineDisplay(stderr_console())
     with (
         pydp2.ray.launch(
             **source_args.source, name=name, hosts=count, workers_per_host=workers_per_host, **source_args.service
@@ -124,7 +135,7 @@ def _serve_on_ray(source_args: SourceArguments, hosts: str, workers_per_host: in
             if stats is not None:
                 figures.add_stats(stats)
                 display.show(figures)
-        display.print(f"pydp2: ending the service ({signal.Signals(number).name})")
+        display.log(f"ending the service ({signal.Signals(number).name})", "SERVICE_ENDS")
     click.get_current_context().exit(128 + number)
 
 
@@ -177,7 +188,7 @@ def _watch_service(
         while service.poll() is None:
             number: int | None = waiting.wait(_POLL_SECONDS)
             if number is not None:
-                display.print(f"pydp2: ending the service ({signal.Signals(number).name})")
+                display.log(f"ending the service ({signal.Signals(number).name})", "SERVICE_ENDS")
                 if will_restart:
                     _end_resumable(service)
                 service.close()  # here, so that a second signal is handled meanwhile
@@ -232,12 +243,54 @@ class _Display(Protocol):
         ...
 
     def print(self, text: str, style: str = "") -> None:
-        """Print lines that are not erased."""
+        """Print lines that are not erased, for the user to copy."""
+        ...
+
+    def log(self, text: str, event: str) -> None:
+        """Write a line of the log, of the event with that name."""
         ...
 
     def restore(self) -> None:
         """Restore the terminal, because the process ends at once."""
         ...
+
+
+def _display(console: Console, stack: contextlib.ExitStack) -> _Display:
+    """Return the display for the form of the log and for the terminal, if there is one. ``stack`` closes it."""
+    from pydp2.system.log_writer import is_json
+
+    if is_json():
+        return _JsonDisplay()
+    return stack.enter_context(_live_display(console)) if can_redraw(console) else _LineDisplay(console)
+
+
+class _JsonDisplay:
+    """Display that writes events of the log as JSON, and nothing else."""
+
+    def __init__(self) -> None:
+        self._shown_at = 0.0
+        self._shown_progress: object = None
+
+    def starting(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def show(self, figures: StatsLine) -> None:
+        now = time.monotonic()
+        if now - self._shown_at >= _LINE_SECONDS and figures.progress != self._shown_progress:
+            self._shown_at, self._shown_progress = now, figures.progress
+            self.log(", ".join(figures.parts()), "PROGRESS")
+
+    def log(self, text: str, event: str) -> None:
+        from pydp2.system.log_events import LogEvent
+        from pydp2.system.log_writer import write_event
+
+        write_event(text, LogEvent[event])
+
+    def print(self, text: str, style: str = "") -> None:
+        pass  # it is for a user who copies it
+
+    def restore(self) -> None:
+        pass
 
 
 class _LineDisplay:
@@ -255,13 +308,15 @@ class _LineDisplay:
         now = time.monotonic()
         if now - self._shown_at >= _LINE_SECONDS and figures.progress != self._shown_progress:
             self._shown_at, self._shown_progress = now, figures.progress
-            self.print(f"pydp2: {', '.join(figures.parts())}")
+            self.log(", ".join(figures.parts()), "PROGRESS")
 
     def print(self, text: str, style: str = "") -> None:
+        self._console.print(text, style=style, soft_wrap=True)
+
+    def log(self, text: str, event: str) -> None:
         from pydp2.system.log_writer import with_times
 
-        is_log = text.startswith("pydp2:")  # other text is for the user to copy
-        self._console.print(with_times(text, self._console.file) if is_log else text, style=style, soft_wrap=True)
+        self.print(with_times(f"pydp2: {text}", self._console.file))
 
     def restore(self) -> None:
         pass
@@ -291,6 +346,9 @@ class _LiveDisplay:
 
     def print(self, text: str, style: str = "") -> None:
         self._print(text, style=style, soft_wrap=True)
+
+    def log(self, text: str, event: str) -> None:
+        self.print(f"pydp2: {text}")
 
     def _print(self, text: Any, **how: Any) -> None:
         with self._line.printing_above():

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydp2_cli.options import log_format
 from pydp2_cli.signals import signals_call
 
 
-@click.command("worker", short_help="Run workers for a service on another host.")
+@click.command("worker", params=[log_format()], short_help="Run workers for a service on another host.")
 @click.option(
     "--connect",
     "address",
@@ -80,11 +81,13 @@ def command(address: str | None, maps: tuple[str, ...], **options: Any) -> None:
     pydp2 worker --connect run.json --row_server tcp://10.0.0.7:*
     """
     import pydp2
+    from pydp2.system.log_events import LogEvent
+    from pydp2.system.log_writer import write_event
 
     renamed = dict(_parse_map(text) for text in maps)
     host = pydp2.WorkerHost(address, maps=renamed, **options)
     with signals_call(host.leave):
-        click.echo(f"pydp2: this host ends: {host.run()}", err=True)
+        write_event(f"this host ends: {host.run()}", LogEvent.HOST_ENDS)
 
 
 def _parse_map(text: str) -> tuple[str, str]:

@@ -26,7 +26,8 @@ from pydp2.options.job_options import JobKeywords
 from pydp2.options.service_options import ServiceKeywords
 from pydp2.options.tables import SERVICE_OPTIONS, check_keywords, takes
 from pydp2.providers.address import address_of
-from pydp2.system.log_writer import write_stderr
+from pydp2.system.log_events import LogEvent
+from pydp2.system.log_writer import write_event
 from pydp2.transport.key_files import ConnectionFile
 
 NAMESPACE = "pydp2"
@@ -333,16 +334,15 @@ class _ServerActor:
                 return
         if not self._over.wait(_RETRY_SECONDS):  # limits the rate of restarts; and close() may have ended the server
             why = service.failure() or f"its process ended with exit status {service.poll()}"
-            write_stderr(f"pydp2: the server of {self._name!r} is gone, and Ray starts it again: {why}")
+            write_event(f"the server of {self._name!r} is gone, and Ray starts it again: {why}", LogEvent.RAY_RESTART)
             self._leave()
 
     def _try_again(self) -> None:
         """End this actor, whose server did not start, after a while in which callers get the error."""
         assert self._failed is not None
         why = pydp2.errors.from_wire(self._failed)
-        write_stderr(
-            f"pydp2: the server of {self._name!r} did not start; Ray tries again in {_AGAIN_SECONDS:g} s: {why}"
-        )
+        text = f"the server of {self._name!r} did not start; Ray tries again in {_AGAIN_SECONDS:g} s: {why}"
+        write_event(text, LogEvent.RAY_RESTART)
         if not self._over.wait(_AGAIN_SECONDS):
             self._leave()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import compileall
 import contextlib
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -112,8 +113,11 @@ def _own_temporary_folder() -> Iterator[None]:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads cost each program of a test 0.1 s of a core
     os.environ["PYDP2_NOTICE_SECONDS"] = "0"  # a loaded machine must not write lines that no test expects
     os.environ["PYDP2_LOG_TIMES"] = "0"  # tests look for lines, and two runs have the same
+    trainer_log = logging.getLogger("pydp2.client")
+    trainer_log.hasHandlers = lambda: False  # type: ignore[method-assign]  # those of pytest would get the lines
     os.environ[_MARK] = _RUN  # inherited by every process that a test starts, so leftovers can be told
     yield
+    del trainer_log.hasHandlers
     tempfile.tempdir = before
     for name in ("PYDP2_NOTICE_SECONDS", "PYDP2_LOG_TIMES", "TMPDIR", "XDG_CACHE_HOME", _MARK):
         del os.environ[name]

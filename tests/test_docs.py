@@ -41,7 +41,9 @@ from pydp2.providers.decorator import provider
 from pydp2.server.dispatch.file_state import FILE_TRANSITIONS
 from pydp2.server.dispatch.ledger import MAX_DEATHS
 from pydp2.server.jobs.membership import TRAINER_TRANSITIONS
+from pydp2.server.tracing import TRACE_TRANSITIONS
 from pydp2.server.workers.worker_pool import WORK_TRANSITIONS
+from pydp2.system.log_events import LogEvent
 
 from .formats.written_by_others import write
 from .warm_starts import run_program
@@ -382,6 +384,12 @@ def states_table(table: Mapping[tuple[Enum, Enum], Enum]) -> str:
     return "\n".join(lines)
 
 
+def events_table() -> str:
+    lines = ["| event | level | meaning |", "|---|---|---|"]
+    lines += [f"| `{event.event_name}` | {event.level} | {event.meaning} |" for event in LogEvent]
+    return "\n".join(lines)
+
+
 WRITTEN: list[tuple[str, str, Callable[[], str]]] = [
     ("internals/wire.md", "messages", messages_table),
     ("internals/wire.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
@@ -393,6 +401,8 @@ WRITTEN: list[tuple[str, str, Callable[[], str]]] = [
     ("internals/states.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),
     ("internals/states.md", "states: AGENT_TRANSITIONS", lambda: states_table(AGENT_TRANSITIONS)),
     ("internals/states.md", "states: TRAINER_TRANSITIONS", lambda: states_table(TRAINER_TRANSITIONS)),
+    ("logs.md", "events", events_table),
+    ("internals/states.md", "states: TRACE_TRANSITIONS", lambda: states_table(TRACE_TRANSITIONS)),
     ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
     ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),
     ("coming-from-torch.md", "elsewhere", elsewhere_table),

@@ -54,6 +54,8 @@ from pydp2.providers import Provider, address_of
 from pydp2.providers.program_state import ProgramState
 from pydp2.remote.remote_file import fetch_options
 from pydp2.server.cache.folder import default_folder
+from pydp2.system.log_events import LogEvent
+from pydp2.system.log_writer import write_secret
 from pydp2.transport import address_space
 from pydp2.transport.service_address import ipc_path, split_token, with_token, without_token
 
@@ -596,8 +598,7 @@ def _start(
         _end(process, channel, rundir, os.getpid())
         raise
     if page is not None:
-        with contextlib.suppress(Exception):  # a program may have closed or replaced its stderr
-            sys.stderr.write(f"pydp2: page: {page.url}\n")  # with its token, which a line of the log would not show
+        write_secret(f"page: {page.url}", LogEvent.PAGE_READY)
     return Service(process, channel, target, rundir, str(answer["host_address"]), page)
 
 

@@ -15,7 +15,7 @@ from pydp2.client.look_ahead import LookAhead
 from pydp2.client.received import fetch_rows
 from pydp2.client.row_sources import RowSources
 from pydp2.client.session import CLOSE_SECONDS, ClientGuard
-from pydp2.client.wait_notice import notice_seconds, write_notice
+from pydp2.client.wait_notice import LOGGER, notice_seconds, write_notice
 from pydp2.data.columns.batch import StringArray
 from pydp2.data.schema.input_types import Slots
 from pydp2.errors import (
@@ -33,7 +33,8 @@ from pydp2.protocol.link_states import LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import decode_plain
 from pydp2.protocol.spans import SpanBuffer, Spans, decode_spans
 from pydp2.protocol.stream_identity import differences
-from pydp2.system.log_writer import write_stderr
+from pydp2.system.log_events import LogEvent
+from pydp2.system.log_writer import log_event
 from pydp2.system.stdlib import time
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
@@ -465,12 +466,13 @@ def reconnect(
     """
     began = time.monotonic()
     secured = connection.target.is_secured  # so it may be on another host
-    begin = "pydp2: " if attach.job == "default" else f"pydp2: job {attach.job!r}: "
-    write_stderr(
+    begin = "" if attach.job == "default" else f"job {attach.job!r}: "
+    text = (
         f"{begin}the connection to {connection.name} was lost; trying for {patience:g} s to connect again"
         if secured
         else f"{begin}the service at {connection.name} went away; waiting {patience:g} s for it to be started again"
     )
+    log_event(LOGGER, text, LogEvent.CONNECTION_LOST, job=attach.job)
     try:
         answer = parse_welcome(connection.renew(attach, began + patience))
     except NotAdmitted:
@@ -492,10 +494,9 @@ def reconnect(
         )
     connection.map_shared_rows(slots)
     loss = answer.service.get("loss", "")
-    write_stderr(
-        f"{begin}the service at {connection.name} is back after {time.monotonic() - began:.1f} s"
-        + (f", but could not go on from where it was: {loss!s:.2000}" if loss else "")
-    )
+    text = f"{begin}the service at {connection.name} is back after {time.monotonic() - began:.1f} s"
+    text += f", but could not go on from where it was: {loss!s:.2000}" if loss else ""
+    log_event(LOGGER, text, LogEvent.CONNECTION_BACK, job=attach.job)
 
 
 def detach(session: ClientGuard, connection: Connection, on_close: list[Callable[[], None]]) -> None:

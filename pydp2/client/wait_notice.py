@@ -6,15 +6,19 @@ line goes to ``sys.stderr`` of the trainer, because a notebook shows that. It is
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
 from pydp2.errors import Error, count_text, shorten
-from pydp2.system.log_writer import write_stderr
+from pydp2.system.log_events import LogEvent
+from pydp2.system.log_writer import is_json, log_event
 from pydp2.system.stdlib import os, time
 
+LOGGER = "pydp2.client"
+"""Logger of the lines about a trainer."""
 NOTICE_VARIABLE = "PYDP2_NOTICE_SECONDS"
 """Environment variable with the seconds that a wait lasts before the line is written; 0: never."""
 _NOTICE_SECONDS = 2.0  # default of the variable
@@ -35,10 +39,13 @@ def notice_seconds() -> float:
     return given if given > 0 else inf
 
 
-def write_notice(text: str) -> None:
-    """Write a line for the user to ``sys.stderr``, if possible. It begins with a line feed under a progress bar of
-    tqdm, which leaves the cursor behind the bar."""
-    write_stderr(f"{chr(10) if 'tqdm' in sys.modules else ''}pydp2: {text}")
+def write_notice(text: str, *, job: str = "") -> None:
+    """Write a line for the user, if possible. It begins with a line feed under a progress bar of tqdm, which leaves the
+    cursor behind the bar."""
+    if "tqdm" in sys.modules and sys.stderr is not None and not is_json():
+        with contextlib.suppress(Exception):
+            sys.stderr.write("\n")
+    log_event(LOGGER, text, LogEvent.TRAINER_WAITS, **({"job": job} if job else {}))
 
 
 class WaitNotice:

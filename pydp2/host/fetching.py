@@ -3,13 +3,13 @@ a host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydp2.options.file_list import FileList
 from pydp2.remote import has_remote
 from pydp2.remote.owner import FetchOptions, FetchOwner
+from pydp2.system.log_events import LogEvent, WriteLog
 
 
 def fetch_address(files: FileList, run_dir: str) -> str:
@@ -23,10 +23,11 @@ class Fetching:
     def __init__(self, address: str, options: FetchOptions) -> None:
         self._owner = FetchOwner(options, address) if address else None
 
-    def look(self, log: Callable[[str, str], None]) -> None:
+    def look(self, log: WriteLog) -> None:
         """Start the process again if it has ended."""
         if self._owner is not None and (code := self._owner.ensure_running()) is not None:
-            log(f"the process that fetches remote files ended (exit status {code}); another one is started", "fetch")
+            text = f"the process that fetches remote files ended (exit status {code}); another one is started"
+            log(text, LogEvent.FETCH_PROCESS_LOST)
 
     def stats(self) -> dict[str, Any] | None:
         """Return statistics as plain data, None if there is no process."""

@@ -34,7 +34,7 @@ overwritten anything. Its connection stays until the exit, because its earlier m
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Protocol
 
 from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceLost
@@ -45,6 +45,7 @@ from pydp2.options.service_spec import WorkerTerms
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkState
 from pydp2.protocol.worker_status import WorkerStatus
+from pydp2.system.log_events import LogEvent, WriteLog
 from pydp2.transport import Hub, PeerGone, Poller
 
 _NOT_READY = (LinkState.NEW, LinkState.STARTING)
@@ -106,7 +107,7 @@ class LocalWorkers:
         engine: Engine,
         hub: Hub,
         poll: Poller,
-        log: Callable[[str, str], None],
+        log: WriteLog,
     ) -> None:
         self.hub, self._files = hub, files
         self.connections: dict[int, WorkerConnection] = {}
@@ -187,8 +188,8 @@ class LocalWorkers:
                         self._ended[worker] = now + self._last_words
                     else:
                         self._exited(owner, worker, status)
-                case EngineNote(text, kind):
-                    self._log(text, kind)
+                case EngineNote(text, log_event):
+                    self._log(text, log_event)
         if self._engine.out_of_descriptors != self._lacks_descriptor:
             # An event that has to wait for a descriptor must not wake the loop until there is one.
             self._lacks_descriptor = self._engine.out_of_descriptors
@@ -259,7 +260,8 @@ class LocalWorkers:
         self._number_of[peer] = hello.worker
 
     def _broke_protocol(self, worker: int | None, error: ProtocolError) -> None:
-        self._log(f"worker {worker} broke the protocol: {error}", "protocol")
+        about = {} if worker is None else {"worker": worker}
+        self._log(f"worker {worker} broke the protocol: {error}", LogEvent.PROTOCOL_BROKEN, **about)
         if worker is not None:
             self.connections[worker].break_protocol(error)
             self._engine.kill(worker)

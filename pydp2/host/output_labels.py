@@ -8,6 +8,7 @@ from pathlib import Path
 from pydp2.host.engine.output import OutputLine
 from pydp2.protocol.output_marks import parse_file_change_mark, parse_once_mark
 from pydp2.protocol.worker_status import NO_FILE, WorkerStatus
+from pydp2.system.log_events import LogFields
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Frames in stacks of faulthandler below the user's generator: the worker, and the process that forked it.
@@ -62,8 +63,10 @@ class OutputLabels:
     def _marked(self, texts: list[tuple[bytes, bytes]], file: int) -> list[OutputLine]:
         if not texts:
             return []
-        mark = f"worker {self._worker}" if file == NO_FILE else f"worker {self._worker} {self._files[file]}"
-        return [OutputLine(mark, text, once) for text, once in texts]
+        name = "" if file == NO_FILE else self._files[file]
+        mark = f"worker {self._worker} {name}" if name else f"worker {self._worker}"
+        fields: LogFields = {"worker": self._worker} | ({"file": name} if name else {})
+        return [OutputLine(mark, text, once, fields) for text, once in texts]
 
     def _is_shown(self, line: bytes) -> list[bytes]:
         head, self._head = self._head, b""

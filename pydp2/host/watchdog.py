@@ -7,7 +7,7 @@ is being ended, and one of them may break the protocol.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -19,6 +19,7 @@ from pydp2.options.service_spec import WorkerTerms
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, worker_link
 from pydp2.protocol.state_table import next_state
 from pydp2.protocol.worker_status import WorkerStatus
+from pydp2.system.log_events import LogEvent, WriteLog
 from pydp2.system.process_memory import private_bytes
 from pydp2.system.rates import RateCounter
 
@@ -122,7 +123,7 @@ class Watchdog:
         files: FileList,
         engine: Engine,
         connections: Mapping[int, WorkerConnection],
-        log: Callable[[str, str], None],
+        log: WriteLog,
     ) -> None:
         self._terms = terms
         self._files = files
@@ -188,7 +189,8 @@ class Watchdog:
                 connection.timed_out = True
                 connection.kill_at = now + self._terms.timing.stack_dump
                 file = self._files[running[0]]
-                self._log(f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:", "timeout")
+                text = f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:"
+                self._log(text, LogEvent.SAMPLE_TIMEOUT, worker=worker, file=file, sample=running[2])
                 self._engine.dump(worker)
 
     def _watch_stopped(self, limit: float, now: float) -> None:
@@ -202,7 +204,7 @@ class Watchdog:
                 continue
             why = f"killed because a signal had stopped it for longer than {limit:g} s"
             if process == ZYGOTE:
-                self._log(f"the process that workers are forked from is {why}", "zygote")
+                self._log(f"the process that workers are forked from is {why}", LogEvent.ZYGOTE_LOST)
             else:
                 self._connections[process].begin_end(WatchEvent.FOUND_STOPPED, f"was {why}")
             del self._stopped[process]

@@ -22,7 +22,7 @@ from pydp2.host.worker.main import Imported, WorkerSpec, prepare
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import ServiceSpec, WorkerTerms, receive_spec, send_spec, status_rows
 from pydp2.protocol.worker_status import WorkerStatus
-from pydp2.system.log_writer import write_stderr
+from pydp2.system.log_writer import write_output
 
 _ADOPT = b"adopt"  # first message between server and supervisor, with descriptors
 _FEW_WORKERS = 4  # if there are fewer, each has several open files for which no merge waits yet
@@ -156,7 +156,7 @@ def run_supervisor(imported: Imported, commands: socket.socket) -> None:
 
 def new_pump() -> OutputPump:
     """Return a thread that writes the output of workers to stderr."""
-    return OutputPump(partial(write_stderr, end=""))
+    return OutputPump(write_output)
 
 
 def watch_signals() -> int:

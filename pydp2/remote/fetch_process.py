@@ -25,7 +25,8 @@ from pydp2.remote.object_cache import ObjectCache
 from pydp2.remote.stores import open_store
 from pydp2.remote.urls import split_pattern
 from pydp2.remote.wire import Channel
-from pydp2.system.log_writer import write_stderr
+from pydp2.system.log_events import LogEvent
+from pydp2.system.log_writer import write_event
 
 _PAGE = 1000  # URLs of a message
 _STATUS_SECONDS = 0.2
@@ -140,14 +141,12 @@ def _show(fetcher: Fetcher, status: FetchStatus) -> None:
         status.write(fetcher.counters, wait)
         if wait is not None and now - wait[2] > _NOTICE_SECONDS and reported is None:
             reported = wait[0], wait[2]
-            _say(f"waits for {wait[0]}: {wait[1]}; it tries again until it has an answer")
+            text = f"waits for {wait[0]}: {wait[1]}; it tries again until it has an answer"
+            write_event(text, LogEvent.STORE_SILENT, file=wait[0])
         elif wait is None and reported is not None:
-            _say(f"{reported[0]} answers again, after {now - reported[1]:.0f} s")
+            text = f"{reported[0]} answers again, after {now - reported[1]:.0f} s"
+            write_event(text, LogEvent.STORE_ANSWERS, file=reported[0])
             reported = None
-
-
-def _say(text: str) -> None:
-    write_stderr(f"pydp2: remote files: {text}")
 
 
 if __name__ == "__main__":

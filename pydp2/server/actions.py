@@ -3,11 +3,12 @@ compare lists of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pydp2.errors import Error
 from pydp2.protocol.messages import Message
+from pydp2.system.log_events import LogEvent, LogFields
 
 THIS_HOST = 0
 """Host number of the machine of the server."""
@@ -55,16 +56,17 @@ class SendToHost:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Write a line to the log. For each ``kind``, except "", the first few lines are written, and then counts."""
+    """Write a line to the log. ``fields``: what it is about."""
 
     text: str
-    kind: str = ""
+    event: LogEvent
+    fields: LogFields = field(default_factory=dict)
 
 
 class JobLog(Protocol):
     """Function that logs a text about one job. ``names_job``: the text names the job already."""
 
-    def __call__(self, text: str, kind: str, *, names_job: bool = False) -> None: ...
+    def __call__(self, text: str, event: LogEvent, /, *, names_job: bool = False, **fields: str | int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

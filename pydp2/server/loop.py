@@ -55,7 +55,8 @@ from pydp2.server.tracing import TraceRecorder, TraceState
 from pydp2.server.worker_gateway import WorkerGateway
 from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool
-from pydp2.system.log_writer import write_stderr
+from pydp2.system.log_events import LogEvent, LogFields
+from pydp2.system.log_writer import write_event
 from pydp2.system.process_memory import resident_bytes
 from pydp2.transport import Hub, Poller
 from pydp2.transport.hub import LACKS_DESCRIPTORS
@@ -108,7 +109,7 @@ class Server:
         self.fetching: Fetching | None = None
         """Fetch process of this machine."""
         self._logged: Counter[str] = Counter()
-        self._events: deque[tuple[float, str, str]] = deque(maxlen=_EVENTS)
+        self._events: deque[tuple[float, LogEvent, str, LogFields]] = deque(maxlen=_EVENTS)
         self.pool = WorkerPool(spec.workers)
         """Pool of the workers, on all hosts."""
         self._snapshotter = Snapshotter(spec.state_dir, self.log, spec.timing)
@@ -262,7 +263,8 @@ class Server:
     def look_at_files(self) -> None:
         """Check whether the socket files are still there, where others find them."""
         if (text := self.own_files.look(time.monotonic())) is not None:
-            self.log(f"the service goes on, but {text}; who is connected stays, nobody else can connect: {REMEDY}", "")
+            lines = f"the service goes on, but {text}; who is connected stays, nobody else can connect: {REMEDY}"
+            self.log(lines, LogEvent.SOCKET_MISSING)
             if not self.own_files.is_at_place(self._spec.worker_address):
                 self.pool.no_replacement = ServiceLost(f"no worker can be replaced, because {text}; {REMEDY}")
 
@@ -282,29 +284,28 @@ class Server:
         )
 
     # -- reports to the user ---------------------------------------------------------------------------------------
-    def log(self, text: str, kind: str) -> None:
-        """Write a line to stderr. For each kind, except '', the first few lines are written, then a count at every
+    def log(self, text: str, event: LogEvent, /, **fields: str | int) -> None:
+        """Write a line to stderr. Of an event with a label, the first few lines are written, then a count at every
         power of two."""
-        self._events.append((time.monotonic(), kind, text))
-        if kind:
-            self._logged[kind] += 1
-            count = self._logged[kind]
+        self._events.append((time.monotonic(), event, text, fields))
+        if event.label:
+            self._logged[event.label] += 1
+            count = self._logged[event.label]
             if count > _SHOWN:
                 if count & (count - 1) == 0:
-                    write_stderr(f"pydp2: {kind}: {count} so far")
+                    write_event(f"{count} so far", event, count=count)
                 return
-            text = f"{kind}: {text}"
-        write_stderr(f"pydp2: {text}")
+        write_event(text, event, **fields)
 
     def _log_refused(self, text: str, kind: str) -> None:
         """Log why a connection was refused. A lack of descriptors is logged once, and again only after there were
         enough of them for a while."""
         if kind != LACKS_DESCRIPTORS:
-            self.log(f"{kind}: {text}", "")
+            self.log(f"{kind}: {text}", LogEvent.CONNECTION_REFUSED)
             return
         now = time.monotonic()
         if now - self._lacked > self._timing.descriptor_notice:
-            self.log(text, "")
+            self.log(text, LogEvent.CONNECTION_REFUSED)
         self._lacked = now
 
     def stats(self) -> dict[str, Any]:
@@ -319,8 +320,15 @@ class Server:
             "remote": None if self.fetching is None else self.fetching.stats(),
             "refused": sorted(refused, key=lambda peer: peer["seconds_ago"]),
             "events": [
-                {"seconds_ago": now - when, "kind": kind, "text": without_secrets(text)}
-                for when, kind, text in self._events
+                {
+                    "seconds_ago": now - when,
+                    "event": event.event_name,
+                    "level": event.level,
+                    "kind": event.label,
+                    "text": without_secrets(text),
+                    "about": {name: without_secrets(str(value)) for name, value in fields.items()},
+                }
+                for when, event, text, fields in self._events
             ],
             "memory": resident_bytes(os.getpid()),
             "busy_seconds": self._busy_seconds,

@@ -18,6 +18,7 @@ from hashlib import blake2b
 
 from pydp2.errors import OptionError
 from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Loss
+from pydp2.system.log_events import LogEvent, WriteLog
 
 
 def _is_text(value: object) -> bool:
@@ -61,7 +62,7 @@ class Quarantine:
     Raises OptionError if the file cannot be written now.
     """
 
-    def __init__(self, path: str | None, log: Callable[[str, str], None]) -> None:
+    def __init__(self, path: str | None, log: WriteLog) -> None:
         self._path = path
         self._log = log
         self._file = -1
@@ -134,7 +135,7 @@ class Quarantine:
                 self._log(
                     f"the quarantine {self._path} cannot be written any more: {error.strerror}; the pass goes on, and "
                     "its further losses are not recorded there",
-                    "",
+                    LogEvent.QUARANTINE_FAILED,
                 )
             return
         self._known.add(key)

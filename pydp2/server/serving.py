@@ -27,7 +27,8 @@ from pydp2.remote.owner import FetchOptions
 from pydp2.server.available_memory import describe_exhaustion
 from pydp2.server.hosts.host_gateway import HostGateway
 from pydp2.server.loop import Server, ServiceStop
-from pydp2.system.log_writer import unfailing_stderr, write_stderr
+from pydp2.system.log_events import LogEvent
+from pydp2.system.log_writer import unfailing_stderr, write_event
 from pydp2.transport import Hub
 from pydp2.transport.descriptors import raise_descriptor_limit
 from pydp2.transport.key_files import AllowedKeys, remove_connection
@@ -169,7 +170,7 @@ def _short_of_memory(spare: mmap.mmap) -> Iterator[None]:
 
 
 def _report(reason: str) -> None:
-    write_stderr(f"pydp2: the service ends: {reason.splitlines()[0]}")
+    write_event(f"the service ends: {reason.splitlines()[0]}", LogEvent.SERVICE_ENDS)
 
 
 def _access(spec: ServiceSpec, *roles: str) -> AllowedKeys | None:

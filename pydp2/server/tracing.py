@@ -25,6 +25,7 @@ from pydp2.options.file_list import FileList
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import pack_unchecked
 from pydp2.protocol.spans import MAX_SECONDS, SpanBuffer, SpanKind, Spans, decode_spans
+from pydp2.protocol.state_table import next_state
 from pydp2.remote import shown_url
 
 _MOST_SPANS = 1_000_000  # of all sources; more are lost
@@ -41,6 +42,26 @@ class TraceState(Enum):
     STARTING = "starting"
     RECORDING = "recording"
     ENDING = "ending"
+
+
+class TraceEvent(Enum):
+    """Event of the recorder."""
+
+    ASK = "ask"
+    TELL = "tell all to record"
+    BEGIN = "begin"
+    END = "end"
+    ANSWER = "answer"
+
+
+TRACE_TRANSITIONS: dict[tuple[TraceState, TraceEvent], TraceState] = {
+    (TraceState.OFF, TraceEvent.ASK): TraceState.ASKED,
+    (TraceState.ASKED, TraceEvent.TELL): TraceState.STARTING,
+    (TraceState.STARTING, TraceEvent.BEGIN): TraceState.RECORDING,
+    (TraceState.RECORDING, TraceEvent.END): TraceState.ENDING,
+    (TraceState.ENDING, TraceEvent.ANSWER): TraceState.OFF,
+}
+"""State and event, mapped to the state after the event."""
 
 
 class ServerSpans(SpanBuffer):
@@ -97,13 +118,17 @@ class TraceRecorder:
         self._files = files
         self.own = ServerSpans()
         """Spans of the server itself."""
-        self.state = TraceState.OFF
+        self.state: TraceState = TraceState.OFF  # only move() changes it
         self.peer = b""
         """Peer that asked for the trace."""
         self._seconds = self._until = self._answer_by = 0.0
         self._began_ns = 0
         self._spans = 0
         self._sources: dict[object, _Source] = {}
+
+    def move(self, event: TraceEvent) -> None:
+        """Change the state according to ``event``. Raises IllegalTransition if the present state does not allow it."""
+        self.state = next_state(TRACE_TRANSITIONS, self.state, event)
 
     @property
     def is_recording(self) -> bool:
@@ -117,7 +142,8 @@ class TraceRecorder:
             raise OptionError("a trace of this service is being recorded for somebody else; ask again when it is done")
         if not 0 < seconds <= MAX_SECONDS:
             raise OptionError(f"a trace needs more than 0 and at most {MAX_SECONDS} seconds, got {seconds:g}")
-        self.state, self.peer, self._seconds = TraceState.ASKED, peer, seconds
+        self.move(TraceEvent.ASK)
+        self.peer, self._seconds = peer, seconds
 
     def add_source(self, key: object, label: dict[str, Any]) -> None:
         """Note that a process is told to record. ``label``: which one, as plain data; "host" is "" on this machine."""
@@ -142,18 +168,21 @@ class TraceRecorder:
 
     def start(self, now: float) -> None:
         """Note that all were told to record. The trace begins once all have answered, or a second later."""
-        self.state, self._answer_by, self._spans = TraceState.STARTING, now + _ANSWERS, 0
+        self.move(TraceEvent.TELL)
+        self._answer_by, self._spans = now + _ANSWERS, 0
         self.own.switch(True, now)
         self.own.mark(None)
 
     def begin(self, now: float) -> None:
         """Note that the trace begins."""
-        self.state, self._until = TraceState.RECORDING, now + self._seconds
+        self.move(TraceEvent.BEGIN)
+        self._until = now + self._seconds
         self._began_ns = time.monotonic_ns()
 
     def end(self, now: float) -> None:
         """Note that all are told to stop."""
-        self.state, self._answer_by = TraceState.ENDING, now + _ANSWERS
+        self.move(TraceEvent.END)
+        self._answer_by = now + _ANSWERS
         self.own.switch(False, now)
 
     def is_due(self, now: float) -> bool:
@@ -181,7 +210,8 @@ class TraceRecorder:
         found = [source.between(began, ended) for source in sources]
         labels = [source.label | {"lost": source.lost} for source in sources]
         about = {"began_ns": began, "ended_ns": ended, "sources": labels, "files": self._names(labels, found)}
-        self.state, self.peer, self._sources = TraceState.OFF, b"", {}
+        self.move(TraceEvent.ANSWER)
+        self.peer, self._sources = b"", {}
         return [pack_unchecked(about), *(spans.tobytes() for spans in found)]
 
     def _names(self, labels: Sequence[dict[str, Any]], found: Sequence[Spans]) -> dict[str, str]:

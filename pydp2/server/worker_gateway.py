@@ -58,6 +58,7 @@ from pydp2.server.tracing import TraceRecorder
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.system.log_events import LogEvent, LogFields
 from pydp2.system.process_memory import resident_bytes
 
 _MAX_MESSAGES = 256  # messages that are read in one turn, so that trainers are served in between
@@ -66,8 +67,8 @@ _MAX_MESSAGES = 256  # messages that are read in one turn, so that trainers are 
 class ServiceSide(Protocol):
     """Interface of the server that the worker gateway needs."""
 
-    def log(self, text: str, kind: str) -> None:
-        """Write a line to the log; ``kind`` as in :class:`pydp2.server.actions.Log`."""
+    def log(self, text: str, event: LogEvent, /, **fields: str | int) -> None:
+        """Write a line to the log."""
         ...
 
     def provider_ready(self, schema: Schema, source: str, cell_grants: CellGrants | None) -> None:
@@ -149,12 +150,21 @@ class WorkerGateway:
                     self._hosts.turn_away(host, error)
                 case SendToHost(host, message) if self._hosts is not None:
                     self._hosts.send(host, message)
-                case Log(text, kind):
-                    self._service.log(text, kind)
+                case Log(text, log_event, fields):
+                    self._service.log(text, log_event, **self._with_host_name(fields))
                 case Loss():
                     self._quarantine.write(action)
                 case Fatal(error):
                     raise error
+
+    def _with_host_name(self, fields: LogFields) -> LogFields:
+        """Return ``fields`` with the name of a host in place of its number, and without the number of this one."""
+        host = fields.get("host")
+        if not isinstance(host, int):
+            return fields
+        session = None if self._hosts is None else self._hosts.sessions.get(host)
+        rest = {name: value for name, value in fields.items() if name != "host"}
+        return rest if session is None else rest | {"host": session.name}
 
     def _spawn(self, worker: int, status_row: int, host: int) -> None:
         if host == THIS_HOST:
@@ -293,7 +303,7 @@ class WorkerGateway:
     def _begin(self, connection: WorkerConnection, declared: Schema, message: m.Declared) -> None:
         """Begin to serve, with the declaration of the first worker."""
         for note in message.warnings:
-            self._service.log(str(note), "")
+            self._service.log(str(note), LogEvent.PROVIDER_WARNING)
         if not connection.host:
             self._local.watchdog.check_first_worker(connection.pid)
         self.schema = declared
@@ -354,7 +364,7 @@ class WorkerGateway:
         try:
             self.worker_sent(worker, connection, frames, now)
         except ProtocolError as error:
-            self._service.log(f"worker {worker} broke the protocol: {error}", "protocol")
+            self._service.log(f"worker {worker} broke the protocol: {error}", LogEvent.PROTOCOL_BROKEN, worker=worker)
             connection.break_protocol(error)
             hosts.kill(host, worker, now)
 

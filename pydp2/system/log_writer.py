@@ -9,19 +9,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import select
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import IO, Any
 
 from pydp2.errors import without_secrets
+from pydp2.system.log_events import ERROR, INFO, LogEvent, LogFields
 
 LOG_TIMES = "PYDP2_LOG_TIMES"
 """Variable that decides whether lines of the log begin with the time."""
+LOG_FORMAT = "PYDP2_LOG_FORMAT"
+"""Variable with the form of the lines of the log: "text" (the default) or "json"."""
 MAX_WAITING_BYTES = 1 << 20
 """Largest number of bytes that wait to be written. The rest is left out, and a line says so once half of them are
 written."""
@@ -200,16 +204,67 @@ def unfailing_stderr() -> Iterator[None]:
         sys.stderr = before
 
 
-def write_stderr(text: str, end: str = "\n") -> None:
-    """Write ``text`` and ``end`` to ``sys.stderr``, if possible, and without secrets; with the time before each line if
-    that is not a terminal. It never raises, although a program may have replaced the stream by any object."""
-    if sys.stderr is not None:
+def is_json() -> bool:
+    """Return True if lines of the log are JSON."""
+    return os.environ.get(LOG_FORMAT) == "json"
+
+
+def write_event(text: str, event: LogEvent, /, **fields: str | int) -> None:
+    """Write a line of the log to ``sys.stderr``, if possible, and without secrets. ``fields``: what it is about. It
+    never raises, although a program may have replaced the stream by any object.
+
+    In text, the time is before the line if that is not a terminal. In JSON, a line is an object with "time", "level",
+    "event", "message" and the fields (docs/logs.md).
+    """
+    about = {name: without_secrets(value) if isinstance(value, str) else value for name, value in fields.items()}
+    _write_line(without_secrets(text), event, about)
+
+
+def write_secret(text: str, event: LogEvent) -> None:
+    """Write a line as :func:`write_event` does, with a token in it that the user needs."""
+    _write_line(text, event, {})
+
+
+def _write_line(text: str, event: LogEvent, fields: LogFields) -> None:
+    if is_json():
+        now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        line = {"time": now, "level": event.level, "event": event.event_name, "message": text, **fields}
+        _write(json.dumps(line, ensure_ascii=False) + "\n")
+    else:
+        _write(with_times(f"pydp2: {f'{event.label}: ' if event.label else ''}{text}\n", sys.stderr))
+
+
+def write_output(mark: str, lines: Sequence[str], /, **fields: str | int) -> None:
+    """Write lines that the user's code printed, as :func:`write_event` does; in text after ``mark``, which says where
+    they were printed."""
+    if is_json():
+        for line in lines:
+            write_event(line, LogEvent.WORKER_OUTPUT, **fields)
+    else:
+        _write(with_times(without_secrets("".join(f"[{mark}] {line}\n" for line in lines)), sys.stderr))
+
+
+def log_event(logger: str, text: str, event: LogEvent, /, **fields: str | int) -> None:
+    """Write a line of the log in the user's process: to the logger ``logger`` of :mod:`logging`, with the name of the
+    event and the fields as ``extra``, if the program has set up handlers for it; otherwise as :func:`write_event`
+    does."""
+    logging = sys.modules.get("logging")  # a program that has not imported it has no handlers
+    if logging is None or not (found := logging.getLogger(logger)).hasHandlers():
+        write_event(text, event, **fields)
+        return
+    level = {INFO: logging.INFO, ERROR: logging.ERROR}.get(event.level, logging.WARNING)
+    about = {name: without_secrets(str(value)) for name, value in fields.items()}
+    found.log(level, "%s", without_secrets(text), extra={"event": event.event_name, "about": about})
+
+
+def _write(text: str) -> None:
+    if sys.stderr is not None and text:
         with contextlib.suppress(Exception):
-            sys.stderr.write(with_times(without_secrets(text) + end, sys.stderr))
+            sys.stderr.write(text)
             sys.stderr.flush()
 
 
-def with_times(text: str, stream: IO[str]) -> str:
+def with_times(text: str, stream: IO[str] | None) -> str:
     """Return ``text`` in the form for ``stream``. If it is not a terminal, each line begins with the local time, as in
     ``2026-03-01T12:00:00+01:00``, except in the journal of systemd, which has its own times. The variable
     :data:`LOG_TIMES` overrides that: "0", without times; "1", with times."""
@@ -219,7 +274,7 @@ def with_times(text: str, stream: IO[str]) -> str:
     return "".join(f"{now} {line}" if line.strip() else line for line in text.splitlines(keepends=True))
 
 
-def _shows_times(stream: IO[str]) -> bool:
+def _shows_times(stream: Any) -> bool:
     """Return True if ``stream`` is a terminal, where the user sees when a line comes, or the journal of systemd."""
     try:
         known = os.fstat(stream.fileno())

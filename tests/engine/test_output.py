@@ -39,9 +39,9 @@ class Shown:
         self.pump = OutputPump(self._write)
         self._arrived = threading.Condition()
 
-    def _write(self, text: str) -> None:
+    def _write(self, mark: str, lines: Sequence[str], /, **fields: str | int) -> None:
         with self._arrived:
-            self.text += text
+            self.text += "".join(f"[{mark}] {line}\n" for line in lines)
             self._arrived.notify_all()
 
     def wait_for(self, what: Callable[[str], bool], seconds: float = 10.0) -> None:
@@ -174,7 +174,7 @@ def test_of_a_flood_a_second_s_worth_is_shown_and_the_rest_counted(shown: Shown)
 
 def test_a_terminal_that_stands_still_holds_up_nobody_but_the_thread() -> None:
     go = threading.Event()
-    pump = OutputPump(lambda text: go.wait(20) and None)
+    pump = OutputPump(lambda *_, **__: go.wait(20) and None)
     ends = []
     for _ in range(5):
         read, write = os.pipe()

@@ -85,7 +85,9 @@ class Side:
         self.taken: list[Any] = []
         self.log: list[str] = []
         ends: Any = (self.engine, self.hub, self.poll)
-        self.workers = LocalWorkers(TERMS, FileList.of(["a", "b"]), *ends, lambda text, kind: self.log.append(text))
+        self.workers = LocalWorkers(
+            TERMS, FileList.of(["a", "b"]), *ends, lambda text, event, **about: self.log.append(text)
+        )
         self.connections = self.workers.connections
         self.workers.start(WORKER, ROW)
 

@@ -27,6 +27,7 @@ from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE
 from pydp2.server.dispatch.ledger_source import LedgerSource
+from pydp2.system.log_events import LogEvent
 from tests.server.sources import losses_of, source_of
 
 COST = 84 + SAMPLE_COST  # of every sample here: 100
@@ -542,7 +543,7 @@ def test_a_file_that_changed_is_named_once() -> None:
         made.worker_lost(WorkerGone(worker, None, "was killed"))
         actions += made.dispatch()
     (log,) = [action for action in actions if isinstance(action, Log)]
-    assert log.kind == "changed"
+    assert log.event is LogEvent.FILE_CHANGED
     assert "file 0: process() did not repeat itself" in log.text
 
 
@@ -568,7 +569,7 @@ def test_with_errors_skipped_the_file_ends_there_and_a_fact_says_so() -> None:
     assert merge(source, 0) == 2
     assert source.next_run(0) is END
     assert losses.early_ends == {0: (2, "no such word")}
-    assert [a.kind for a in made.dispatch() if isinstance(a, Log)] == ["skipped"]
+    assert [a.event for a in made.dispatch() if isinstance(a, Log)] == [LogEvent.FILE_ENDED_EARLY]
 
 
 def test_a_file_that_is_known_to_end_before_its_first_sample_is_given_to_nobody() -> None:
@@ -591,7 +592,8 @@ def test_what_the_merge_met_last_is_told_before_the_workers_are_told_to_end() ->
     source.close_file(0)
     text = "file 0, sample 0, slot bits: bad"
     assert made.end() == [
-        Log(text, kind="dropped"), Loss(4, "0", 0, "bits", "bad", "dropped"), Send(1, EndDispatch(0))
+        Log(text, LogEvent.SAMPLE_DROPPED, {"file": "0", "sample": 0, "slot": "bits"}),
+        Loss(4, "0", 0, "bits", "bad", "dropped"), Send(1, EndDispatch(0))
     ]  # fmt: skip
     assert made.dispatch() == []
 

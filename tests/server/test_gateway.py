@@ -22,6 +22,8 @@ from pydp2.protocol import messages as m
 from pydp2.server.gateway.job_table import JobTable
 from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
+from pydp2.server.tracing import TraceRecorder
+from pydp2.system.log_events import LogEvent
 
 from ..simulated.network import Hub, Network
 from .test_host_gateway import Peer
@@ -46,12 +48,13 @@ class Side:
         snapshots = Snapshotter(None, self._note, Timing())
         spec = simulated_spec(0, folder)
         spec = replace(spec, sources=sources or spec.sources)
-        jobs = JobTable(spec, FileList.of(["a", "b", "c"]), hub, pool, self._note, snapshots)
-        self.gateway = ClientGateway(spec, hub, jobs, self._note, snapshots, jobs.stats)
+        files = FileList.of(["a", "b", "c"])
+        jobs = JobTable(spec, files, hub, pool, self._note, snapshots)
+        self.gateway = ClientGateway(spec, hub, jobs, self._note, snapshots, jobs.stats, TraceRecorder(files))
         jobs.provider_ready(SCHEMA, "," * (len(spec.sources) - 1))
         self.now = time.monotonic()
 
-    def _note(self, text: str, kind: str) -> None:
+    def _note(self, text: str, event: LogEvent, /, **about: str | int) -> None:
         self.log.append(text)
 
     def attach(self, rank: int, session: str) -> Peer:

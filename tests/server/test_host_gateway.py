@@ -58,7 +58,7 @@ class Side:
         spec = replace(simulated_spec(0, folder), memory_limit=LIMIT)
         hub: Any = self.hub
         self.gateway = HostGateway(spec, FileList.of(["a"]), hub)
-        self.gateway.begin(lambda text, kind: self.log.append(text))
+        self.gateway.begin(lambda text, event, **about: self.log.append(text))
 
     def host(self, codec: str = "", row_server: str = "") -> tuple[Peer, Peer]:
         """Both connections of a host that has asked to join."""

@@ -24,6 +24,7 @@ from pydp2.order.snapshot import FilePosition, SnapshotPoint
 from pydp2.server.actions import Log, Loss
 from pydp2.server.cache.file_format import DroppedSample
 from pydp2.server.dispatch.losses import MIN_SAMPLES_FOR_SHARE, Losses
+from pydp2.system.log_events import LogEvent
 
 FACT = (7, "file f2, sample 7: process raised KeyError")
 
@@ -38,8 +39,9 @@ def dropped_sample(y: int) -> DroppedSample:
 
 def test_a_dropped_sample_is_counted_told_and_written_down() -> None:
     made = losses()
+    about = {"file": "f2", "sample": 5, "slot": "bits"}
     assert made.drop(2, dropped_sample(5)) == [
-        Log("file f2, sample 5, slot bits: expected 2, got 3", kind="dropped"),
+        Log("file f2, sample 5, slot bits: expected 2, got 3", LogEvent.SAMPLE_DROPPED, about),
         Loss(3, "f2", 5, "bits", "expected 2, got 3", "dropped"),
     ]
     assert (made.dropped, made.early_ends, made.error) == (1, {}, None)
@@ -64,7 +66,7 @@ def test_a_file_that_ends_early_becomes_a_fact_and_its_kind_is_written_down(erro
     made = losses()
     told = made.end(2, 7, error)
     assert told == [
-        Log(f"the rest of a file is left out: {error}", "skipped"),
+        Log(f"the rest of a file is left out: {error}", LogEvent.FILE_ENDED_EARLY, {"file": "f2", "sample": 7}),
         Loss(3, "f2", 7, slot, str(error), kind, *_cause(error)),
     ]
     assert made.early_ends == {2: (7, str(error))}

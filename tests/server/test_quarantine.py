@@ -38,7 +38,7 @@ def quarantine(tmp_path: Path, logs: list[str]) -> Iterator[Make]:
     made: list[Quarantine] = []
 
     def make(path: Path | None = None) -> Quarantine:
-        made.append(Quarantine(str(path or tmp_path / "bad.jsonl"), lambda text, kind: logs.append(text)))
+        made.append(Quarantine(str(path or tmp_path / "bad.jsonl"), lambda text, event, **about: logs.append(text)))
         return made[-1]
 
     yield make

@@ -15,11 +15,13 @@ import pydp2.server
 from pydp2.errors import Error
 from pydp2.host.agent.agent import AGENT_TRANSITIONS, AgentEvent, AgentLife, AgentState
 from pydp2.host.watchdog import WATCH_TRANSITIONS, WatchEvent, WatchState, WorkerConnection
+from pydp2.options.file_list import FileList
 from pydp2.protocol.state_table import IllegalTransition, next_state
 from pydp2.server.dispatch.file_state import ENDED_STATES, FILE_TRANSITIONS, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.jobs.membership import TRAINER_TRANSITIONS, Trainer, TrainerEvent
 from pydp2.server.snapshots.job_snapshot import PassState
+from pydp2.server.tracing import TRACE_TRANSITIONS, TraceEvent, TraceRecorder, TraceState
 from pydp2.server.workers.worker_pool import WORK_TRANSITIONS, WorkEvent, WorkState, _PooledWorker
 
 Machine = tuple[Mapping[tuple[Any, Any], Any], type[Enum], Enum, set[Enum]]
@@ -29,6 +31,7 @@ MACHINES: dict[str, Machine] = {
     "file": (FILE_TRANSITIONS, FileEvent, FileState.QUEUED, {FileState.CLOSED}),
     "trainer": (TRAINER_TRANSITIONS, TrainerEvent, PassState.BEFORE, set()),
     "work": (WORK_TRANSITIONS, WorkEvent, WorkState.STARTING, {WorkState.GONE}),
+    "trace": (TRACE_TRANSITIONS, TraceEvent, TraceState.OFF, set()),
     "agent": (AGENT_TRANSITIONS, AgentEvent, AgentState.RESTING, {AgentState.ENDED}),
     "watch": (
         WATCH_TRANSITIONS,
@@ -41,6 +44,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "file": lambda: FileLedger(0, 0),
     "trainer": lambda: Trainer(0),
     "work": lambda: _PooledWorker(0, 0),
+    "trace": lambda: TraceRecorder(FileList.of(["a"])),
     "agent": AgentLife,
     "watch": WorkerConnection,
 }

@@ -96,6 +96,7 @@ def test_spans_before_and_after_the_trace_are_left_out(recorder: TraceRecorder) 
     began = recording(recorder, seconds=1.0)
     spans = frames((SpanKind.IDLE, 5, 6, -1, -1), (SpanKind.IDLE, began + 10**10, began + 10**11, -1, -1))
     recorder.add(1, m.RecordedSpans(3, 0, True), spans)
+    recorder.end(1.0)
     about, (_, worker) = answer(recorder)
     assert not len(worker)
     assert [source["lost"] for source in about["sources"]] == [0, 3]
@@ -106,6 +107,7 @@ def test_the_clock_of_another_host_is_compared_with_ours(recorder: TraceRecorder
     now = time.monotonic_ns()
     ahead = 3600 * 10**9
     recorder.add(1, m.RecordedSpans(0, now + ahead, True), frames((SpanKind.IDLE, began + ahead, now + ahead, -1, -1)))
+    recorder.end(10.0)
     _, (_, worker) = answer(recorder)
     assert abs(worker[0, 1] - began) < 10**9
 

@@ -27,6 +27,7 @@ from pydp2.server.actions import (
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE
 from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.system.log_events import LogEvent
 from tests.server.sources import losses_of
 
 SAME: dict[str, Any] = {"slots": ["as declared"], "pool_size": -1}
@@ -211,7 +212,7 @@ def test_the_reserve_that_is_lost_is_no_loss_to_the_pass(two: WorkerPool) -> Non
     two.begin_pass(pass_over(4))
     two.dispatch()
     assert two.handle(WorkerGone(2, None, "was killed")) == [
-        Log("worker 2 was killed; it stood by", kind="worker lost"), Spawn(3, 3),
+        Log("worker 2 was killed; it stood by", LogEvent.WORKER_LOST, {"worker": 2, "host": 0}), Spawn(3, 3),
     ]  # fmt: skip
     assert two.workers_lost == 0
     assert two.dispatch() == []

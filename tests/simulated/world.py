@@ -104,8 +104,9 @@ class World(ScriptedWorld):
             server_loop, gateway, peers, agent_module, watchdog, client_module, connection, look_ahead, row_fetcher,
         ):  # fmt: skip
             patch(module, "time", self.network.clock)
-        for module in (server_loop, agent_module, connection):
-            patch(module, "write_stderr", self.log.append)
+        for module in (server_loop, agent_module):
+            patch(module, "write_event", lambda text, event, **about: self.log.append(text))
+        patch(connection, "log_event", lambda logger, text, event, **about: self.log.append(text))
         for module in (server_loop, agent_module):
             patch(module, "Poller", Poller)
         patch(gateway, "Poller", LastPoller)

@@ -6,20 +6,33 @@ import contextlib
 import errno
 import fcntl
 import io
+import json
 import os
 import re
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pydp2
-from pydp2.system.log_writer import MAX_WAITING_BYTES, LogWriter, log_stream, unfailing_stderr, with_times, write_stderr
+from pydp2.system.log_events import LogEvent
+from pydp2.system.log_writer import (
+    MAX_WAITING_BYTES,
+    LogWriter,
+    log_stream,
+    unfailing_stderr,
+    with_times,
+    write_event,
+    write_output,
+    write_secret,
+)
 
 from ..runs import wait_until
 
@@ -212,8 +225,8 @@ def test_a_stream_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stderr", theirs)
     with unfailing_stderr():
         assert sys.stderr is theirs
-        write_stderr("hello")
-    assert theirs.getvalue() == "hello\n"
+        write_event("hello", LogEvent.PROGRESS)
+    assert theirs.getvalue() == "pydp2: hello\n"
 
 
 class _Fails(io.StringIO):
@@ -227,7 +240,7 @@ def test_what_cannot_be_said_is_not_said(broken: io.StringIO | str | None, monke
         broken = io.StringIO()
         broken.close()
     monkeypatch.setattr(sys, "stderr", broken)
-    write_stderr("hello")
+    write_event("hello", LogEvent.PROGRESS)
 
 
 class OnlyWrite:
@@ -254,7 +267,7 @@ class Stub(OnlyWrite):
 def test_a_stream_with_nothing_but_write_gets_the_line(kind: type[OnlyWrite], monkeypatch: pytest.MonkeyPatch) -> None:
     stream = kind()
     monkeypatch.setattr(sys, "stderr", stream)
-    write_stderr("a line")
+    write_event("a line", LogEvent.PROGRESS)
     (text,) = stream.texts
     assert text.endswith("a line\n")
 
@@ -330,3 +343,104 @@ def test_the_log_of_a_service_has_times_and_names_the_job(
     assert re.search(f"^{TIME}pydp2: skipped: the rest of a file is left out: file a", screen, re.M)
     assert re.search(f"^{TIME}\\[worker [01] a\\] reading$", screen, re.M)
     assert [line for line in screen.splitlines() if line and not re.match(TIME, line)] == []
+
+
+# -- events as JSON ----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[], list[dict[str, Any]]]:
+    """The events that were written since the start of the test."""
+    monkeypatch.setenv("PYDP2_LOG_FORMAT", "json")
+    return lambda: [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_an_event_is_one_object_on_one_line(lines: Callable[[], list[dict[str, Any]]]) -> None:
+    write_event("two\nlines, größer", LogEvent.WORKER_LOST, worker=3, file="b\n.txt", sample=41)
+    (line,) = lines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", line.pop("time"))
+    assert line == {
+        "level": "warning", "event": "worker_lost", "message": "two\nlines, größer",
+        "worker": 3, "file": "b\n.txt", "sample": 41,
+    }  # fmt: skip
+
+
+def test_secrets_are_left_out_of_messages_and_fields(lines: Callable[[], list[dict[str, Any]]]) -> None:
+    url = "https://user:hunter2@example.org/x?token=abcdefgh"
+    write_event(f"no answer of {url}", LogEvent.STORE_SILENT, file=url)
+    write_output("worker 0", ["hello", url], worker=0)
+    write_secret(f"page: {url}", LogEvent.PAGE_READY)
+    *hidden, shown = lines()
+    assert len(hidden) == 3
+    assert not [line for line in hidden if "hunter2" in str(line) or "abcdefgh" in str(line)]
+    assert url in shown["message"]
+
+
+def test_what_workers_print_is_an_event_for_each_line(lines: Callable[[], list[dict[str, Any]]]) -> None:
+    write_output("worker 0 a.txt", ["one", "two"], worker=0, file="a.txt")
+    assert [(line["event"], line["message"], line["file"]) for line in lines()] == [
+        ("worker_output", "one", "a.txt"), ("worker_output", "two", "a.txt")
+    ]  # fmt: skip
+
+
+def test_events_have_unlike_names_and_meanings() -> None:
+    assert len({event.meaning for event in LogEvent}) == len(LogEvent.__members__)
+
+
+PROGRAM = """
+import sys
+from pydp2.system.log_events import LogEvent
+from pydp2.system.log_writer import log_event
+
+log_event("pydp2.client", "it waits", LogEvent.TRAINER_WAITS, job="a")
+import logging
+log_event("pydp2.client", "nobody listens", LogEvent.TRAINER_WAITS)
+logging.basicConfig(format="%(levelname)s %(name)s %(event)s %(about)s %(message)s", stream=sys.stdout, level="WARNING")
+log_event("pydp2.client", "100 % of https://user:hunter2@example.org", LogEvent.TRAINER_WAITS, job="a")
+log_event("pydp2.client", "it is back", LogEvent.CONNECTION_BACK)
+"""
+
+
+def test_a_program_with_handlers_gets_records_and_another_one_lines() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == "pydp2: it waits\npydp2: nobody listens\n"
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("WARNING pydp2.client trainer_waits {'job': 'a'} 100 % of https://")
+    assert "hunter2" not in line
+
+
+@pytest.mark.real_starts
+def test_a_service_writes_each_event_with_what_it_is_about(
+    provider_file: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PYDP2_LOG_FORMAT", "json")
+    file = str(tmp_path / "killed-once")
+    address = provider_file("""
+        import os, signal
+
+        @provider(input_types={"n": integer_value(10)}, should_shuffle=False)
+        def process(settings, filename):
+            print("reading")
+            yield {"n": 1}
+            if not os.path.exists(filename):
+                open(filename, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield {"n": 10}
+    """)
+    with pydp2.launch([file], address, workers=1, on_error="skip") as service:
+        with service.connect(job="validation", batch_size=4) as data:
+            assert len(list(data)) == 1
+        events = service.stats()["events"]
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    found = {line["event"]: line for line in said}
+    printed = found["worker_output"]
+    assert (printed["level"], printed["message"], printed["file"]) == ("info", "reading", file)
+    assert "worker" in printed
+    lost = found["worker_lost"]
+    assert (lost["worker"], lost["file"], lost["sample"], lost["job"]) == (0, file, 1, "validation")
+    assert "host" not in lost
+    ended = found["file_ended_early"]
+    assert (ended["file"], ended["sample"], ended["job"]) == (file, 1, "validation")
+    assert {"worker_lost", "file_ended_early"} <= {event["event"] for event in events}
+    assert next(e["about"] for e in events if e["event"] == "worker_lost")["file"] == file

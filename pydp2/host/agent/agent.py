@@ -70,7 +70,8 @@ from pydp2.protocol.link_states import LinkState
 from pydp2.protocol.state_table import next_state
 from pydp2.remote.owner import FetchOptions
 from pydp2.remote.remote_file import fetch_options
-from pydp2.system.log_writer import unfailing_stderr, write_stderr
+from pydp2.system.log_events import LogEvent
+from pydp2.system.log_writer import unfailing_stderr, write_event
 from pydp2.system.process_memory import resident_bytes
 from pydp2.system.release import RELEASE
 from pydp2.transport import Hub, Poller
@@ -167,13 +168,13 @@ class Agent:
         self._poll = Poller()
         self._workers = LocalWorkers(terms, files, engine, hub, self._poll, self._log)
         self._listeners = {*hub.listeners}
-        hub.on_refusal = self._log
+        hub.on_refusal = self._log_refused
         for handle in (control, wakeup, *hub.listeners):
             self._poll.add(handle)
         if rows is not None:
             for handle in (rows.hub.handle, *rows.hub.listeners):
                 self._poll.add(handle)
-            rows.hub.on_refusal = self._log
+            rows.hub.on_refusal = self._log_refused
         path = ipc_path(setup.worker_address)
         self._own_files = OwnFiles(self._timing.file_check, "" if path is None else str(Path(path).parent))
         self._rest_until = 0.0
@@ -220,7 +221,8 @@ class Agent:
         if self.fetching is not None:
             self.fetching.look(self._log)
         if self._own_files.is_look_due(now) and (text := self._own_files.look(now)) is not None:
-            self._log(f"this host goes on, but {text}; its workers stay, and no other one can start here: {REMEDY}")
+            lines = f"this host goes on, but {text}; its workers stay, and no other one can start here: {REMEDY}"
+            self._log(lines, LogEvent.SOCKET_MISSING)
 
     def _patience(self) -> float:
         seconds = min(self._workers.patience, self._timing.host_beat / 2)
@@ -234,7 +236,8 @@ class Agent:
         """Leave in order at the first SIGTERM, at once at the second."""
         for _ in numbers:
             if self._life.state is AgentState.WORKING and self._link is not None:
-                self._log("leaving: the workers end the files that they read; a second signal ends them at once")
+                text = "leaving: the workers end the files that they read; a second signal ends them at once"
+                self._log(text, LogEvent.HOST_LEAVING)
                 self._link.send(m.Drain())
                 self._life.move(AgentEvent.LEAVE)
                 for connection in self._workers.connections.values():
@@ -302,7 +305,8 @@ class Agent:
             self._finish("left", why)
             return
         if self._life.state is not AgentState.JOINING:
-            self._log(f"the service at {self._name} is out of reach ({why}); this host joins again")
+            text = f"the service at {self._name} is out of reach ({why}); this host joins again"
+            self._log(text, LogEvent.SERVICE_UNREACHABLE)
             self._out_of_reach_since = now
         elif now - self._out_of_reach_since > self._setup.patience:
             raise ServiceLost(f"no service was at {self._name} for {self._setup.patience:g} s")
@@ -435,8 +439,12 @@ class Agent:
             self._link.queue_event(exited.worker, exited)
 
     # -- the end ---------------------------------------------------------------------------------------------------
-    def _log(self, text: str, kind: str = "") -> None:
-        write_stderr(f"pydp2: {f'{kind}: ' if kind else ''}{shorten(text, 2000)}")
+    def _log(self, text: str, event: LogEvent, /, **fields: str | int) -> None:
+        write_event(shorten(text, 2000), event, **fields)
+
+    def _log_refused(self, text: str, kind: str) -> None:
+        """Log why a connection was refused."""
+        self._log(f"{kind}: {text}" if kind else text, LogEvent.CONNECTION_REFUSED)
 
     def close(self) -> None:
         """Close the connections to the service."""

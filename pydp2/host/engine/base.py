@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from pydp2.system.log_events import LogEvent
+
 STATUS_FIELDS = 8
 """Number of int64 fields in a status row."""
 FIRST_WORKER = 0
@@ -39,10 +41,10 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class EngineNote:
-    """Note for the user; of several notes with the same ``kind``, only the first must be shown."""
+    """Note for the user."""
 
     text: str
-    kind: str
+    event: LogEvent
 
 
 _PROGRESS_BYTES = 128  # bytes of the progress text; the first byte has its length

@@ -35,6 +35,7 @@ from pydp2.host.engine.base import (
 )
 from pydp2.host.engine.fork_setup import flush_output, open_standard_streams, require_single_threaded
 from pydp2.host.engine.supervisor import Supervisor
+from pydp2.system.log_events import LogEvent
 
 # This signal asks a worker for its stack; the other SIGUSR signal is left to the user's code.
 DUMP_SIGNAL: Final = signal.SIGUSR2
@@ -241,7 +242,8 @@ class LocalEngine:
         """Return the event in a line of the supervisor."""
         if word == "each":
             self.once = False
-            return EngineNote(f"each worker imports the provider and runs its init_hook for itself: {rest}", "")
+            text = f"each worker imports the provider and runs its init_hook for itself: {rest}"
+            return EngineNote(text, LogEvent.NO_ZYGOTE)
         worker, *numbers = map(int, rest.split())
         match word:
             case "output":
@@ -263,7 +265,8 @@ class LocalEngine:
                 code = os.waitstatus_to_exitcode(numbers[1])
                 how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
                 return EngineNote(
-                    f"process {numbers[0]}, which workers are forked from, {how}; another is made", "zygote"
+                    f"process {numbers[0]}, which workers are forked from, {how}; another is made",
+                    LogEvent.ZYGOTE_LOST,
                 )
         return None
 

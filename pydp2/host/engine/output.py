@@ -9,9 +9,12 @@ import os
 import selectors
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple, Protocol
+
+from pydp2.system.log_events import LogFields
 
 MAX_BYTES_PER_SECOND = 1_000_000
 """Number of bytes per second and worker that are shown; the rest is counted."""
@@ -20,11 +23,13 @@ _WINDOW_SECONDS = 1.0
 
 
 class OutputLine(NamedTuple):
-    """Line to show. Of all lines with the same ``once`` (if it is not empty), only the first is shown."""
+    """Line to show. Of all lines with the same ``once`` (if it is not empty), only the first is shown. ``mark`` says
+    where it was printed, ``fields`` the same by name."""
 
     mark: str
     text: bytes
     once: bytes = b""
+    fields: LogFields = {}  # noqa: RUF012  # of a tuple: it is not changed
 
 
 class LabelSource(Protocol):
@@ -54,10 +59,16 @@ class _Pipe:
     dropped: int = 0
 
 
+class WriteOutput(Protocol):
+    """Function that shows lines, printed where ``mark`` and ``fields`` say."""
+
+    def __call__(self, mark: str, lines: Sequence[str], /, **fields: str | int) -> None: ...
+
+
 class OutputPump:
     """Thread that reads pipes until they end. It calls ``write`` with whole lines; ``write`` may not raise."""
 
-    def __init__(self, write: Callable[[str], object]) -> None:
+    def __init__(self, write: WriteOutput) -> None:
         self._write = write
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
@@ -175,16 +186,17 @@ class OutputPump:
         self._print(pipe.marks.lines(lines, file)[0])
 
     def _print(self, lines: list[OutputLine]) -> None:
-        text = ""
-        for line in lines:
-            if line.once in self._shown_once:
-                continue
-            if line.once:
-                self._shown_once.add(line.once)
-            for piece in _split_line(line.text):
-                text += f"[{line.mark}] {piece.decode(errors='replace').rstrip()}\n"
-        if text:
-            self._write(text)
+        for mark, group in groupby(lines, key=lambda line: line.mark):
+            same = [*group]
+            texts = list[str]()
+            for line in same:
+                if line.once in self._shown_once:
+                    continue
+                if line.once:
+                    self._shown_once.add(line.once)
+                texts += [piece.decode(errors="replace").rstrip() for piece in _split_line(line.text)]
+            if texts:
+                self._write(mark, texts, **same[0].fields)
 
 
 def _split_line(line: bytes) -> list[bytes]:

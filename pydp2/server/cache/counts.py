@@ -35,6 +35,7 @@ from pydp2.server.cache.disk_messages import CacheNotice, CacheSource, cache_key
 from pydp2.server.cache.disk_thread import DISK_ERRORS, DiskThread, failure_text
 from pydp2.server.cache.entry_names import EntryNames
 from pydp2.server.cache.file_format import DamagedEntry, own_file, read_exactly
+from pydp2.system.log_events import LogEvent
 
 _MAGIC = b"pydp2 count\n"
 _VERSION = 1
@@ -136,7 +137,7 @@ class CountStore(DiskThread[CountAnswer]):
             pass
         except (DamagedEntry, *DISK_ERRORS) as error:
             text = f"{self._path}, which has counts of samples, cannot be used: {failure_text(error)}; files are"
-            self._answer(CacheNotice(f"{text} counted again", "cache"))
+            self._answer(CacheNotice(f"{text} counted again", LogEvent.CACHE_UNREADABLE))
         for found in self._find(rows):
             self._answer(found)
 
@@ -204,8 +205,11 @@ class CountStore(DiskThread[CountAnswer]):
         except DISK_ERRORS as error:
             if not self._failed:
                 self._failed = True
-                text = f"the counts of samples cannot be remembered in {self._folder}: {failure_text(error)}; without"
-                self._answer(CacheNotice(f"{text} them len() of a client is known after one full pass", ""))
+                text = (
+                    f"the counts of samples cannot be remembered in {self._folder}: {failure_text(error)}; without "
+                    "them len() of a client is known after one full pass"
+                )
+                self._answer(CacheNotice(text, LogEvent.CACHE_NOT_WRITTEN))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -39,6 +39,7 @@ from pydp2.server.cache.file_format import (
     DroppedSample,
     block_bytes,
 )
+from pydp2.system.log_events import LogEvent
 
 BLOCK_BYTES = 4 << 20  # bytes of samples that are written together
 MAX_PENDING_BYTES = 64 << 20  # bytes that may wait to be written; a file that would exceed this is not cached
@@ -135,12 +136,12 @@ class DiskCache(DiskThread[DiskAnswer]):
         for file in list(self._pending_files):
             self._abandon(file)
 
-    def _notify(self, text: str, kind: str = "", *, once: str = "") -> None:
+    def _notify(self, text: str, event: LogEvent = LogEvent.CACHE_NOT_WRITTEN, *, once: str = "") -> None:
         if once:
             if once in self._notices_sent:
                 return
             self._notices_sent.add(once)
-        self._answer(CacheNotice(text, kind))
+        self._answer(CacheNotice(text, event))
 
     def _prepare(self) -> None:
         try:
@@ -168,7 +169,8 @@ class DiskCache(DiskThread[DiskAnswer]):
             why = failure_text(error)
             entry = self._source.files[file]
             self._notify(
-                f"{path}, which has the samples of {entry}, cannot be used: {why}; they are read again", "cache"
+                f"{path}, which has the samples of {entry}, cannot be used: {why}; they are read again",
+                LogEvent.CACHE_UNREADABLE,
             )
             found = None
         if found is None:

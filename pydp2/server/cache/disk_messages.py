@@ -13,6 +13,7 @@ from pydp2.data.columns.checksum import EndChecksum
 from pydp2.data.schema.input_types import Slots
 from pydp2.server.cache.file_format import DroppedSample, StoredPiece
 from pydp2.server.cache.memory import CacheableRun
+from pydp2.system.log_events import LogEvent
 
 
 class WeightedRun(CacheableRun, Protocol):
@@ -68,7 +69,7 @@ class CacheNotice:
     """Notice for the user."""
 
     text: str
-    kind: str
+    event: LogEvent
 
 
 DiskAnswer = DiskHit | DiskMiss | OfferSettled | CacheNotice

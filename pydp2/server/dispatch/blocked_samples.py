@@ -17,6 +17,7 @@ from pydp2.data.columns.columns import Ints
 from pydp2.errors import count_text
 from pydp2.order.sample_source import SampleRun
 from pydp2.server.actions import Action, Log
+from pydp2.system.log_events import LogEvent
 
 
 class BlockedSamples:
@@ -40,7 +41,7 @@ class BlockedSamples:
             f"sample {blocked[-1]}: the file has {count_text(end, 'sample')}, from 0 on; look whether the block list "
             "is for these data"
         )
-        return [Log(text, kind="block list")]
+        return [Log(text, LogEvent.BLOCK_LIST_BEYOND_END, {"file": self._label(file)})]
 
 
 def are_blocked(sample_indices: Ints, blocked: Ints) -> npt.NDArray[np.bool_]:

@@ -20,6 +20,7 @@ from pydp2.server.actions import Action, Log
 from pydp2.server.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore
 from pydp2.server.cache.disk_messages import CacheNotice
 from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.system.log_events import LogEvent
 
 _MANY = 4096  # samples that are waited for at a time
 
@@ -118,7 +119,7 @@ class FileCounts:
             f"file {self._label(file)} gave {ledger.sample_count} samples, and {before} when it was counted last: the "
             "length of the pass was wrong by that; from now on this service uses the new count"
         )
-        return [Log(text, kind="count")]
+        return [Log(text, LogEvent.COUNT_CHANGED, {"file": self._label(file)})]
 
     def remember(self) -> None:
         """Remember what was counted since the last call."""

@@ -28,6 +28,7 @@ from pydp2.protocol.early_ends import EarlyEnds, to_list
 from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Action, Log, Loss, WorkerGone
 from pydp2.server.cache.file_format import DroppedSample
 from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, MAX_PROTOCOL_DEATHS
+from pydp2.system.log_events import LogEvent, LogFields
 
 MIN_SAMPLES_FOR_SHARE = 10
 """Where the budget is a share, so many losses are always allowed: of a few samples a share says nothing."""
@@ -76,7 +77,12 @@ class Losses:
         self.dropped += 1
         text = at_sample(self._label(file), y, slot, reason)
         self._judge(text)
-        return [Log(text, kind="dropped"), Loss(self._pass_id, self._label(file), y, slot, reason, "dropped")]
+        about: LogFields = {"file": self._label(file), "sample": y}
+        about = {**about, "slot": slot} if slot else about
+        return [
+            Log(text, LogEvent.SAMPLE_DROPPED, about),
+            Loss(self._pass_id, self._label(file), y, slot, reason, "dropped"),
+        ]
 
     def end(self, file: int, y: int, early: Error | None) -> list[Action]:
         """Note that the merge met the end of ``file`` at sample index ``y``. ``early``: why it ends there, if a
@@ -88,7 +94,8 @@ class Losses:
         if early is not None:
             kind, reason = _kind(early), str(early)
             self.early_ends[file] = (y, reason[:_REASON])
-            out.append(Log(f"the rest of a file is left out: {reason}", kind="skipped"))
+            about: LogFields = {"file": self._label(file), "sample": y}
+            out.append(Log(f"the rest of a file is left out: {reason}", LogEvent.FILE_ENDED_EARLY, about))
         self.met.append([file, *self.early_ends[file]])
         self._judge(reason)
         slot = early.slot if isinstance(early, BadSample) else ""
@@ -141,7 +148,7 @@ def changed_log(label: str) -> Log:
         f"file {label}: process() did not repeat itself when it was run again; the pass goes on with the samples of "
         'the new run (on_changed="warn")'
     )
-    return Log(text, kind="changed")
+    return Log(text, LogEvent.FILE_CHANGED, {"file": label})
 
 
 def condemnation(label: str, y: int, gone: WorkerGone, *, skip: bool) -> FileCondemned:

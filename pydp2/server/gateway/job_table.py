@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydp2.data.rowstore.host_rows import RowServers
@@ -24,6 +24,7 @@ from pydp2.server.jobs.session import JobSession, ServiceContext, combine_stats
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.system.log_events import LogEvent, WriteLog
 from pydp2.transport import Hub
 from pydp2.transport.service_address import without_token
 
@@ -38,7 +39,7 @@ class JobTable:
         files: FileList,
         hub: Hub,
         worker_pool: WorkerPool,
-        log: Callable[[str, str], None],
+        log: WriteLog,
         snapshotter: Snapshotter,
         row_servers: RowServers | None = None,
     ) -> None:
@@ -99,10 +100,10 @@ class JobTable:
             loss=self._snapshotter.loss,
         )
 
-    def log_job(self, job: str, text: str, kind: str, *, names_job: bool = False) -> None:
+    def log_job(self, job: str, text: str, event: LogEvent, /, *, names_job: bool = False, **fields: str | int) -> None:
         """Log ``text`` about ``job``, after its name, unless ``text`` has it or it is the default job alone."""
         named = names_job or (job == DEFAULT_JOB and len(self.sessions) < 2)
-        self.actions.append(Log(text if named else f"job {job!r}: {text}", kind))
+        self.actions.append(Log(text if named else f"job {job!r}: {text}", event, {"job": job, **fields}))
 
     def drop(self, job_session: JobSession) -> None:
         """Forget a job that is over."""
@@ -121,7 +122,7 @@ class JobTable:
                 f"{trainer.name} cannot fetch rows at {without_token(address)}; the rows of that host come "
                 "through the service from now on; let trainers reach that address, or start the host without a "
                 "row server",
-                "row server",
+                LogEvent.ROW_SERVER_UNREACHABLE,
             )
         restart_pass(job_session.trainers)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, client_link
 from pydp2.server.jobs.membership import Trainer
 from pydp2.server.jobs.session import JobSession
+from pydp2.system.log_events import LogEvent, WriteLog
 from pydp2.transport import Hub, PeerGone
 
 _MAX_VANISHED = 64  # peers that are remembered
@@ -47,9 +48,9 @@ class VanishedPeer:
 
 
 class Peers:
-    """Peers of ``hub``. ``log(text, kind)`` writes what the user is to know."""
+    """Peers of ``hub``. ``log(text, event)`` writes what the user is to know."""
 
-    def __init__(self, hub: Hub, log: Callable[[str, str], None]) -> None:
+    def __init__(self, hub: Hub, log: WriteLog) -> None:
         self._hub, self._log = hub, log
         self._links: dict[bytes, Link] = {}
         self._refused: dict[bytes, None] = {}
@@ -103,7 +104,7 @@ class Peers:
     def refuse(self, peer: bytes, error: ProtocolError, now: float) -> None:
         """Tell ``peer`` that the service does not take what it sent, and hear it no more."""
         why = shorten(str(error), _MAX_REASON)
-        self._log(f"a client broke the protocol: {why}", "protocol")
+        self._log(f"a client broke the protocol: {why}", LogEvent.PROTOCOL_BROKEN)
         self._hub.note_refusal(peer, "broke the protocol", now)
         refused = RemoteProtocolError(
             f"the service does not take what this client sent, and has parted from it: {why}; use the same release of "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_counts import FileCounts
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.workers.cell_grants import CellGrants
+from pydp2.system.log_events import LogEvent, WriteLog
 from pydp2.transport import Hub, SharedRegion
 
 _READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows,
@@ -59,7 +59,7 @@ class Resources:
         spec: ServiceSpec,
         files: FileList,
         hub: Hub,
-        log: Callable[[str, str], None],
+        log: WriteLog,
         budget: int,
         schema: Schema,
         source: str,
@@ -94,7 +94,7 @@ class Resources:
         elif schema.cached_on_disk:
             self._log(
                 "nothing is cached on disk: the provider is not in a file, so pydp2 could not notice when it changes",
-                "",
+                LogEvent.CACHE_NOT_WRITTEN,
             )
         return CacheFill(self._new_memory_cache() if schema.cached_in_memory else None, self._disk)
 
@@ -107,7 +107,7 @@ class Resources:
                 f"the cache in memory cannot keep a single sample: one needs at least {least} bytes, and "
                 f"the cache may have {layout.limit} of memory_limit={self._spec.memory_limit}; every pass reads its "
                 f"files again; raise memory_limit to {least + ahead} or more",
-                "cache",
+                LogEvent.CACHE_LIMITED,
             )
             return None
         row_store = None
@@ -169,7 +169,7 @@ class Resources:
         """Take what was found and done on the disk."""
         notices = [*(() if self.cache is None else self.cache.take_disk_answers()), *self.counts.take_disk_answers()]
         for notice in notices:
-            self._log(notice.text, notice.kind)
+            self._log(notice.text, notice.event)
 
     def figures(self) -> dict[str, Any]:
         """Return statistics as plain data."""

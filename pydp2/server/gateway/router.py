@@ -30,6 +30,7 @@ from pydp2.server.jobs.membership import Trainer
 from pydp2.server.jobs.session import JobSession
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.tracing import TraceRecorder
+from pydp2.system.log_events import LogEvent, WriteLog
 from pydp2.transport import Hub, Poller
 
 _MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
@@ -44,7 +45,7 @@ class ClientGateway:
         spec: ServiceSpec,
         hub: Hub,
         jobs: JobTable,
-        log: Callable[[str, str], None],
+        log: WriteLog,
         snapshotter: Snapshotter,
         stats: Callable[[], dict[str, Any]],
         trace: TraceRecorder,
@@ -302,7 +303,7 @@ class ClientGateway:
         for job_session, trainer in self._peers.silent_since(now - self._spec.timing.trainer_last_words):
             alone = job_session.trainers.registry.is_single_rank
             text = "the trainer is gone; its job is free" if alone else f"{trainer.name} is gone"
-            self._jobs.log_job(job_session.name, text, "trainer")
+            self._jobs.log_job(job_session.name, text, LogEvent.TRAINER_GONE)
         if now - self._retried > self._spec.timing.taken_rank_retry:
             self._retried = now
             if self._jobs.resources is not None:
@@ -317,7 +318,7 @@ class ClientGateway:
     def _drop_peers(self, now: float) -> None:
         """Part from the peers whose key was removed."""
         for peer in self._hub.take_dropped():
-            self._log("the connection of a peer ends: its key was removed", "refused")
+            self._log("the connection of a peer ends: its key was removed", LogEvent.KEY_REMOVED)
             self._hub.note_refusal(peer, "its key was removed", now)
             self._peers.send(peer, m.Closing("the key of this process was removed, or has another role now", {}, False))
             self._peers.vanish(peer)

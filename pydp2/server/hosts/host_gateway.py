@@ -24,6 +24,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import MAX_SIZE, check_ints
 from pydp2.protocol.link_states import LinkState
 from pydp2.server.hosts.host_sessions import MAX_BEATS, HostSession, HostSessions, shown
+from pydp2.system.log_events import LogEvent, WriteLog
 from pydp2.system.release import RELEASE
 from pydp2.transport import Hub, PeerGone
 from pydp2.transport.compression import CODEC, MAX_INFLATED_BYTES, FrameInflater
@@ -109,6 +110,10 @@ class _SpecOffer:
             del self._asked[next(iter(self._asked))]
 
 
+def _no_log(text: str, event: LogEvent, /, **fields: str | int) -> None:
+    """Write nothing: there is no log yet."""
+
+
 class _HostInflater:
     """Inflater of what hosts compress, within ``memory_limit`` bytes. It needs zstandard once such a host joins.
 
@@ -153,7 +158,7 @@ class HostGateway:
         self._files = files
         self.hub = hub
         """Hub to which hosts connect."""
-        self._log: Callable[[str, str], None] = lambda text, kind: None
+        self._log: WriteLog = _no_log
         self.sessions = HostSessions(m.WIRE_VERSION, RELEASE)
         self.row_servers = RowServers()
         """Row servers of these hosts."""
@@ -169,8 +174,8 @@ class HostGateway:
     def _sampled(self, i: int) -> str:
         return self._files[sampled_entries(self._files)[i]]
 
-    def begin(self, log: Callable[[str, str], None]) -> None:
-        """Begin to serve hosts; ``log(text, kind)`` writes a line for the user."""
+    def begin(self, log: WriteLog) -> None:
+        """Begin to serve hosts; ``log(text, event)`` writes a line for the user."""
         self._log = log
 
     # -- messages from hosts ---------------------------------------------------------------------------------------
@@ -190,7 +195,7 @@ class HostGateway:
             try:
                 self._handle(peer, frames, now)
             except ProtocolError as error:
-                self._log(f"a host broke the protocol: {error}", "protocol")
+                self._log(f"a host broke the protocol: {error}", LogEvent.PROTOCOL_BROKEN)
                 self.hub.note_refusal(peer, "broke the protocol", now)
                 why = f"it broke the protocol: {shorten(str(error), _REASON_LENGTH)}"
                 if (session := self.sessions.at(peer)) is not None:
@@ -244,7 +249,8 @@ class HostGateway:
                     self._report(session, now)
             case m.Drain():
                 session.drain_until = now + self._timing.host_drain
-                self._log(f"{session.name} leaves: its workers end the files that they read", "host")
+                text = f"{session.name} leaves: its workers end the files that they read"
+                self._log(text, LogEvent.HOST_LEAVING, host=session.name)
                 self._events.append(HostLeaves(session.host))
                 if session.host in self.row_servers:
                     self.row_servers.turn_off(session.host)
@@ -279,7 +285,7 @@ class HostGateway:
                 case _:  # it belongs to a session that has ended, or cannot begin a session
                     self.hub.end_peer(peer)
         except HostRefused as error:
-            self._log(shorten(str(error), 2000), "host refused")
+            self._log(shorten(str(error), 2000), LogEvent.HOST_REFUSED)
             self.hub.note_refusal(peer, "not a host for this service", now)
             self._send(peer, m.Refused(to_wire(error)))
             self.hub.end_peer(peer)
@@ -294,7 +300,8 @@ class HostGateway:
         except HostRefused as error:
             self.turn_away(session.host, error)
             return
-        self._log(f"{session.name} joins with {session.worker_slots} workers", "host")
+        text = f"{session.name} joins with {session.worker_slots} workers"
+        self._log(text, LogEvent.HOST_JOINED, host=session.name)
         self._events.append(HostReady(session.host, session.worker_slots))  # before a send, which may end the session
         if session.host in self._row_addresses:
             self.row_servers.add(session.host, self._row_addresses.pop(session.host))
@@ -360,14 +367,15 @@ class HostGateway:
         """Turn ``host`` away because of ``error``: end its session."""
         session = self.sessions.get(host)
         if session is not None:
-            self._log(f"{session.name} is turned away: {shorten(str(error), 2000)}", "host refused")
+            text = f"{session.name} is turned away: {shorten(str(error), 2000)}"
+            self._log(text, LogEvent.HOST_REFUSED, host=session.name)
             self._end(session, "was turned away", m.Refused(to_wire(error)))
 
     def release(self, host: int) -> None:
         """End the session of ``host``, which has asked to leave."""
         session = self.sessions.get(host)
         if session is not None:
-            self._log(f"{session.name} has left", "host")
+            self._log(f"{session.name} has left", LogEvent.HOST_LEFT, host=session.name)
             self._end(session, "has left", m.Closing("it has left", {}))
 
     def _report(self, session: HostSession, now: float) -> None:
@@ -389,7 +397,8 @@ class HostGateway:
             self.hub.forget_peer(peer)
 
     def _lose(self, session: HostSession, why: str) -> None:
-        self._log(f"{session.name} is lost ({why}); the files of its workers go to others", "host lost")
+        text = f"{session.name} is lost ({why}); the files of its workers go to others"
+        self._log(text, LogEvent.HOST_LOST, host=session.name)
         self._end(session, f"was on host {session.name}, which was lost", m.Closing("it was lost", {}, True))
 
     def _end(self, session: HostSession, how: str, last: m.Message) -> None:

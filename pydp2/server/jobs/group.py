@@ -36,6 +36,7 @@ from pydp2.server.jobs.delivery import Delivery, PassOutcomes, delivery_of
 from pydp2.server.jobs.groups import JobPasses, PassEnded
 from pydp2.server.jobs.membership import GroupOptions, MissingRanks, RankRegistry, Trainer
 from pydp2.server.snapshots.job_snapshot import PassState
+from pydp2.system.log_events import LogEvent
 
 
 class TrainerGroup:
@@ -109,7 +110,7 @@ class TrainerGroup:
             for trainer in registry.silent_trainers(now):
                 if current is not None and (count := len(trainer.flow.in_flight)):
                     text = f"job {registry.name!r}: {count} batches of a silent trainer go to others"
-                    self.log(text, "lease", names_job=True)
+                    self.log(text, LogEvent.LEASE_ENDED, names_job=True)
                     current.take_back(trainer)
                 registry.end_lease(trainer)
             self._finish_pass_if_over()
@@ -118,7 +119,7 @@ class TrainerGroup:
             if late is None:
                 late = ([], False) if current is None else current.late_trainers()
             for text in self._missing_ranks.overdue_messages(*late, now):
-                self.log(text, "", names_job=True)
+                self.log(text, LogEvent.RANK_LATE, names_job=True)
 
     # -- requests for passes ---------------------------------------------------------------------------------------
     def begin(self, trainer: Trainer, begin: m.BeginPass, start: StreamState, now: float) -> None:
@@ -297,7 +298,7 @@ class TrainerGroup:
         self.current = delivery_of(self.registry, stream, self.outcomes, start)
         self.outbox.note_change()
         if text := stream.describe_start():
-            self.log(text, "")
+            self.log(text, LogEvent.PASS_RESUMED)
 
     def leave(self, trainer: Trainer, run: int, done: int, now: float) -> None:
         """Note that ``trainer`` does not want the rest of its pass."""

@@ -15,6 +15,7 @@ from pydp2.server.jobs.agreement import UNFINISHED, Generation, cut_off
 from pydp2.server.jobs.group import TrainerGroup
 from pydp2.server.jobs.membership import TrainerEvent
 from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassState, RankSnapshot
+from pydp2.system.log_events import LogEvent
 
 _RESTORED_BY = {
     PassState.BEFORE: TrainerEvent.JOIN,  # it may have begun since
@@ -66,7 +67,7 @@ def restart_pass(group: TrainerGroup) -> None:
     current, registry = group.current, group.registry
     if current is None or not group.stream.memory.has_lost_rows:
         return
-    group.log(f"rows of pass {group.stream.pass_id} are lost with their host and are read again", "rows lost")
+    group.log(f"rows of pass {group.stream.pass_id} are lost with their host and are read again", LogEvent.ROWS_LOST)
     start, ranks = current.resume_state(), registry.snapshot(current.first_missing)
     group.stop()
     for trainer in registry.trainers.values():

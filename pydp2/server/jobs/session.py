@@ -27,6 +27,7 @@ from pydp2.server.jobs.plan import derived_identity, job_plan, small_pool_warnin
 from pydp2.server.jobs.resume import restore, take_snapshot
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.system.log_events import LogEvent
 from pydp2.system.rates import RateCounter
 
 
@@ -114,10 +115,10 @@ class JobSession:
             log(
                 f"pool_size={schema.pool_size} is smaller than batch_size={plan.batch_size}; the pool "
                 f"holds {plan.batch_size} instead",
-                "pool",
+                LogEvent.POOL_LIMITED,
             )
         if warning := small_pool_warning(plan.buckets, schema.pool_size, plan.batch_size):
-            log(warning, "pool")
+            log(warning, LogEvent.POOL_LIMITED)
 
     @property
     def row_kind(self) -> dict[str, Any]:
@@ -152,19 +153,20 @@ class JobSession:
 
     def _log_pass_end(self, end: PassEnded) -> None:
         if padding := self.stream.describe_padding():
-            self._log(padding, "")
+            self._log(padding, LogEvent.PASS_PADDING)
         if end.dropped:
             what = "bad sample was" if end.dropped == 1 else "bad samples were"
-            self._log(f"pass {self.stream.pass_id}: {end.dropped} {what} dropped", "")
+            self._log(f"pass {self.stream.pass_id}: {end.dropped} {what} dropped", LogEvent.PASS_LOSSES)
         if end.is_empty and self._files:
             whose = "its file" if self._files == 1 else f"any of {self._files} files"
-            self._log(f"pass {self.stream.pass_id} has no samples: process yielded nothing for {whose}", "empty")
+            text = f"pass {self.stream.pass_id} has no samples: process yielded nothing for {whose}"
+            self._log(text, LogEvent.PASS_EMPTY)
         cache = None if self._cache is None or self._cache.disk is not None else self._cache.memory
         if cache is not None and cache.full:  # with a disk beside it the rest goes there
             self._log(
                 f"the cache is full at {cache.limit} bytes: the files that did not fit are read "
                 "again in every pass; raise memory_limit to keep all",
-                "cache",
+                LogEvent.CACHE_LIMITED,
             )
 
     def serve(self, most: int) -> bool:
@@ -176,7 +178,7 @@ class JobSession:
             self._log(
                 f"pool_bytes={self.stream.plan.pool_bytes} is reached before the pool has its full pool_size; "
                 "batches are drawn from the samples that fit",
-                "pool",
+                LogEvent.POOL_LIMITED,
             )
         return more
 

@@ -13,6 +13,7 @@ from pydp2.options.timing import Timing
 from pydp2.protocol.stream_identity import differences
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 from pydp2.server.snapshots.state_dir import StateDir
+from pydp2.system.log_events import WriteLog
 
 
 class SnapshottedJob(Protocol):
@@ -41,7 +42,7 @@ class Snapshotter:
     """Writer of snapshots to the state directory ``path``; None: there is no directory, and nothing is written. Raises
     OptionError, StateMismatch."""
 
-    def __init__(self, path: str | None, log: Callable[[str, str], None], timing: Timing) -> None:
+    def __init__(self, path: str | None, log: WriteLog, timing: Timing) -> None:
         self._every = timing.snapshot_interval
         self._path = path
         self._state = None if path is None else StateDir(path, log, timing.snapshot_write)

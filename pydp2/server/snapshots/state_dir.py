@@ -12,7 +12,6 @@ import errno
 import os
 import struct
 import threading
-from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +21,7 @@ import msgpack
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.options.timing import DEFAULT_TIMING
 from pydp2.system.file_bytes import read_own
+from pydp2.system.log_events import LogEvent, WriteLog
 
 VERSION = 3
 LAST, BEFORE, NEW = "snapshot", "snapshot.old", "snapshot.new"
@@ -73,7 +73,7 @@ def _digest(version: int, serial: int, body: bytes) -> bytes:
 
 
 class StateDir:
-    """State directory ``path``. Problems with it are reported by ``log(text, kind)``. The service waits at most
+    """State directory ``path``. Problems with it are reported by ``log(text, event)``. The service waits at most
     ``patience`` seconds for a snapshot to be on the disk.
 
     Methods raise OptionError if it cannot be read or written, StateMismatch if a newer release wrote it.
@@ -82,7 +82,7 @@ class StateDir:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        log: Callable[[str, str], None],
+        log: WriteLog,
         patience: float = DEFAULT_TIMING.snapshot_write,
     ) -> None:
         self._path = Path(path)
@@ -133,11 +133,11 @@ class StateDir:
             if found:
                 instead = "a later one is used" if self.intact else "the one before it is used"
             text = f"the snapshot {self._path / LAST} is damaged ({wrong[LAST]}); {instead}"
-            self._log(text, "")
+            self._log(text, LogEvent.STATE_DAMAGED)
         elif found.keys() == {BEFORE}:
             self.intact = False
             text = f"{self._path / BEFORE} is used: a later snapshot could not be written"
-            self._log(text, "")
+            self._log(text, LogEvent.STATE_DAMAGED)
         if not self.intact:
             self.loss = text
         if not found:
@@ -196,13 +196,13 @@ class StateDir:
         if why is None:
             if self._warning_logged and not self._busy:
                 self._warning_logged = False
-                self._log(f"the state can be written to {self._path} again", "")
+                self._log(f"the state can be written to {self._path} again", LogEvent.STATE_WRITTEN)
         elif not self._warning_logged:
             self._warning_logged = True
             self._log(
                 f"the state cannot be written to {self._path}: {why}; the pass goes on, but until this is fixed a "
                 "restarted service can resume only from the states of its trainers",
-                "",
+                LogEvent.STATE_NOT_WRITTEN,
             )
 
     def _work(self) -> None:

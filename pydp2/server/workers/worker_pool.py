@@ -33,6 +33,7 @@ from pydp2.server.actions import (
 )
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.dispatch.ledger import Attempts
+from pydp2.system.log_events import LogEvent, LogFields
 
 _MAX_START_DEATHS = 5
 """Number of workers in a row that may be lost before their provider is ready; then the service gives up."""
@@ -185,13 +186,14 @@ class WorkerPool:
             return []
         out: list[Action] = []
         if before is not STARTING:
-            where = self._describe_sample(event)
+            where, sample = self._running_sample(event)
             error = self._fruitless_error(worker.host, event, bool(where))
             if before is ACTIVE:
                 self.workers_lost += 1
                 self._hand_over_files(event)
             rest = "its files go to another" if before is ACTIVE else "it stood by"
-            out.append(Log(f"worker {worker.number} {event.how}{where}; {rest}", kind="worker lost"))
+            about = {"worker": worker.number, "host": worker.host, **sample}
+            out.append(Log(f"worker {worker.number} {event.how}{where}; {rest}", LogEvent.WORKER_LOST, about))
             if error is not None:
                 return [Fatal(error)] if worker.host == THIS_HOST else [*out, TurnAway(worker.host, error)]
         self._promote(worker.host)
@@ -285,18 +287,20 @@ class WorkerPool:
         capacity = self._hosts.get(host)
         return [] if capacity is None else [*capacity.workers]
 
-    def _describe_sample(self, event: WorkerGone) -> str:
-        """Return text with the sample that a lost worker was asking for, if a pass still needs it."""
+    def _running_sample(self, event: WorkerGone) -> tuple[str, LogFields]:
+        """Return the sample that a lost worker was asking for, if a pass still needs it, as text and fields."""
         if event.running_sample is None:
-            return ""
+            return "", {}
         file, attempt, sample_index = event.running_sample
         dispatcher = self._attempts.dispatcher_of(attempt)
         ledger = None if dispatcher is None else dispatcher.ledgers.get(file)
         if dispatcher is None or ledger is None or ledger.attempt != attempt:
-            return ""
+            return "", {}
         job = self._jobs[dispatcher.number]
         of_job = "" if job in ("", DEFAULT_JOB) and len(self.dispatchers) < 2 else f" of job {job!r}"
-        return f" in file {dispatcher.label(file)}, sample {sample_index}{of_job}"
+        label = dispatcher.label(file)
+        about: LogFields = {"file": label, "sample": sample_index, "job": job or DEFAULT_JOB}
+        return f" in file {label}, sample {sample_index}{of_job}", about
 
     def _fruitless_error(self, host: int, event: WorkerGone, blamed: bool) -> ServiceLost | None:
         """Return an error if no more workers are started on ``host``, because too many were lost in a row without a new
@@ -366,7 +370,10 @@ class WorkerPool:
         job = self._jobs[dispatcher.number]
         if job in ("", DEFAULT_JOB) and len(self.dispatchers) < 2:
             return actions
-        return [Log(f"job {job!r}: {act.text}", act.kind) if isinstance(act, Log) else act for act in actions]
+        return [
+            Log(f"job {job!r}: {act.text}", act.event, {"job": job, **act.fields}) if isinstance(act, Log) else act
+            for act in actions
+        ]
 
     def _divide_budget(self) -> None:
         """Divide the read-ahead budget among the dispatchers."""
