@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from pydp2_cli.options import SourceArguments, SourceCommand
 from pydp2_cli.output import count_text, stdout_console, user_output_to_stderr
 
@@ -16,14 +18,26 @@ if TYPE_CHECKING:
     from pydp2 import Batch
 
 _BATCH = 8
+_OF_PASSES = ("workers", "seed", "shuffle", "interleave", "order", "pool_bytes")
+_SHADES = " ░▒▓█"  # of a cell with nothing, to one with twice what a full shuffle has
+_PICTURE = 64  # columns of the picture of a shuffle
+_POOR = 0.5  # quality below which the command says what helps
 _ENTRIES = 8  # entries that are shown of an array or a list
 
 
 @click.command(
     "peek",
     cls=SourceCommand,
-    tables={"service": ["input_order"], "job": ["batch_size"]},
-    short_help="Show the first samples and a first batch.",
+    tables={
+        "service": ["input_order", "workers"],
+        "job": ["batch_size", "seed", "shuffle", "interleave", "order", "pool_bytes"],
+    },
+    short_help="Show the first samples and a first batch, or how well a pass is shuffled.",
+)
+@click.option(
+    "--shuffle-quality",
+    is_flag=True,
+    help="Read a whole pass in place of the first samples, and show how well it is shuffled.",
 )
 @click.option(
     "--samples", type=click.IntRange(0), default=3, metavar="NUMBER", help="Number of samples to show; default: 3."
@@ -34,11 +48,13 @@ _ENTRIES = 8  # entries that are shown of an array or a list
     is_flag=True,
     help="Print samples and batch as JSON, samples in full; numbers that JSON lacks are the texts nan, inf and -inf.",
 )
-def command(source_args: SourceArguments, samples: int, as_json: bool) -> None:
+def command(source_args: SourceArguments, shuffle_quality: bool, samples: int, as_json: bool) -> None:
     """Show the first samples of LIST as the provider yields them, and the first batch, without shuffling.
 
     It runs the provider in this process, without a service, and reads only as much as it needs. The batch has 8
     samples if neither --batch_size nor the --config file says otherwise.
+
+    With --shuffle-quality it runs a service for one pass, with the options of a training (--seed, --interleave, …).
 
     \b
     pydp2 peek train.list --provider my_provider.process
@@ -46,6 +62,12 @@ def command(source_args: SourceArguments, samples: int, as_json: bool) -> None:
     """
     import pydp2
 
+    if shuffle_quality:
+        _peek_at_shuffle(source_args, as_json)
+        return
+    context = click.get_current_context()
+    if given := [name for name in _OF_PASSES if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]:
+        raise click.UsageError(f"--{given[0]} is for --shuffle-quality: the first samples come as they are in the list")
     with user_output_to_stderr(as_json):
         seen = pydp2.peek(
             **source_args.source,
@@ -59,6 +81,38 @@ def command(source_args: SourceArguments, samples: int, as_json: bool) -> None:
         _show(stdout_console(), seen)
     if seen.error is not None:
         raise seen.error
+
+
+def _peek_at_shuffle(source_args: SourceArguments, as_json: bool) -> None:
+    """Read a whole pass, and show how well it is shuffled."""
+    import pydp2
+
+    with user_output_to_stderr(as_json):
+        found = pydp2.shuffle_quality(**source_args.source, **source_args.service, **source_args.job)
+    if as_json:
+        figures = {name: value for name, value in asdict(found).items() if name != "picture"}
+        click.echo(json.dumps(figures | {"picture": found.picture.round(4).tolist()}))
+        return
+    console = stdout_console()
+    console.print(f"[bold]shuffle quality {found.quality:.2f}[/bold] (1: a full shuffle, 0: the order of the list)")
+    counts = f"{count_text(found.samples, 'sample')} in {count_text(found.batches, 'batch', 'batches')}"
+    for line in (
+        f"{counts}, each compared with a full shuffle:",
+        f"- samples that follow each other in the stream are {found.list_distance:.0%} as far apart in the list",
+        f"- samples that follow each other in the list are {found.stream_distance:.0%} as far apart in the stream",
+        f"- a batch has samples of {found.files_per_batch:.1f} files, and would have {found.full_files_per_batch:.1f}",
+    ):
+        console.print(line, highlight=False)
+    for row in found.picture:
+        width = _PICTURE // len(row)
+        console.print("".join(width * _SHADES[min(round(2 * cell), len(_SHADES) - 1)] for cell in row))
+    console.print("[dim]from left to right the pass, from top to bottom the list; even grey: a full shuffle[/dim]")
+    if found.quality < _POOR:
+        console.print(
+            "a larger pool_size mixes more, and so does a larger --interleave with many files; samples that are sorted "
+            "in the files are best shuffled once on the disk",
+            soft_wrap=True,
+        )
 
 
 def _plain(seen: Any) -> dict[str, Any]:

@@ -84,6 +84,8 @@ if _typing.TYPE_CHECKING:  # for type checkers and editors; a test compares it w
     from pydp2.diagnostics.peek import peek as peek
     from pydp2.diagnostics.rebuild import rebuild as rebuild
     from pydp2.diagnostics.replay import replay as replay
+    from pydp2.diagnostics.shuffle_quality import ShuffleQuality as ShuffleQuality
+    from pydp2.diagnostics.shuffle_quality import shuffle_quality as shuffle_quality
     from pydp2.diagnostics.trace import trace as trace
     from pydp2.providers import CacheType, provider
     from pydp2.providers import Provider as Provider
@@ -164,6 +166,8 @@ _HOMES = dict.fromkeys(__all__, "pydp2.data.schema.input_types") | {
     "rows": "pydp2.data.packers.many_samples",
     "scalar": "pydp2.data.schema.input_types",
     "scalar_sequence": "pydp2.data.schema.input_types",
+    "ShuffleQuality": "pydp2.diagnostics.shuffle_quality",
+    "shuffle_quality": "pydp2.diagnostics.shuffle_quality",
     "stats": "pydp2.api.service",
     "trace": "pydp2.diagnostics.trace",
     "text": "pydp2.data.schema.input_types",

@@ -34,18 +34,9 @@ from pydp2.providers.program_state import ProgramState
 _SECONDS = 15.0
 _LEAST = 1.0
 _BATCH = 128
-_OWN = (  # options without effect, because a measurement leaves no files behind, and no other trainer joins it
-    "bind",
-    "state_dir",
-    "quarantine",
-    "cache_dir",
-    "cache_size",
-    "connection",
-    "keys",
-    "worker_bind",
-    "advertise",
-    "metrics",
-)
+OF_OTHERS = ("bind", "state_dir", "quarantine", "connection", "keys", "worker_bind", "advertise", "metrics", "page")
+"""Options without effect in a measurement: it leaves no files behind, and nobody else joins it or looks at it."""
+_OWN = (*OF_OTHERS, "cache_dir", "cache_size")
 _ONE_JOB = ("order", "share")
 
 

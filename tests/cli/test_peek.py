@@ -124,3 +124,23 @@ def test_an_empty_list_is_said_to_be_empty(folder: Path, cli: Callable[..., Resu
     assert result.exit_code == 0
     assert result.stdout == "no samples: the list is empty\n"
     assert result.stderr.startswith("Warning: ")
+
+
+def test_the_quality_of_the_shuffle_is_shown_with_a_picture(cli: Callable[..., Result]) -> None:
+    result = cli("peek", "--config", CONFIGS / "digits.toml", "--shuffle-quality", "--workers", 1)
+    assert result.exit_code == 0
+    first, counts, *_ = lines = result.stdout.splitlines()
+    assert first.startswith("shuffle quality 0.9")
+    assert counts == "1,438 samples in 45 batches, each compared with a full shuffle:"
+    assert {len(line) for line in lines[5:17]} == {64}
+    assert "a larger pool_size mixes more" not in result.stdout
+    plain = cli("peek", "--config", CONFIGS / "digits.toml", "--shuffle-quality", "--no_shuffle", "--json")
+    figures = json.loads(plain.stdout)
+    assert figures["quality"] < 0.01
+    assert len(figures["picture"]) == 12
+
+
+def test_options_of_a_pass_need_the_quality_of_the_shuffle(folder: Path, cli: Callable[..., Result]) -> None:
+    result = cli(*PEEK, "--seed", 3)
+    assert result.exit_code == 2
+    assert "--seed is for --shuffle-quality" in result.stderr

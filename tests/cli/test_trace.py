@@ -26,7 +26,8 @@ def test_it_writes_a_file_and_draws_a_picture(
     events = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X"}
     for result in (drawn, both):
-        assert "worker 0 (process " in result.stdout
+        assert "\nworker " in result.stdout
+        assert "\nspare worker " in result.stdout
         assert "): idle " in result.stdout
         assert "0.1 s from left to right; · idle" in result.stdout
     assert (tmp_path / "both.json").exists()

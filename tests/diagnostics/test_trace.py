@@ -67,10 +67,10 @@ def training(service: pydp2.Service, step: float, **options: Any) -> Iterator[li
 def test_a_trace_shows_that_the_trainer_waits_for_the_generator(provider_file: Callable[[str], str]) -> None:
     with pydp2.launch(["0.002"], provider_file(PROVIDER), workers=1) as service, training(service, 0.0):
         traced = pydp2.trace(service.address, seconds=SECONDS)
-    assert share(traced, "worker 0", "generator") > 0.8
+    assert share(traced, "worker ", "generator") > 0.8
     assert share(traced, "trainer 0", "wait") > 0.8
     assert traced["otherData"] == {"seconds": SECONDS, "lost_spans": 0}
-    drawn = [span for span in spans_of(traced, "worker 0") if span["name"] == "generator"]
+    drawn = [span for span in spans_of(traced, "worker ") if span["name"] == "generator"]
     assert {span["args"]["file"] for span in drawn} == {"0.002"}
     samples = [span["args"]["sample"] for span in drawn]
     assert samples == sorted(samples)
@@ -139,7 +139,7 @@ def test_one_trace_is_recorded_at_a_time(provider_file: Callable[[str], str]) ->
 def test_a_service_without_trainers_can_be_traced(provider_file: Callable[[str], str]) -> None:
     with pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service:
         traced = pydp2.trace(service.address, seconds=0.2)
-    assert share(traced, "worker 0", "idle") > 0.9
+    assert share(traced, "worker ", "idle") > 0.9
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 301, float("nan"), "ten"])
