@@ -23,6 +23,7 @@ from benchmarks.results import tables
 
 _ALL = rounds.PEERS + rounds.NATIVE_PEERS
 _APART = ("ragged_blocks", "rows_f32_blocks", "words")  # small and large samples that cost nothing, and others
+_TRAINED, _TRAINERS = ("jpeg", "words"), ("torch", "spdl", "grain")
 _PLAIN = ("spdl", "torch")  # peers for the comparison of the fastest ways to pass batches
 
 
@@ -175,6 +176,28 @@ def _show(result: dict[str, Any], markdown: bool = False) -> None:
         print(f"left out: {name}: {reason}")
 
 
+def _training(given: argparse.Namespace) -> int:
+    options: dict[str, Any] = {"train": True, "threads": given.threads}
+    if given.steps:
+        options["steps"] = given.steps
+    plan = rounds.Plan(
+        workloads=tuple(given.workload),
+        peers=tuple(given.peer),
+        workers=given.workers,
+        rounds=given.rounds,
+        scale=given.scale,
+        folder=given.data,
+        pythons=_pairs(given.python),
+        memory=False,
+        deadline=given.deadline,
+        others=given.others,
+        training=True,
+        passes=1,
+        options=dict.fromkeys(given.workload, tuple(options.items())),
+    )
+    return _measure("training", plan, given)
+
+
 def _table(given: argparse.Namespace) -> int:
     _show(json.loads(given.result.read_text()), given.markdown)
     return 0
@@ -303,6 +326,14 @@ def parser() -> argparse.ArgumentParser:
     felt.add_argument("--peer", nargs="*", choices=_PLAIN, default=_PLAIN, help="default: both")
     _add_plan(felt, base)
     felt.set_defaults(do=_latency)
+
+    trained = commands.add_parser("training", help="how long a real training waits for data; on a GPU if there is one")
+    trained.add_argument("--workload", nargs="+", choices=_TRAINED, default=_TRAINED, help="default: both")
+    trained.add_argument("--peer", nargs="*", choices=_TRAINERS, default=_TRAINERS, help="default: all")
+    trained.add_argument("--steps", type=int, default=0, help="of each run; default: 100 of jpeg, 600 of words")
+    trained.add_argument("--threads", type=int, default=1, help="of torch in the trainer; default: %(default)s")
+    _add_plan(trained, replace(base, workers=(1,)))
+    trained.set_defaults(do=_training)
 
     table = commands.add_parser("table", help="the tables of a result once more")
     table.add_argument("result", type=Path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -65,8 +66,10 @@ def passes(job: Job, batches: Callable[[], Iterable[Any]], convert: Any = None) 
     """Consume as many passes as the job has; ``batches()`` is called for each.
 
     With the option ``step`` of the job, a step follows each batch, and the result of a pass also has ``felt``: see
-    :class:`benchmarks.latency.Felt`.
+    :class:`benchmarks.latency.Felt`. With ``train`` a model trains with the batches: see :mod:`benchmarks.training`.
     """
+    if job.option("train"):
+        return importlib.import_module("benchmarks.training").passes(job, batches, convert)  # it needs torch
     expected = job.total()
     step = job.option("step")
     if step is None:

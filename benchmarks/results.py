@@ -10,6 +10,7 @@ from typing import Any
 
 OURS = "pydp2"
 LIMIT = "bare"
+LIMIT_OF_TRAINING = "cached batch"
 OURS_CACHED = "pydp2 cached"
 CACHED = (OURS_CACHED, "tf.data cached")
 Run = dict[str, Any]
@@ -45,8 +46,8 @@ class Row:
 
     Args:
         rate, low, high: median, minimum and maximum for the reported pass.
-        of_bare: its rate divided by that of the bare generator, ``ahead``: the rate of pydp2 divided by its rate;
-            medians of rounds.
+        of_bare: its rate divided by that of the bare generator, or of a cached batch in a training; ``ahead``: the rate
+            of pydp2 divided by its rate; medians of rounds.
         cpu: microseconds of processor time of all processes for a sample, in that pass; server, trainer: those of
             pydp2's server, and of the process that receives the batches; agent: those of the agents of hosts;
             server_thread: those of the server's busiest thread.
@@ -131,7 +132,7 @@ def _each(passes: list[dict[str, Any]], name: str) -> float | None:
     return _median(p[name] / p["samples"] * 1e6 for p in passes if p.get(name) is not None)
 
 
-def _row(name: str, timed: list[Run], watched: list[Run], number: int) -> Row:
+def _row(name: str, limit: str, timed: list[Run], watched: list[Run], number: int) -> Row:
     figure = partial(rate, number=number)
     own = [run for run in timed if run["contestant"] == name]
     through = [run for run in own if "passes" in run]
@@ -146,7 +147,7 @@ def _row(name: str, timed: list[Run], watched: list[Run], number: int) -> Row:
         rate=_median(rates),
         low=min(rates, default=None),
         high=max(rates, default=None),
-        of_bare=ratio(finished, name, LIMIT, figure),
+        of_bare=ratio(finished, name, limit, figure),
         ahead=ratio(finished, OURS, name, figure),
         steady=_median(p["steady"] for p in passes),
         second=_median(second(run) for run in through),
@@ -171,15 +172,16 @@ def _most(rows: Sequence[Row], figure: Callable[[Row], float | None]) -> str | N
 
 
 def _is_peer(row: Row) -> bool:
-    return row.contestant != LIMIT and not row.contestant.startswith(OURS)
+    return row.contestant not in (LIMIT, LIMIT_OF_TRAINING) and not row.contestant.startswith(OURS)
 
 
 def _table(workload: str, workers: int, runs: list[Run], number: int) -> Table:
     timed, watched = [run for run in runs if run["round"]], [run for run in runs if not run["round"]]
     finished = [run for run in timed if "passes" in run]
     names = dict.fromkeys(run["contestant"] for run in runs)
-    rows = [_row(name, timed, watched, number) for name in names]
-    rows.sort(key=lambda row: (row.contestant != LIMIT, -(row.rate or 0)))
+    limit = LIMIT_OF_TRAINING if LIMIT_OF_TRAINING in names else LIMIT
+    rows = [_row(name, limit, timed, watched, number) for name in names]
+    rows.sort(key=lambda row: (row.contestant != limit, -(row.rate or 0)))
     peers = [row for row in rows if _is_peer(row)]
     best = _most([row for row in peers if row.contestant not in CACHED], lambda row: row.rate)
     cached = _most([row for row in peers if row.contestant in CACHED], lambda row: row.second)

@@ -21,8 +21,9 @@ from benchmarks.job import WORKLOADS, Job
 ROOT = Path(__file__).resolve().parents[1]
 _TRIES = 3
 _LOOK = 0.05  # seconds between two looks at the memory
+_NO_GPU = "CUDA_VISIBLE_DEVICES"
 _QUIET = {
-    "CUDA_VISIBLE_DEVICES": "",
+    _NO_GPU: "",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "RAY_USAGE_STATS_ENABLED": "0",
     "GLOG_minloglevel": "3",
@@ -79,6 +80,14 @@ HOSTS = (
 )
 """Contestants with hosts: workers and trainer on the host of the service; a trainer over TCP, with keys; workers over
 TCP, as on another host; both; both, with rows that stay on the host of the workers; the same with two such hosts."""
+TRAINING = (
+    Contestant("cached batch", "repeated"),
+    Contestant("pydp2", "pydp2"),
+    Contestant("torch", "torch"),
+    Contestant("spdl", "spdl"),
+    Contestant("grain", "grain"),
+)
+"""Loaders for a training, and the same training without a loader."""
 ALWAYS = ("bare", "pydp2")
 PEERS = tuple(dict.fromkeys(c.peer for c in CONTESTANTS if c.peer not in ALWAYS))
 NATIVE_PEERS = tuple(dict.fromkeys(c.peer for of in NATIVE.values() for c in of if c.peer != "pydp2"))
@@ -97,7 +106,8 @@ class Plan:
         deadline: seconds that one run may take.
         others: largest share of the cores for processes outside a run; above that the run is repeated, at most twice.
         plain: only pydp2 and the peers take part, each in one way, without bare generator, relaxed order and cache.
-        native: the contestants of :data:`NATIVE` take part instead; hosts: those of :data:`HOSTS`.
+        native: the contestants of :data:`NATIVE` take part instead; hosts: those of :data:`HOSTS`; training: those of
+            :data:`TRAINING`, which may use a GPU.
         options: options of the jobs of a workload.
     """
 
@@ -114,10 +124,13 @@ class Plan:
     plain: bool = False
     native: bool = False
     hosts: bool = False
+    training: bool = False
     passes: int = 2
     options: Mapping[str, tuple[tuple[str, Any], ...]] | None = None
 
     def contestants(self, workload: str) -> list[Contestant]:
+        if self.training:
+            return [c for c in TRAINING if c.peer in ("repeated", "pydp2", *self.peers)]
         if self.hosts:  # the workers must be divisible among them
             return [c for c in HOSTS if all(number % dict(c.options).get("hosts", 1) == 0 for number in self.workers)]
         if self.native:
@@ -150,6 +163,7 @@ def run(job: Job, python: str, deadline: float = 300.0, watch: bool = False) -> 
     """
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="pb-", ignore_cleanup_errors=True) as folder:
+        quiet = {name: value for name, value in _QUIET.items() if name != _NO_GPU or not job.option("train")}
         given = {processes.MARK: mark, "PYTHONPATH": str(ROOT), "TMPDIR": folder, "PYTHONUNBUFFERED": "1"}
         out, err = Path(folder) / "said", Path(folder) / "complained"
         command = [python, "-m", "benchmarks.single_run", single_run.to_argument(job)]
@@ -157,7 +171,7 @@ def run(job: Job, python: str, deadline: float = 300.0, watch: bool = False) -> 
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, **_QUIET, **given},
+                env={**os.environ, **quiet, **given},
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -223,7 +237,8 @@ def rounds(plan: Plan, say: Say = print) -> dict[str, Any]:
     @cache
     def probe(peer: str, pictures: bool) -> dict[str, Any]:
         """Return the result of a job without passes, which only imports the peer."""
-        job = Job(peer, "jpeg" if pictures else "words", str(plan.folder), passes=0)
+        options = (("train", True),) if plan.training else ()
+        job = Job(peer, "jpeg" if pictures else "words", str(plan.folder), passes=0, options=options)
         return run(job, plan.python(peer), plan.deadline)
 
     for workload in plan.workloads:

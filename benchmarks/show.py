@@ -85,6 +85,19 @@ LATENCY: dict[str, Callable[[Row], str]] = {
 }
 
 
+TRAINING: dict[str, Callable[[Row], str]] = {
+    "": COLUMNS[""],
+    "exposed": _of_next("exposed", ".1%"),
+    "a step, ms": _of_next("step"),
+    "of the limit": COLUMNS["of bare"],
+    "wait p50, ms": _of_next("p50"),
+    "wait p99, ms": _of_next("p99"),
+    "its work, ms": _of_next("work"),
+    "steps": _of_next("steps", ",.0f"),
+    "others": COLUMNS["others"],
+}
+
+
 def title(table: Table) -> str:
     return f"{table.workload}, {table.workers} workers (medians of {table.rounds} alternating rounds)"
 
@@ -148,6 +161,7 @@ VIEWS = {
     "ceiling": View(CEILING, sentences_of_ceiling, passes=1),
     "latency": View(LATENCY, sentences_of_latency),
     "hosts": View(HOSTS, _failures, passes=1),
+    "training": View(TRAINING, _failures),
 }
 
 

@@ -30,6 +30,7 @@ PEERS = {
     "mosaicml": "with_mosaicml",
     "memmap": "with_memmap",
     "spdl_threads": "with_spdl_threads",
+    "repeated": "repeated",
 }
 
 
@@ -47,6 +48,8 @@ def do(job: Job) -> dict[str, Any]:
     try:
         if job.workload == "jpeg":
             importlib.import_module("PIL")
+        if job.option("train"):
+            importlib.import_module("torch")
         peer = importlib.import_module(f"benchmarks.peers.{PEERS[job.peer]}")
     except ModuleNotFoundError as error:
         if str(error.name).startswith("benchmarks"):

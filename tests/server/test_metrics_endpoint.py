@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import re
 import socket
 import time
 import urllib.error
@@ -63,6 +65,33 @@ def test_prometheus_finds_what_the_statistics_say(provider_file: Callable[[str],
         assert get(address, "/elsewhere")[0] == 404
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 5)
+
+
+DEPLOY = Path(__file__).resolve().parents[2] / "docs/deploy"
+NAME = re.compile(r"\bpydp2_\w+")
+
+
+def test_dashboard_and_alerts_name_metrics_that_there_are(provider_file: Callable[[str], str]) -> None:
+    with (
+        pydp2.launch(["1"], provider_file(NUMBERS), workers=1) as service,
+        service.connect(**OPTIONS) as data,
+    ):
+        next(iter(data))
+        stats = service.stats()
+    remote = dict.fromkeys((*metrics_endpoint._REMOTE, "memory", "waiting_seconds"), 0) | {"waits_for": "s3://b"}
+    known = {
+        f"{name}_total" if kind == "counter" else name
+        for kind, name, _, _, _ in metrics_endpoint._metrics(stats | {"remote": remote})
+    }
+    dashboard = json.loads((DEPLOY / "grafana.json").read_text())
+    shown = {
+        name for panel in dashboard["panels"] for target in panel["targets"] for name in NAME.findall(target["expr"])
+    }
+    alerts = re.findall(r"expr: (.*)", (DEPLOY / "prometheus-alerts.yml").read_text())
+    watched = {name for alert in alerts for name in NAME.findall(alert)}
+    assert len(alerts) == 2
+    assert len(shown) > 8
+    assert shown | watched <= known
 
 
 def test_a_loop_that_stands_still_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,23 @@ def test_a_file_is_read_to_its_end(script: Callable[..., Script]) -> None:
     assert one.blocked == []
 
 
+def test_time_in_a_file_counts_as_busy_before_the_file_has_ended(script: Callable[..., Script]) -> None:
+    def slow(settings: Any, filename: str) -> Iterator[Any]:
+        for i in range(60):
+            time.sleep(0.005)
+            yield i, []
+
+    server = script(slow)
+    began = time.monotonic()
+    server.assign(0)
+    last = 0
+    while not server.ended(0):
+        chunk = server.chunk()
+        assert last < chunk.busy_us <= 1e6 * (time.monotonic() - began)
+        last = chunk.busy_us
+    assert last > 60 * 5000
+
+
 def test_an_empty_file_ends_at_once(script: Callable[..., Script]) -> None:
     one = script(count(0))
     one.assign(0, 1, 2)

@@ -107,7 +107,8 @@ class WorkerLoop:
         providers.report_unknown_to(partial(_report_unknown, process_state, files, status.row))
         self._tasks = TaskScheduler(options.max_unbound)
         self._blocked: list[list[int]] = []
-        self._busy = 0.0
+        self._busy = 0.0  # seconds of turns that are over
+        self._turn_since = 0.0  # when the present turn began; 0: there is none
         self._idle = self._idle_since = 0.0  # 0: it has something to do
         self.spans = WorkerSpans()
         """Spans for a trace, while one is recorded."""
@@ -151,9 +152,10 @@ class WorkerLoop:
                 task.unsent = None
                 self._report_blocked(task)
             else:
-                began = time.perf_counter()
+                self._turn_since = time.perf_counter()
                 self._run_task(task)
-                self._busy += time.perf_counter() - began
+                self._busy += time.perf_counter() - self._turn_since
+                self._turn_since = 0.0
 
     # -- the other thread ------------------------------------------------------------------------------------------
     def flush_overdue(self) -> None:
@@ -416,7 +418,8 @@ class WorkerLoop:
             frames = [*packed.columns.frames()] if cells is None else [cells]
             if packed.weights is not None:
                 frames.append(np.array(packed.weights, np.int64))
-        busy, idle = microseconds(self._busy), microseconds(self._idle)
+        turn = time.perf_counter() - self._turn_since if self._turn_since else 0.0  # one may last as long as a file
+        busy, idle = microseconds(self._busy + turn), microseconds(self._idle)
         self.send(m.Chunk(rows, parts, blocked, busy, idle, int(cells is not None)), frames)
         if packed is not None:
             self._tasks.note_sent(part.attempt for part in packed.ranges)
