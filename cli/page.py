@@ -25,6 +25,7 @@ from pydp2_cli.signals import signals_call
     metavar="FILE",
     help="Keep what was seen in FILE, and go on with it at the next start.",
 )
+@click.option("--samples", is_flag=True, help="Show samples of the batches, too: anybody with the URL sees them.")
 @click.option(
     "--patience",
     type=click.FloatRange(0),
@@ -33,7 +34,9 @@ from pydp2_cli.signals import signals_call
     metavar="SECONDS",
     help="End after so many seconds without a service.",
 )
-def command(address: str | None, key: Path | None, listen: str, history: Path | None, patience: float) -> None:
+def command(
+    address: str | None, key: Path | None, listen: str, history: Path | None, samples: bool, patience: float
+) -> None:
     """Show the service at ADDRESS in a browser: who waits for whom, since when, and what to change.
 
     The command prints the URL of the page, which has a token in it. ADDRESS is what the service prints, or the path of
@@ -46,6 +49,7 @@ def command(address: str | None, key: Path | None, listen: str, history: Path | 
     """
     import pydp2
     from pydp2.options.values import host_and_port
+    from pydp2.page.samples import samples_of
     from pydp2.page.serving import PageServer
 
     try:
@@ -57,4 +61,5 @@ def command(address: str | None, key: Path | None, listen: str, history: Path | 
     pydp2.stats(address, key=key)  # an error now is better than an empty page
     click.echo(f"page: {server.url}")
     with signals_call(stop.set):
-        server.run(lambda: pydp2.stats(address, key=key), history, patience, stop)
+        look_at_samples = samples_of(address, key) if samples else None
+        server.run(lambda: pydp2.stats(address, key=key), history, patience, stop, look_at_samples)

@@ -93,7 +93,7 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
     taken = sorted({"workers", "connection", "keys", "advertise", "worker_bind"} & {*options})
     if taken:
         raise OptionError(f"{taken[0]} is decided by Ray; leave it out, and say hosts and workers_per_host")
-    if options.get("page") is not None:
+    if options.get("page") is not None or options.get("page_samples"):
         raise OptionError("page shows services of one machine; leave it out, stats() has the same figures on Ray")
     if hosts != "auto" and (isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1):
         raise OptionError(f"hosts must be a number from 1 on, or 'auto', got {hosts!r}")

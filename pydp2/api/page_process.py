@@ -17,26 +17,27 @@ _HISTORY = "page-history.json"
 
 
 class PageProcess:
-    """Process that shows the service ``target`` at ``listen`` (HOST:PORT). It goes on with what it saw before if there
-    is a ``state_dir``. ``url``: the URL of the page, with its token.
+    """Process that shows the service ``target`` at ``listen`` (HOST:PORT), with samples of its batches if ``samples``.
+    It goes on with what it saw before if there is a ``state_dir``. ``url``: the URL of the page, with its token.
 
     Raises OptionError if packages are not installed, ServiceUnreachable if the address cannot be bound."""
 
-    def __init__(self, target: Target, listen: str, state_dir: str | None) -> None:
+    def __init__(self, target: Target, listen: str, state_dir: str | None, *, samples: bool = False) -> None:
         self._process, self._channel = start_interpreter("pydp2.page.process", "main")
         try:
-            self.url = self._begun(target, listen, state_dir)
+            self.url = self._begun(target, listen, state_dir, samples)
         except BaseException:
             self.close()
             raise
 
-    def _begun(self, target: Target, listen: str, state_dir: str | None) -> str:
+    def _begun(self, target: Target, listen: str, state_dir: str | None, samples: bool) -> str:
         keys = target.key_pair
         given = {
             "address": target.address,
             "local_address": target.local_address,
             "keys": None if keys is None else [keys.public, keys.secret],
             "listen": listen,
+            "samples": samples,
             "history": None if state_dir is None else str(Path(state_dir) / _HISTORY),
         }
         self._channel.settimeout(_START_SECONDS)

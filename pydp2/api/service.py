@@ -234,7 +234,7 @@ def launch(
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
             on_changed, block_list, state_dir, cache_dir, cache_size, remember_counts, remote_cache, remote_cache_size,
-            remote_timeout, bind, connection, keys, worker_bind, advertise, metrics, page,
+            remote_timeout, bind, connection, keys, worker_bind, advertise, metrics, page, page_samples,
             input_order``. See docs/options.md.
 
     Raises:
@@ -247,6 +247,8 @@ def launch(
     check_keywords(launch, options)
     require_allowed_process()
     chosen = service_options(**options)
+    if chosen.page_samples and chosen.page is None:
+        raise OptionError("page_samples shows samples on the page, and there is none: set page, as in 127.0.0.1:0")
     served = resolve_sources(files, provider, args, is_train, root)
     sources = served.to_terms()
     providers = {terms.provider: served.by_name[terms.name].provider for terms in sources}
@@ -285,7 +287,7 @@ def launch(
             remote_cache=_remote_cache(chosen.remote_cache),
             timing=timing.DEFAULT_TIMING,
         )
-        return _start(spec, served.files, rundir, locks.descriptors, keys, claim, chosen.page)
+        return _start(spec, served.files, rundir, locks.descriptors, keys, claim, chosen)
 
 
 @takes(JOB_OPTIONS)
@@ -554,7 +556,7 @@ def _start(
     locks: list[int],
     keys: ServiceKeys | None,
     claim: ConnectionClaim | None,
-    listen: str | None,
+    chosen: ServiceOptions,
 ) -> Service:
     preparation = Preparation(spec)
     try:
@@ -593,7 +595,8 @@ def _start(
         raise
     target = Target(address, None if keys is None else keys.of_run["trainer"], spec.local_address)
     try:
-        page = None if listen is None else PageProcess(target, listen, spec.state_dir)
+        listen, samples = chosen.page, chosen.page_samples
+        page = None if listen is None else PageProcess(target, listen, spec.state_dir, samples=samples)
     except BaseException:
         _end(process, channel, rundir, os.getpid())
         raise

@@ -16,8 +16,10 @@ from pydp2.client.received import fetch_rows
 from pydp2.client.row_sources import RowSources
 from pydp2.client.session import CLOSE_SECONDS, ClientGuard
 from pydp2.client.wait_notice import LOGGER, notice_seconds, write_notice
-from pydp2.data.columns.batch import StringArray
+from pydp2.data.columns.batch import Batch, StringArray
+from pydp2.data.columns.columns import Columns
 from pydp2.data.schema.input_types import Slots
+from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import (
     Error,
     ProtocolError,
@@ -36,7 +38,7 @@ from pydp2.protocol.stream_identity import differences
 from pydp2.system.log_events import LogEvent
 from pydp2.system.log_writer import log_event
 from pydp2.system.stdlib import time
-from pydp2.transport import AdmissionRefused, HubUnavailable, Line
+from pydp2.transport import AdmissionRefused, HubUnavailable, Line, owned_arrays
 from pydp2.transport.keys import KeyPair
 from pydp2.transport.line import ACK_TIMEOUT, Frame
 from pydp2.transport.service_address import ipc_path, split_key, without_token
@@ -426,6 +428,23 @@ def ask_trace(target: Target, seconds: float, timeout: float = 10.0) -> tuple[di
     if not isinstance(about, dict) or len(about.get("sources", ())) != len(body) - 1:
         raise RemoteProtocolError(f"expected Trace, got {type(answer).__name__}")
     return about, [decode_spans("Trace", [frame]) for frame in body[1:]]
+
+
+def ask_samples(target: Target, job: str, count: int, timeout: float = 5.0) -> Batch | None:
+    """Ask the service ``target`` once for the first ``count`` rows of a batch that a trainer of ``job`` has now. Return
+    them as a batch; None if there are none that could be shown. Raises OptionError if there is no such job, or the key
+    of this process may not see samples."""
+    connection, answer, body = connect_once(target, m.AskSamples(job, count), time.monotonic() + timeout)
+    connection.close()
+    if isinstance(answer, m.Refused):
+        raise from_wire(answer.error)
+    if not isinstance(answer, m.Samples):
+        raise RemoteProtocolError(f"expected Samples, got {type(answer).__name__}")
+    if not answer.rows:
+        return None
+    slots = Schema.from_wire(answer.schema).slots
+    columns = Columns.from_frames(slots, answer.rows, owned_arrays(body))
+    return Batch(columns, pass_id=answer.pass_id, index=answer.batch_index, size=answer.rows)
 
 
 def ask_files(target: Target, timeout: float = 10.0) -> StringArray:

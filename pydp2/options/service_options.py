@@ -129,6 +129,7 @@ class ServiceOptions(CheckedOptions):
         "HOST:PORT at which a browser shows the service, 127.0.0.1:0 for any free port of this machine; default: none",
         None,
     )
+    page_samples: bool = option(flag, "whether the page shows samples of the batches", False)
     input_order: tuple[str, ...] | None = option(
         or_none(slot_names),
         "order of the slots in a batch, if input_types is a dict; default: the order of the dict",
@@ -163,4 +164,5 @@ class ServiceKeywords(TypedDict, total=False):
     advertise: str | None
     metrics: str | None
     page: str | None
+    page_samples: bool
     input_order: list[str] | tuple[str, ...] | None

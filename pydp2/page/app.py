@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import json
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -34,6 +34,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_Handler = Callable[[Request], Awaitable[Response]]
 _NO_TOKEN = "this page needs the token of its URL; the service has printed it\n"
 
 
@@ -68,25 +69,34 @@ def make_app(watch: Watch, token: str, names: Collection[str], bound: str) -> AS
     template = folder.joinpath("page.html").read_text(encoding="utf-8")
     assets = {name: folder.joinpath(name).read_bytes() for name in _ASSETS}
 
-    def may_see(request: Request) -> bool:
-        return secrets.compare_digest(request.query_params.get("token", "").encode(), token.encode())
+    def private(handler: _Handler) -> _Handler:
+        """Return ``handler`` for those who have the token."""
+
+        async def checked(request: Request) -> Response:
+            if secrets.compare_digest(request.query_params.get("token", "").encode(), token.encode()):
+                return await handler(request)
+            return PlainTextResponse(_NO_TOKEN, 403)
+
+        return checked
 
     async def page(request: Request) -> Response:
-        if not may_see(request):
-            return PlainTextResponse(_NO_TOKEN, 403)
         headline, rest = first_line(watch.snapshot(after=float("inf"))["view"])
         filled = {"headline": headline, "rest": rest, "token": token}
         return Response(_filled(template, filled), media_type="text/html")
 
     async def snapshot(request: Request) -> Response:
-        if not may_see(request):
-            return PlainTextResponse(_NO_TOKEN, 403)
         given = request.query_params.get("after", "")
         try:
             after = float(given) if given else None
         except ValueError:
             return PlainTextResponse("after must be a number of seconds\n", 400)
         return Response(json.dumps(watch.snapshot(after)), media_type="application/json")
+
+    async def picture(request: Request) -> Response:
+        found = watch.pictures.get(request.path_params["name"])
+        if found is None:
+            return PlainTextResponse("this picture is not shown any more\n", 404)
+        return Response(found.data, media_type=found.media_type)
 
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
@@ -97,7 +107,13 @@ def make_app(watch: Watch, token: str, names: Collection[str], bound: str) -> AS
     async def healthy(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    routes = [Route("/", page), Route("/snapshot.json", snapshot), Route("/healthz", healthy), Route("/{name}", asset)]
+    routes = [
+        Route("/", private(page)),
+        Route("/snapshot.json", private(snapshot)),
+        Route("/pictures/{name}", private(picture)),
+        Route("/healthz", healthy),
+        Route("/{name}", asset),
+    ]
     return _Guard(Starlette(routes=routes), names, bound)
 
 

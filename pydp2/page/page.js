@@ -9,6 +9,7 @@ let whole = [];
 let latest = 0;
 let showsWhole = false;
 let failures = 0;
+let lastSamples = "";
 
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
@@ -157,7 +158,7 @@ function table(caption, columns, rows) {
     const kind = [columns[index].isText ? "" : "number", columns[index].isFile ? "file" : "", cell && cell.isBad ? "bad" : ""];
     const classes = kind.filter(Boolean).join(" ");
     if (classes) attributes.class = classes;
-    const text = cell && cell.text !== undefined ? cell.text : String(cell);
+    const text = cell && cell.node ? cell.node : cell && cell.text !== undefined ? cell.text : String(cell);
     return index === 0 ? make("th", { scope: "row", ...attributes }, text) : make("td", attributes, text);
   })));
   const made = make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body));
@@ -219,11 +220,33 @@ function showHosts(hosts) {
     figure("received"), figure("waiting there"), figure("rows there"), figure("round trip"), figure("memory")], rows));
 }
 
+function showSamples(samples) {
+  byId("samples-section").hidden = samples === null;
+  if (samples === null) return;
+  if (!samples.length) {
+    byId("samples").replaceChildren(make("p", { class: "soft" }, "no batch is under way whose samples could be shown"));
+    return;
+  }
+  const shown = JSON.stringify(samples);
+  if (shown === lastSamples) return;  // pictures would flicker
+  lastSamples = shown;
+  byId("samples").replaceChildren(...samples.map((found) => {
+    const title = `Job ${found.job}: samples of batch ${number(found.batch)} of pass ${number(found.pass)}`;
+    const rows = found.rows.map((row, place) => [number(place), ...row.map((cell, slot) => {
+      if (cell.text !== undefined) return cell.text;
+      const source = `pictures/${encodeURIComponent(cell.picture)}?token=${encodeURIComponent(token)}`;
+      return { node: make("img", { src: source, alt: `slot ${found.slots[slot]} of row ${place}` }) };
+    })]);
+    return table(title, [text("row"), ...found.slots.map((name) => text(name, true))], rows);
+  }));
+}
+
 function showLosses(losses, events) {
   const found = losses.map(([what, count]) => `${number(count)} ${what}`);
   byId("losses").replaceChildren(make("p", { class: found.length ? "bad" : "soft" }, found.length ? found.join(", ") : "nothing was lost"));
   byId("events").replaceChildren(...[...events].reverse().map((event) =>
-    make("li", {}, make("span", { class: "soft" }, `${time(event.seconds_ago)} ago  `), event.text)));
+    make("li", {}, make("span", { class: "soft" }, `${time(event.seconds_ago)} ago  `),
+      event.kind ? `${event.kind}: ${event.text}` : event.text)));
 }
 
 function show(found) {
@@ -241,6 +264,7 @@ function show(found) {
   showJobs(view.jobs);
   showWorkers(view.workers);
   showHosts(view.hosts);
+  showSamples(found.samples);
   showLosses(view.losses, view.events);
 }
 

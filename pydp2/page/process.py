@@ -8,7 +8,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from pydp2.client import Target, ask_stats
+from pydp2.client import Target, ask_samples, ask_stats
 from pydp2.errors import Error, to_wire
 from pydp2.options.service_spec import receive_plain, send_plain
 from pydp2.page.serving import PageServer
@@ -34,7 +34,9 @@ def main(descriptor: int) -> int:
     send_plain(channel, {"url": server.url})
     threading.Thread(target=_await_end, args=(channel, stop), daemon=True).start()
     history = given["history"]
-    server.run(partial(ask_stats, target, _LOOK_TIMEOUT), history and Path(history), _PATIENCE, stop)
+    look_at_samples = partial(ask_samples, target, timeout=_LOOK_TIMEOUT) if given["samples"] else None
+    look = partial(ask_stats, target, _LOOK_TIMEOUT)
+    server.run(look, history and Path(history), _PATIENCE, stop, look_at_samples)
     return 0
 
 

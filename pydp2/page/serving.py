@@ -12,7 +12,7 @@ from typing import Any
 
 from pydp2.diagnostics.live import Stats
 from pydp2.errors import OptionError, ServiceUnreachable
-from pydp2.page.watch import Watch
+from pydp2.page.watch import LookAtSamples, Watch
 from pydp2.system.http_guard import machine_names
 
 _MOST_CONNECTIONS = 64
@@ -59,13 +59,21 @@ class PageServer:
         self._token = secrets.token_urlsafe(24)
         self.url = f"http://{self.address}/?token={self._token}"
 
-    def run(self, look: Callable[[], Stats], file: Path | None, patience: float, stop: threading.Event) -> None:
-        """Serve until ``stop`` is set, or the service that ``look`` asks is gone for ``patience`` seconds."""
+    def run(
+        self,
+        look: Callable[[], Stats],
+        file: Path | None,
+        patience: float,
+        stop: threading.Event,
+        look_at_samples: LookAtSamples | None = None,
+    ) -> None:
+        """Serve until ``stop`` is set, or the service that ``look`` asks is gone for ``patience`` seconds. The other
+        arguments are those of :class:`pydp2.page.watch.Watch`."""
         import uvicorn
 
         from pydp2.page.app import make_app
 
-        watch = Watch(look, file, patience)
+        watch = Watch(look, file, patience, look_at_samples)
         app = make_app(watch, self._token, machine_names(self._host), self._host)
         config = uvicorn.Config(
             app, http=_protocol(), ws="none", lifespan="off", log_level="critical", access_log=False,

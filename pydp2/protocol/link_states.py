@@ -73,6 +73,8 @@ CLIENT_LINK: TransitionTable = {
     (LinkState.NEW, S, m.Stats): LinkState.NEW,
     (LinkState.NEW, C, m.AskFiles): LinkState.NEW,
     (LinkState.NEW, S, m.Files): LinkState.NEW,
+    (LinkState.NEW, C, m.AskSamples): LinkState.NEW,
+    (LinkState.NEW, S, m.Samples): LinkState.NEW,
     (LinkState.NEW, C, m.SetWeights): LinkState.NEW,
     (LinkState.NEW, S, m.WeightsSet): LinkState.NEW,
     (LinkState.NEW, S, m.Refused): LinkState.NEW,

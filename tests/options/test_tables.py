@@ -77,7 +77,7 @@ def test_the_tables_say_name_help_and_default() -> None:
         "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
         "on_changed", "block_list", "state_dir", "cache_dir", "cache_size", "remember_counts", "remote_cache",
         "remote_cache_size", "remote_timeout", "bind", "connection", "keys", "worker_bind", "advertise", "metrics",
-        "page", "input_order",
+        "page", "page_samples", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",

@@ -159,6 +159,8 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Stats(),
     m.AskFiles(),
     m.Files(),
+    m.AskSamples("default", 3),
+    m.Samples(DECLARATION, 3, 2, 1500),
     m.SetWeights("default", {"wiki": "7/10", "code": "0"}),
     m.WeightsSet(2, 1500),
     m.Probe(),

@@ -6,6 +6,7 @@ The slots declare what the raw frames of a message mean (docs/internals/wire.md)
 from pydp2.protocol.messages.base import HEADER_LIMIT, INT_LIMIT, WIRE_VERSION, Buffer, Message, Plain, Word
 from pydp2.protocol.messages.client import (
     AskFiles,
+    AskSamples,
     AskStats,
     Attach,
     BatchHead,
@@ -20,6 +21,7 @@ from pydp2.protocol.messages.client import (
     PassEnd,
     Probe,
     Refused,
+    Samples,
     SetWeights,
     Stats,
     WeightsSet,
@@ -67,6 +69,7 @@ __all__ = [
     "MESSAGES",
     "WIRE_VERSION",
     "AskFiles",
+    "AskSamples",
     "AskSpec",
     "AskStats",
     "AskTrace",
@@ -114,6 +117,7 @@ __all__ = [
     "ReturnFiles",
     "RowReaders",
     "RowsUnreachable",
+    "Samples",
     "SendRows",
     "SetWeights",
     "Spec",

@@ -204,6 +204,26 @@ class Files(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class AskSamples(Message):
+    """Client: send the first ``count`` rows of a batch that a trainer of ``job`` has now."""
+
+    job: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Samples(Message):
+    """Server: ``rows`` rows of batch ``batch_index`` of pass ``pass_id``, their columns as frames, and the ``schema``
+    of the batches. 0 rows: there are none now that could be shown."""
+
+    has_body: ClassVar[bool] = True
+    schema: Plain
+    rows: int
+    pass_id: int
+    batch_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetWeights(Message):
     """Client: let the ``weights`` of the mixture of ``job`` hold from the next step on. ``weights``: of each source by
     name, as the text of an exact fraction."""

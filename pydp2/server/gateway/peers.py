@@ -26,6 +26,9 @@ _MAX_REFUSED = 1024  # peers that are remembered: one more of them would be told
 _MAX_REASON = 2000  # characters
 
 
+_QUESTIONS = m.AskStats | m.AskFiles | m.AskSamples | m.AskTrace | m.SetWeights  # of peers that need no job
+
+
 @dataclass(slots=True)
 class VanishedPeer:
     """Peer of ``trainer``, or of none, that vanished at the time ``when``; 0 once its job was told. ``session`` is that
@@ -82,7 +85,7 @@ class Peers:
         """Note that ``peer`` says ``message``. Raises RemoteProtocolError if it may not."""
         link = self._links.get(peer)
         if link is None:
-            if not isinstance(message, m.Attach | m.AskStats | m.AskFiles | m.AskTrace | m.SetWeights):
+            if not isinstance(message, _QUESTIONS | m.Attach):
                 raise RemoteProtocolError(f"{type(message).__name__} from a client that is not attached")
             link = self._links[peer] = client_link(LinkRole.SERVER)
         link.check_received(message)

@@ -34,6 +34,7 @@ from pydp2.system.log_events import LogEvent, WriteLog
 from pydp2.transport import Hub, Poller
 
 _MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
+_MOST_SAMPLE_BYTES = 16 << 20  # of rows that somebody looks at
 _MAX_MESSAGES = 256  # taken in one round, so that a flood of them does not keep batches back
 
 
@@ -102,7 +103,7 @@ class ClientGateway:
                 self._waiting.append((peer, message, None))
             case m.Attach():
                 self._attach(peer, message, now)
-            case m.AskStats() | m.AskFiles() | m.AskTrace() | m.SetWeights():
+            case m.AskStats() | m.AskFiles() | m.AskSamples() | m.AskTrace() | m.SetWeights():
                 self._answer(peer, message)
             case m.Detach(run, done):
                 self._detach(peer, run, done)
@@ -117,6 +118,8 @@ class ClientGateway:
                 self._peers.send(peer, m.Stats(), [pack_unchecked(self._stats())])
             case m.AskFiles():
                 self._peers.send(peer, m.Files(), self._jobs.files.to_buffers())
+            case m.AskSamples(job, count):
+                self._peers.send(peer, *self._samples(peer, job, count))
             case m.AskTrace(duration_ms):
                 self._ask_trace(peer, duration_ms / 1000)
             case m.SetWeights(job, weights):
@@ -142,6 +145,28 @@ class ClientGateway:
             case m.Need():
                 job_session.count_trainer_time(trainer, message)
                 job_session.trainers.need(trainer, message, now)
+
+    def _samples(self, peer: bytes, job: str, count: int) -> tuple[m.Message, list[Any]]:
+        """Return the answer to AskSamples: the first rows of a batch that a trainer of ``job`` has not used yet. They
+        are there for as long as it may be sent again."""
+        job_session = self._sessions.get(job)
+        if self._hub.role_of(peer) == "observer":
+            no_role = OptionError("samples need a key with the role trainer, this key has the role observer")
+            return m.Refused(to_wire(no_role)), []
+        if job_session is None:
+            return m.Refused(to_wire(OptionError(f"there is no job {job!r:.80} now"))), []
+        schema = job_session.stream.schema.to_wire()
+        for trainer in job_session.trainers.registry.trainers.values():
+            for held in trainer.flow.in_flight:
+                rows = held.batch.rows
+                ids = rows.row_ids[: min(count, len(rows))]
+                if rows.store.split(ids) is not None:  # they stay on another host
+                    continue
+                columns = rows.store.take(ids)
+                if columns.nbytes <= _MOST_SAMPLE_BYTES:
+                    pass_id = job_session.stream.pass_id
+                    return m.Samples(schema, columns.rows, pass_id, held.index), [*columns.frames()]
+        return m.Samples(schema, 0, 0, 0), []
 
     def _set_weights(self, peer: bytes, job: str, weights: m.Plain) -> m.Message:
         """Change the weights of a mixture for ``peer``. Return the answer."""
