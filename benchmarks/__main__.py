@@ -193,7 +193,7 @@ def _training(given: argparse.Namespace) -> int:
         others=given.others,
         training=True,
         passes=1,
-        options=dict.fromkeys(given.workload, tuple(options.items())),
+        options={name: (*options.items(), ("times", latency.TIMES.get(name, 1))) for name in given.workload},
     )
     return _measure("training", plan, given)
 

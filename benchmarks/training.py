@@ -103,10 +103,10 @@ class Training:
         torch.manual_seed(1)
         self.device, large = torch.device(device), device != "cpu"
         if workload == "jpeg":
-            self.model: Any = ResNet(64, 2, 1) if large else ResNet(16, 1, 4)
+            self.model: Any = ResNet(64, 2, 1) if large else ResNet(8, 1, 4)
             self._loss = self._loss_of_pictures
         else:
-            self.model = GPT(768, 8, 12, 64) if large else GPT(32, 1, 2, 32)
+            self.model = GPT(768, 8, 12, 64) if large else GPT(16, 1, 2, 16)
             self._loss = self._loss_of_ids
         self.model = self.model.to(self.device)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
