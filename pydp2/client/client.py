@@ -31,7 +31,7 @@ from pydp2.client.describe import Fact, client_facts
 from pydp2.client.length import PassLength
 from pydp2.client.look_ahead import NextBatch
 from pydp2.client.progress import LoopHandle, LoopState, Progress
-from pydp2.client.received import Conversion, ReceivedBatch, replace_by_batches
+from pydp2.client.received import MAKE_VALUES, Conversion, ReceivedBatch, replace_by_batches
 from pydp2.client.row_kinds import RowKind, row_kind
 from pydp2.client.run_protocol import BEATS_PER_LEASE, ClientAction, RunProtocol
 from pydp2.client.saved_state import load_stream_state, save_stream_state
@@ -265,7 +265,7 @@ class Client(Stream):
 
     # -- one call of next() ------------------------------------------------------------------------------------------
     def _convert_beside_steps(self, conversion: Conversion | None) -> None:
-        self._next_batch.set_conversion(conversion)
+        self._next_batch.set_conversion(MAKE_VALUES if conversion is None else conversion)
 
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
         began = time.perf_counter()
@@ -293,8 +293,8 @@ class Client(Stream):
             return None, run.end_pass()
         progress = run.take(received, loop)
         batch._resume = progress.start, progress.position
-        if next_batch.conversion is None:
-            batch._ready = None  # of a loop that was left
+        if next_batch.conversion is MAKE_VALUES:
+            batch._ready = None  # also one of a loop that was left
         if next_batch.is_wanted:
             next_batch.begin_step(progress)
         next_batch.left_at = left = time.perf_counter()

@@ -34,6 +34,10 @@ class Conversion(NamedTuple):
     wanted: object
 
 
+MAKE_VALUES = Conversion(Batch.values, lambda: None, None)
+"""Conversion for a loop over batches themselves: their values are made."""
+
+
 @dataclass(slots=True)  # not frozen: one is made for each batch
 class ReceivedBatch:
     """Batch that came: the head that announced it, its rows, the pool of the point, the early-end records, the records

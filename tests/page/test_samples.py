@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from tests.runs import wait_until
 
 PROVIDER = """
 import numpy as np
+
+from pydp2 import text
 
 @provider(
     input_types={
@@ -116,8 +119,6 @@ def test_samples_of_a_batch_are_seen_while_the_trainer_has_it(provider_file: Cal
 
 def test_the_page_shows_them_only_if_asked_and_only_with_the_token(provider_file: Callable[[str], str]) -> None:
     pytest.importorskip("uvicorn")
-    import json
-
     address = provider_file(PROVIDER)
 
     def get(url: str) -> Any:
