@@ -24,6 +24,7 @@ from benchmarks.results import tables
 _ALL = rounds.PEERS + rounds.NATIVE_PEERS
 _APART = ("ragged_blocks", "rows_f32_blocks", "words")  # small and large samples that cost nothing, and others
 _TRAINED, _TRAINERS = ("jpeg", "words"), ("torch", "spdl", "grain")
+_SHARED_TENSORS = ("jpeg",)  # workloads whose batches torch hands over faster as tensors in shared memory
 _PLAIN = ("spdl", "torch")  # peers for the comparison of the fastest ways to pass batches
 
 
@@ -193,7 +194,10 @@ def _training(given: argparse.Namespace) -> int:
         others=given.others,
         training=True,
         passes=1,
-        options={name: (*options.items(), ("times", latency.TIMES.get(name, 1))) for name in given.workload},
+        options={
+            name: (*options.items(), ("times", latency.TIMES.get(name, 1)), ("tensors", name in _SHARED_TENSORS))
+            for name in given.workload
+        },
     )
     return _measure("training", plan, given)
 

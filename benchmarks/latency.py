@@ -73,3 +73,19 @@ class Felt:
         half, nearly_all, most = (float(value) * 1000 for value in np.quantile(times, (0.5, 0.99, 1.0)))
         late = float(np.mean(times > LATE))
         return {"steps": times.size, "p50": half, "p99": nearly_all, "max": most, "late": late}
+
+
+def exposed(waits: list[float], works: list[float]) -> dict[str, float]:
+    """Return the figures of steps that waited and worked so many seconds: ``exposed`` is the waits' share of the
+    time; the others are milliseconds."""
+    total = sum(waits) + sum(works)
+    half, nearly_all = (float(value) * 1000 for value in np.quantile(waits, (0.5, 0.99)))
+    return {
+        "steps": len(waits),
+        "exposed": sum(waits) / total,
+        "step": 1000 * total / len(waits),
+        "work": 1000 * sum(works) / len(works),
+        "p50": half,
+        "p99": nearly_all,
+        "max": 1000 * max(waits),
+    }

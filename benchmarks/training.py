@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from benchmarks import processes
 from benchmarks.job import Batch, Job
+from benchmarks.latency import exposed
 
 STEPS = {"jpeg": 100, "words": 600}
 """Steps that are measured, by workload."""
@@ -170,19 +171,3 @@ def passes(job: Job, batches: Callable[[], Iterable[Any]], convert: Any = None) 
     seconds = time.perf_counter() - began
     figures = {"began": began, "samples": samples, "seconds": seconds, "first": waits[0], "steady": samples / seconds}
     return [figures | meter.stop() | {"felt": exposed(waits, works)}]
-
-
-def exposed(waits: list[float], works: list[float]) -> dict[str, float]:
-    """Return the figures of steps that waited and worked so many seconds: ``exposed`` is the waits' share of the
-    time; the others are milliseconds."""
-    total = sum(waits) + sum(works)
-    half, nearly_all = (float(value) * 1000 for value in np.quantile(waits, (0.5, 0.99)))
-    return {
-        "steps": len(waits),
-        "exposed": sum(waits) / total,
-        "step": 1000 * total / len(waits),
-        "work": 1000 * sum(works) / len(works),
-        "p50": half,
-        "p99": nearly_all,
-        "max": 1000 * max(waits),
-    }

@@ -128,7 +128,8 @@ _ROOT = os.geteuid() == 0
 _GPU = Path("/dev/nvidiactl").exists()
 
 SKIPS = [
-    *rows("torch benchmarks/test_tensors.py", "could not import 'torch'", TORCH, lacks("torch")),
+    *rows("torch", "could not import 'torch'", TORCH, lacks("torch")),
+    *rows("benchmarks/test_tensors.py benchmarks/test_training.py", "could not import 'torch'", TORCH, lacks("torch")),
     *rows("fluid/test_buffering.py benchmarks/test_same_job.py", "could not import 'torch'", TORCH, lacks("torch")),
     *rows("workers/test_open_files.py", "could not import 'torch'", TORCH, lacks("torch")),
     *rows("test_docs.py", "torch is not installed", TORCH, lacks("torch")),

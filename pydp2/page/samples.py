@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.unbatch import unbatch
+from pydp2.data.schema.input_types import SequenceType
 from pydp2.diagnostics.in_flight import samples_in_flight
 
 _TEXT = 400  # characters that are shown of a value
@@ -45,11 +46,15 @@ def show_samples(batch: Batch) -> tuple[list[str], list[list[str | Picture]]]:
     """Return the labels of the slots, and for each sample of ``batch`` its values: text, or a picture."""
     slots = batch._columns.slots
     labels = [slots.label(number) for number in range(len(slots.types))]
-    return labels, [[show_value(value) for value in sample] for sample in unbatch(batch)]
+    sequences = [slot.seq_type != SequenceType.NO_SEQUENCE for slot in slots.types]
+    return labels, [
+        [show_value(value, is_sequence=is_sequence) for value, is_sequence in zip(sample, sequences, strict=True)]
+        for sample in unbatch(batch)
+    ]
 
 
-def show_value(value: Any) -> str | Picture:
-    """Return a value of a sample as text, or as a picture if it is one."""
+def show_value(value: Any, *, is_sequence: bool = False) -> str | Picture:
+    """Return a value of a sample as text, or as a picture if it is one. ``is_sequence``: an array is one of steps."""
     if isinstance(value, bytes):
         media_type = next((kind for begin, kind in _FORMATS.items() if value.startswith(begin)), None)
         if media_type is not None and len(value) <= _MOST_BYTES:
@@ -57,6 +62,9 @@ def show_value(value: Any) -> str | Picture:
         return f"{len(value):,} bytes: {value[: _TEXT // 4].hex(' ')}"
     if isinstance(value, str):
         return value if len(value) <= _TEXT else f"{value[:_TEXT]}… ({len(value):,} characters)"
+    if isinstance(value, np.ndarray) and is_sequence:
+        width = " of " + " by ".join(map(str, value.shape[1:])) if value.ndim > 1 else ""
+        return f"{len(value)} steps{width}: {_numbers(value)}"
     if isinstance(value, np.ndarray):
         pixels = _pixels(value)
         return _array_text(value) if pixels is None else Picture("image/png", png(pixels))
@@ -66,11 +74,14 @@ def show_value(value: Any) -> str | Picture:
 
 
 def _array_text(array: npt.NDArray[Any]) -> str:
-    """Return shape and first numbers of an array."""
-    flat = array.reshape(-1)
-    numbers = " ".join(f"{number:.4g}" for number in flat[:_ENTRIES].tolist())
+    """Return dtype, shape and first numbers of an array."""
     shape = " by ".join(map(str, array.shape)) or "1"
-    return f"{array.dtype} {shape}: {numbers}{' …' if len(flat) > _ENTRIES else ''}"
+    return f"{array.dtype} {shape}: {_numbers(array)}"
+
+
+def _numbers(array: npt.NDArray[Any]) -> str:
+    flat = array.reshape(-1)
+    return " ".join(f"{number:.4g}" for number in flat[:_ENTRIES].tolist()) + (" …" if len(flat) > _ENTRIES else "")
 
 
 def _sequence_text(value: Sequence[Any]) -> str:

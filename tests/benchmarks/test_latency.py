@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from benchmarks.latency import SKIPPED, STEPS, WORKLOADS, Felt, TooFewBatches, compute
+from benchmarks.latency import SKIPPED, STEPS, WORKLOADS, Felt, TooFewBatches, compute, exposed
 
 SLOW = 0.03
 
@@ -63,3 +63,13 @@ def test_a_step_computes_for_as_long_as_it_says() -> None:
 
 def test_there_is_a_step_for_each_workload_that_is_measured() -> None:
     assert set(WORKLOADS) <= set(STEPS)
+
+
+def test_the_exposed_share_is_that_of_the_waits() -> None:
+    figures = exposed([0.01, 0.01, 0.03, 0.0], [0.1, 0.1, 0.1, 0.05])
+    assert np.isclose(figures.pop("exposed"), 0.05 / 0.4)
+    assert np.isclose(figures["step"], 100.0)
+    assert np.isclose(figures["work"], 87.5)
+    assert np.isclose(figures["p50"], 10.0)
+    assert np.isclose(figures["max"], 30.0)
+    assert figures["steps"] == 4

@@ -184,3 +184,30 @@ def test_text_of_a_provider_is_text_and_no_markup(page: Browser, provider_file: 
         opened(page, service)
         assert wait_until(lambda: evil in page.text("#workers"))
         assert page.run("return document.title") == "pydp2"
+
+
+def test_samples_are_shown_as_pictures_and_text(page: Browser, provider_file: Callable[[str], str]) -> None:
+    provider = provider_file("""
+        import numpy as np
+        from pydp2 import text
+
+        @provider(
+            input_types={"photo": dense_vector(768, dtype="uint8", shape=(16, 16, 3)), "words": text()}, pool_size=1
+        )
+        def process(settings, filename):
+            for i in range(500):
+                yield {"photo": np.full((16, 16, 3), i % 256, np.uint8), "words": "<i>a text</i>"}
+        """)
+    with (
+        pydp2.launch(["a"], provider, workers=1, page="127.0.0.1:0", page_samples=True) as service,
+        service.connect(batch_size=4) as data,
+    ):
+        stream = iter(data)
+        next(stream)
+        page.emulate(1280, dark=False)
+        page.open(service.page_url or "")
+        widths = "return [...document.querySelectorAll('#samples img')].map((image) => image.naturalWidth)"
+        assert wait_until(lambda: page.run(widths) == [16, 16, 16], 20)
+        assert "<i>a text</i>" in page.text("#samples")
+        assert page.run(NAMES) == []
+        assert page.run(CONTRAST) == []

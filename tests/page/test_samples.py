@@ -104,7 +104,8 @@ def test_samples_of_a_batch_are_seen_while_the_trainer_has_it(provider_file: Cal
         with pytest.raises(OptionError, match="there is no job 'train' now"):
             look("train", 3)
         with service.connect(batch_size=8, job="train") as data:
-            batch = next(iter(data))
+            stream = iter(data)
+            batch = next(stream)
             seen = look("train", 3)
             assert seen is not None
             assert len(seen) == 3
@@ -130,7 +131,8 @@ def test_the_page_shows_them_only_if_asked_and_only_with_the_token(provider_file
             pydp2.launch(["a"], address, workers=1, page="127.0.0.1:0", page_samples=samples) as service,
             service.connect(batch_size=8, job="train") as data,
         ):
-            next(iter(data))
+            stream = iter(data)
+            next(stream)
             assert service.page_url is not None
             base, _, token = service.page_url.partition("?token=")
 
