@@ -60,9 +60,8 @@ def test_a_run_that_failed_is_not_tried_again() -> None:
 
 
 def test_every_peer_has_a_module_that_measures_and_names_its_versions() -> None:
-    assert {c.peer for of in (rounds.CONTESTANTS, rounds.TRAINING, *rounds.NATIVE.values()) for c in of} == set(
-        single_run.PEERS
-    )
+    groups = (rounds.CONTESTANTS, rounds.TRAINING, *rounds.NATIVE.values())
+    assert {contestant.peer for group in groups for contestant in group} == set(single_run.PEERS)
     for module in single_run.PEERS.values():
         text = (ROOT / f"benchmarks/peers/{module}.py").read_text("utf-8")
         assert "def measure(job: Job) -> list[dict]:" in text
