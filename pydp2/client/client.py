@@ -130,6 +130,7 @@ class Client(Stream):
         self._end = weakref.finalize(self, detach, session, connection, self._on_close)
         self._next_batch = NextBatch(session.look_ahead, connection)
         self._steps = StepMetrics()
+        self._in_hand = (-1, -1)  # pass and number of the last batch, for traces
         self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else number, options)
         self._files: StringArray | tuple[StringArray, ...] | None = None
         self.batch_size = int(options["batch_size"])
@@ -280,7 +281,7 @@ class Client(Stream):
             worked = next_batch.end_step(began)
             run.worked += worked
             self._steps.end_step(worked)
-            connection.spans.add(SpanKind.STEP, began - worked, began, now.position.pass_id, now.position.batch - 1)
+            connection.spans.add(SpanKind.STEP, began - worked, began, *self._in_hand)
         try:
             received, batch = self._await_batch()
         except Error:
@@ -299,7 +300,8 @@ class Client(Stream):
             next_batch.begin_step(progress)
         next_batch.left_at = left = time.perf_counter()
         run.waited += left - began
-        connection.spans.add(SpanKind.WAIT, began, left, batch.pass_id, batch.index)
+        self._in_hand = batch.pass_id, batch.index
+        connection.spans.add(SpanKind.WAIT, began, left, *self._in_hand)
         self._steps.begin_step(began, left, received.head.rows - received.head.padding)
         return batch, progress
 

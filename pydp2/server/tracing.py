@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Any
 
@@ -172,6 +172,12 @@ class TraceRecorder:
         self._answer_by, self._spans = now + _ANSWERS, 0
         self.own.switch(True, now)
         self.own.mark(None)
+
+    def drop_trainers(self, present: Collection[bytes]) -> None:
+        """Note that trainers whose peers are not among ``present`` have left: nothing comes from them."""
+        for key, source in self._sources.items():
+            if source.label["kind"] == "trainer" and key not in present:
+                source.is_over = True
 
     def begin(self, now: float) -> None:
         """Note that the trace begins."""

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -1045,3 +1044,25 @@ def test_workers_have_the_arguments_of_the_program_that_serves_and_not_of_their_
         joined()
         with service.connect(**OPTIONS) as data:
             assert {value for batch in data for value in batch[0].tolist()} == {501}
+
+
+def test_workers_of_another_host_and_a_trainer_beside_it_are_in_a_trace(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    """Their clocks are compared with that of the service; on one machine they are the same."""
+    with serving(provider_file(SLOW), file) as service:
+        joined(workers=1, name="far")
+        assert wait_until(lambda: active(service) == 1)
+        with pydp2.connect(elsewhere(file), **OPTIONS) as data, ThreadPoolExecutor(1) as threads:
+            trace = threads.submit(pydp2.trace, file, seconds=0.5)
+            while not trace.done():
+                for _ in data:
+                    if trace.done():
+                        break
+    traced = trace.result()
+    names = {e["pid"]: e["args"]["name"] for e in traced["traceEvents"] if e["name"] == "process_name"}
+    drawn = [e for e in traced["traceEvents"] if e["name"] == "generator" and names[e["pid"]].endswith(" on far)")]
+    assert drawn
+    assert {span["args"]["file"] for span in drawn} <= {*FILES}
+    assert max(span["ts"] for span in drawn) > 1e5, "they are not all at the begin"
+    assert [e for e in traced["traceEvents"] if e["name"] == "wait" and names[e["pid"]].startswith("trainer 0 of")]

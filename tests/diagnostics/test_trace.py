@@ -146,3 +146,21 @@ def test_a_service_without_trainers_can_be_traced(provider_file: Callable[[str],
 def test_a_wrong_time_is_refused(seconds: Any) -> None:
     with pytest.raises((OptionError, TypeError), match="seconds"):
         pydp2.trace("ipc:///nowhere", seconds=seconds)
+
+
+def test_a_trainer_that_leaves_is_not_waited_for(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service, ThreadPoolExecutor(1) as threads:
+        data = service.connect(batch_size=4)
+        stream = iter(data)
+        next(stream)
+        trace = threads.submit(pydp2.trace, service.address, seconds=1.5)
+        while not spans_on(data):
+            next(stream)
+        data.close()
+        traced = trace.result()
+    assert share(traced, "trainer 0", "no report") == 0.0
+
+
+def spans_on(data: pydp2.Client) -> bool:
+    """Whether the client has been told to record."""
+    return data._connection.spans.is_on

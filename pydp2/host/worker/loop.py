@@ -144,9 +144,10 @@ class WorkerLoop:
                 self._flush()
                 self._idle_since = began = time.perf_counter()
                 self._receive(-1)
-                ended, self._idle_since = time.perf_counter(), 0.0
+                ended = time.perf_counter()
                 self._idle += ended - began
-                self.spans.add(SpanKind.IDLE, began, ended)
+                self.spans.add(SpanKind.IDLE, self._idle_since, ended)
+                self._idle_since = 0.0
             elif task.unsent is not None:
                 self._send_last_chunk(self._builder.unsent_chunk(task, task.unsent))
                 task.unsent = None
@@ -429,8 +430,9 @@ class WorkerLoop:
         """Record spans from now on, or no more."""
         now = time.perf_counter()
         self.spans.end_draws()
-        if self._idle_since:
+        if self._idle_since:  # it waits for this message; the rest of that wait is a span of its own
             self.spans.add(SpanKind.IDLE, self._idle_since, now)
+            self._idle_since = now
         self.spans.switch(on, now)
         self._drawer.measures = on
 

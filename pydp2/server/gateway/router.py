@@ -195,6 +195,8 @@ class ClientGateway:
                 self._record(job_session, trainer)
             elif trainer.peer:
                 self._peers.send(trainer.peer, m.RecordSpans(on=False))
+        if not on:
+            self._trace.drop_trainers({trainer.peer for _, trainer in self._trainers()})
 
     def _record(self, job_session: JobSession, trainer: Trainer) -> None:
         """Tell one trainer to record spans."""
