@@ -83,14 +83,16 @@ def command(
         stack.callback(service.close)
 
         def announce() -> None:
-            addresses = {"address": service.address, "host_address": service.host_address, "pid": service.pid}
+            addresses: dict[str, Any] = {
+                "address": service.address,
+                "host_address": service.host_address,
+                "pid": service.pid,
+            }
             if service.page_url is not None:
                 addresses["page"] = service.page_url
             _print_address(json.dumps(addresses) if as_json else service.address)
             if is_json():
-                write_event(
-                    "the service is ready", LogEvent.SERVICE_READY, **{k: str(v) for k, v in addresses.items() if v}
-                )
+                write_event("the service is ready", LogEvent.SERVICE_READY, **{k: v for k, v in addresses.items() if v})
                 return
             file = source_args.service.get("connection")
             where = file or ("" if "?token=" in service.address else service.address)  # the token is a secret

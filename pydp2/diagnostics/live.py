@@ -16,6 +16,7 @@ from pydp2.errors import count_text
 
 Stats = Mapping[str, Any]
 _SERVER_BUSY = 0.85  # share of its time from which the server's loop is the limit
+_SHORT_PASSES = 3  # passes between two looks, seconds apart
 _IDLE = 0.3  # share of their time that workers may wait before they are no limit
 _LONG_SAMPLE = 5.0  # seconds
 _GONE = 3.0  # seconds without a sign of life after which a rank without a connection counts as gone
@@ -55,7 +56,7 @@ def explain(before: Stats, now: Stats) -> LiveAdvice:
     exposed = _exposed(before, now)
     shares = _worker_shares(before, now)
     server = min(1.0, (now["busy_seconds"] - before["busy_seconds"]) / seconds)
-    stage, cause, remedy = _narrowest(now, exposed, shares, server)
+    stage, cause, remedy = _narrowest(before, now, exposed, shares, server)
     return LiveAdvice(exposed, stage, _headline(now, exposed, stage), cause, _who(now, stage), remedy, shares, server)
 
 
@@ -117,7 +118,7 @@ def _worker_shares(before: Stats, now: Stats) -> dict[str, float] | None:
 
 
 def _narrowest(
-    now: Stats, exposed: float | None, shares: Mapping[str, float] | None, server: float
+    before: Stats, now: Stats, exposed: float | None, shares: Mapping[str, float] | None, server: float
 ) -> tuple[str, str, str]:
     """Return the narrowest stage, a sentence about it, and the remedy."""
     remote = now["remote"]
@@ -136,6 +137,8 @@ def _narrowest(
     if server > _SERVER_BUSY:
         cause = f"The server is busy {percent(server)} of its time with order and pool: more workers do not help."
         return "pool", cause, 'Larger batches, fewer small values in a sample, or order="relaxed".'
+    if shares["waiting"] > _IDLE and (short := _short_passes(before, now)) is not None:
+        return "filling", *short
     if shares["waiting"] > _IDLE:
         return "files", *_idle_workers(now, shares["waiting"])
     stage = max(_STAGES[:3], key=lambda name: shares[name])
@@ -173,6 +176,21 @@ def _filling(now: Stats) -> str | None:
         fill, pool = job.get("fill") or {}, job["pool"]
         if job["attached"] and not job["batches_in_pass"] and fill and not fill["is_full"]:
             return f"The pool of job {name} fills: {pool.get('samples', 0):,} samples before the first batch."
+    return None
+
+
+def _short_passes(before: Stats, now: Stats) -> tuple[str, str] | None:
+    """Return a sentence about a job whose passes end so fast that the begin of each shows, and the remedy."""
+    seconds = now["uptime_seconds"] - before["uptime_seconds"]
+    for name, job in now["jobs"].items():
+        passes = job["pass"] - before["jobs"].get(name, job)["pass"]
+        if passes >= _SHORT_PASSES:
+            return (
+                f"Passes of job {name} are short, {seconds / passes:.2g} s, and each begins with a wait until its pool "
+                "is filled.",
+                "Keep the samples in memory (cache=CacheType.CACHE_PASS_IN_MEM), or begin earlier (min_pool_size in "
+                "@provider).",
+            )
     return None
 
 

@@ -22,9 +22,10 @@ WORKER: dict[str, Any] = {
 
 def stats(
     waited: float = 0.0, worked: float = 0.0, *, uptime: float = 0.0, server: float = 0.0,
-    ranks: list[dict[str, Any]] | None = None, worker: dict[str, Any] | None = None, **more: Any,
+    ranks: list[dict[str, Any]] | None = None, worker: dict[str, Any] | None = None, pass_id: int = 0, **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     job = {
+        "pass": pass_id,
         "attached": True, "ranks": [RANK] if ranks is None else ranks, "batches_in_pass": 5, "pool": {"samples": 9},
         "fill": {"is_full": True},
     }  # fmt: skip
@@ -81,6 +82,14 @@ def test_idle_workers_beside_a_waiting_trainer_are_named() -> None:
     assert "0 of 1 worker have a file" in found(5.0, 5.0, worker=idle | {"files": 0}).cause
     full = found(5.0, 5.0, worker=idle, read_ahead={"used": 90, "budget": 100})
     assert full.remedy == "Raise memory_limit."
+
+
+def test_short_passes_are_named_and_not_the_workers_that_wait_for_them() -> None:
+    answer = found(2.0, 8.0, pass_id=20, worker={"busy_seconds": 1.0, "idle_seconds": 9.0})
+    assert answer.stage == "filling"
+    assert answer.cause.startswith("Passes of job train are short, 0.5 s, and each begins with a wait")
+    assert "CACHE_PASS_IN_MEM" in answer.remedy
+    assert found(2.0, 8.0, pass_id=1, worker={"busy_seconds": 1.0, "idle_seconds": 9.0}).stage == "files"
 
 
 def test_a_store_that_does_not_answer_is_named_first() -> None:
