@@ -154,7 +154,9 @@ class LocalWorkers:
 
     def activity(self, connection: WorkerConnection, now: float) -> dict[str, Any]:
         """Return what a worker is doing as plain data; see :data:`.worker_activity.NO_ACTIVITY`."""
-        return connection.activity.stats(WorkerStatus(self._engine.row(connection.status_row)), self._files, now)
+        status = WorkerStatus(self._engine.row(connection.status_row))
+        waits = status.waits_for_store
+        return connection.activity.stats(status.running_sample, self._files, now, waits_for_store=waits)
 
     # -- events ----------------------------------------------------------------------------------------------------
     def receive(self, owner: WorkerOwner, ready: Container[Any], now: float, most: int) -> bool:

@@ -33,12 +33,14 @@ many seconds, whether it waits for a store, and the estimates."""
 
 @dataclass(slots=True)
 class WorkerActivity:
-    """Activity of one worker of this machine.
+    """Activity of one worker.
 
+    ``longest``: seconds that one look stands for at most, unless the sample is the one of the look before.
     ``generator_seconds``: estimate of the time in which it asked the generator for samples; ``storage_seconds``: of the
     time in which that waited for a store of remote files.
     """
 
+    longest: float = _LONGEST
     generator_seconds: float = 0.0
     storage_seconds: float = 0.0
     _sample: tuple[int, int, int] | None = None  # file, attempt and sample at the last look
@@ -47,27 +49,33 @@ class WorkerActivity:
 
     def look(self, status: WorkerStatus, now: float) -> None:
         """Look at the row of the worker."""
+        self.note(status.running_sample, now, waits_for_store=status.waits_for_store)
+
+    def note(self, running: tuple[int, int, int] | None, now: float, *, waits_for_store: bool = False) -> None:
+        """Note which sample it is asking for: file, attempt and sample index; None: none."""
         passed = now - self._looked if self._looked else 0.0
-        self._looked, running = now, status.running_sample
+        self._looked = now
         if running is None:
             self._sample = None
             return
         if running != self._sample:  # else it was at this sample all the time
             self._sample, self._since = running, now
-            passed = min(passed, _LONGEST)
-        if status.waits_for_store:
+            passed = min(passed, self.longest)
+        if waits_for_store:
             self.storage_seconds += passed
         else:
             self.generator_seconds += passed
 
-    def stats(self, status: WorkerStatus, files: Sequence[str], now: float) -> dict[str, Any]:
-        """Return what it is doing as plain data; see :data:`NO_ACTIVITY`. ``files``: the entries of the list."""
-        running = status.running_sample
+    def stats(
+        self, running: tuple[int, int, int] | None, files: Sequence[str], now: float, *, waits_for_store: bool = False
+    ) -> dict[str, Any]:
+        """Return what it is doing as plain data; see :data:`NO_ACTIVITY`. ``running``: as for :meth:`note`, now;
+        ``files``: the entries of the list."""
         return {
             "file": None if running is None else without_secrets(shown_url(files[running[0]])),
             "sample": None if running is None else running[2],
             "sample_seconds": now - self._since if running is not None and running == self._sample else 0.0,
-            "waits_for_store": status.waits_for_store,
+            "waits_for_store": waits_for_store,
             "generator_seconds": self.generator_seconds,
             "storage_seconds": self.storage_seconds,
         }

@@ -346,6 +346,8 @@ class WorkerGateway:
                 if self._pool.host_of(exited.worker) == host:
                     connection = self._remote_connection(host, exited.worker)
                     del self._remote[exited.worker]
+                    if (session := hosts.sessions.get(host)) is not None:
+                        session.activities.pop(exited.worker, None)
                     self.worker_exited(exited, connection)
 
     def _host_gone(self, event: HostGone) -> None:
@@ -403,9 +405,21 @@ class WorkerGateway:
                 "memory": 0 if connection.host else resident_bytes(connection.pid),
                 "host": connection.host,
             }
-            | (NO_ACTIVITY if connection.host else self._local.activity(connection, now))
+            | self._activity(number, connection, now)
             for number, connection in sorted(running.items())
         ]
+
+    def _activity(self, worker: int, connection: WorkerConnection, now: float) -> dict[str, Any]:
+        """Return what a worker is doing: by its status row, or by the beats of its host."""
+        if not connection.host:
+            return self._local.activity(connection, now)
+        session = None if self._hosts is None else self._hosts.sessions.get(connection.host)
+        activity = None if session is None else session.activities.get(worker)
+        if session is None or activity is None:
+            return NO_ACTIVITY
+        running = session.running.get(worker)
+        is_known = running is not None and running[0] < len(self._jobs.files)
+        return activity.stats(running if is_known else None, self._jobs.files, now)
 
     def look(self, now: float) -> None:
         """Look at what the workers of this machine are doing."""

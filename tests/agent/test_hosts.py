@@ -1067,3 +1067,32 @@ def test_workers_of_another_host_and_a_trainer_beside_it_are_in_a_trace(
     assert {span["args"]["file"] for span in drawn} <= {*FILES}
     assert max(span["ts"] for span in drawn) > 1e5, "they are not all at the begin"
     assert [e for e in traced["traceEvents"] if e["name"] == "wait" and names[e["pid"]].startswith("trainer 0 of")]
+
+
+def test_the_service_knows_what_workers_of_another_host_do(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(
+        """
+        import time
+
+        @provider(input_types=[integer_value(99)], pool_size=1)
+        def process(settings, filename):
+            yield 1
+            time.sleep(30)
+            yield 2
+        """
+    )
+    with serving(provider, file, files=["slow.txt"]) as service:
+        joined(workers=1)
+        assert wait_until(lambda: active(service) == 1)
+        with pydp2.connect(elsewhere(file), batch_size=1) as data:
+            stream = iter(data)
+            next(stream)
+
+            def reading() -> dict[str, Any]:
+                return next(each for each in service.stats()["workers"] if each["active"])
+
+            assert wait_until(lambda: reading()["file"] == "slow.txt" and reading()["sample_seconds"] > 1)
+            assert reading()["sample"] == 1
+            assert reading()["generator_seconds"] > 0.5

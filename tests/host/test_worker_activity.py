@@ -38,7 +38,7 @@ def test_looks_count_for_the_time_between_them() -> None:
     row.note_wait(True, 5)
     activity.look(row, 1.12)
     assert activity.storage_seconds == pytest.approx(0.02)
-    found = activity.stats(row, ["a.txt"], 1.22)
+    found = activity.stats(row.running_sample, ["a.txt"], 1.22, waits_for_store=row.waits_for_store)
     assert (found["file"], found["sample"], found["waits_for_store"]) == ("a.txt", 3, True)
     assert found["sample_seconds"] == pytest.approx(0.2)
 
@@ -59,7 +59,7 @@ def test_a_sample_that_runs_at_two_looks_has_run_all_the_time_between() -> None:
 
 
 def test_between_samples_a_worker_has_none() -> None:
-    assert WorkerActivity().stats(status(file=0), ["a"], 1.0)["file"] is None
+    assert WorkerActivity().stats(status(file=0).running_sample, ["a"], 1.0)["file"] is None
 
 
 def test_a_service_shows_the_sample_that_a_worker_is_at(provider_file: Callable[[str], str]) -> None:

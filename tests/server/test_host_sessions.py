@@ -88,6 +88,22 @@ def test_a_host_is_silent_until_it_is_heard_again(sessions: HostSessions) -> Non
     assert (session.beat_ns, session.running, session.figures) == (7, {3: (1, 2, 4)}, {"memory": 5})
 
 
+def test_beats_tell_what_the_workers_of_a_host_do(sessions: HostSessions) -> None:
+    session = join(sessions, "a")
+    files = ["x", "y.txt"]
+    session.note_beat(10.0, 7, [[3, 1, 2, 4]], {})
+    session.note_beat(11.0, 8, [[3, 1, 2, 4]], {})
+    found = session.activities[3].stats(session.running[3], files, 11.5)
+    assert (found["file"], found["sample"], found["sample_seconds"]) == ("y.txt", 4, 1.5)
+    assert found["generator_seconds"] == 1.0
+    session.note_beat(12.0, 9, [[3, 1, 2, 90]], {})
+    session.note_beat(13.0, 9, [], {})
+    session.note_beat(14.0, 9, [], {})
+    found = session.activities[3].stats(None, files, 14.0)
+    assert (found["file"], found["sample"], found["sample_seconds"]) == (None, None, 0.0)
+    assert found["generator_seconds"] == 2.0
+
+
 @pytest.mark.parametrize("running", [[[1, 2, 3]], [[1, 2, 3, -1]], [[1, 2, 3, "4"]], [5]])
 def test_a_beat_that_is_none_is_refused_and_changes_nothing(sessions: HostSessions, running: list[object]) -> None:
     session = join(sessions, "a")

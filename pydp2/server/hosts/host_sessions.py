@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydp2.errors import HostRefused
+from pydp2.host.worker_activity import WorkerActivity
 from pydp2.protocol.file_ranges import check_ints
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, host_link
 from pydp2.system.rates import RateCounter
@@ -28,6 +29,7 @@ _MAX_ALL_WORKER_SLOTS = 4096  # workers of all hosts: even an idle one takes mem
 _FIGURES = ("pid", "memory", "waiting_bytes", "window_bytes", "round_trip_ms")
 _NAME_LENGTH = 100
 _SERVICE_HOST = "the host of the service"
+_LONGEST_BEAT = 2.0  # seconds that a beat stands for at most in what a worker does
 _REPORT_BYTES = 1 << 20  # bytes after which the host is told how much was received
 
 
@@ -54,6 +56,8 @@ class HostSession:
     reported: int = 0
     drain_until: float = 0.0
     running: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    activities: dict[int, WorkerActivity] = field(default_factory=dict)
+    """What its workers do, by the beats of the host."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     ends_at: dict[int, float] = field(default_factory=dict)
     """Workers that the host was told to end, with the deadline for each."""
@@ -78,6 +82,10 @@ class HostSession:
         self.figures = {name: value for name, value in known.items() if type(value) in (int, float)}
         self.heard_at, self.beat_ns = now, sent_ns
         self.running = {worker: (file, attempt, index) for worker, file, attempt, index in rows}
+        for worker in self.running:
+            self.activities.setdefault(worker, WorkerActivity(_LONGEST_BEAT))
+        for worker, activity in self.activities.items():
+            activity.note(self.running.get(worker), now)
 
     def stats(self, now: float) -> dict[str, Any]:
         """Return statistics of the host as plain data."""
