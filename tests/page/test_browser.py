@@ -208,6 +208,8 @@ def test_samples_are_shown_as_pictures_and_text(page: Browser, provider_file: Ca
         page.open(service.page_url or "")
         widths = "return [...document.querySelectorAll('#samples img')].map((image) => image.naturalWidth)"
         assert wait_until(lambda: page.run(widths) == [16, 16, 16], 20)
+        shown = "return document.querySelector('#samples img').getBoundingClientRect().width"
+        assert 40 <= page.run(shown) <= 200
         assert "<i>a text</i>" in page.text("#samples")
         assert page.run(NAMES) == []
         assert page.run(CONTRAST) == []
