@@ -63,66 +63,55 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _run(given: argparse.Namespace) -> int:
-    plan = rounds.Plan(
-        workloads=tuple(given.workload),
-        peers=tuple(given.peer),
+def _plan(given: argparse.Namespace, *, memory: bool = False, **own: Any) -> rounds.Plan:
+    """Return the plan of a command: what :func:`_add_plan` asks for, and what is its own."""
+    return rounds.Plan(
         workers=given.workers,
         rounds=given.rounds,
         scale=given.scale,
         folder=given.data,
         pythons=_pairs(given.python),
-        memory=not given.no_memory,
         deadline=given.deadline,
         others=given.others,
+        memory=memory,
+        **own,
+    )
+
+
+def _run(given: argparse.Namespace) -> int:
+    plan = _plan(
+        given,
+        workloads=tuple(given.workload),
+        peers=tuple(given.peer),
+        memory=not given.no_memory,
     )
     return _measure("run", plan, given)
 
 
 def _native(given: argparse.Namespace) -> int:
-    plan = rounds.Plan(
+    plan = _plan(
+        given,
         workloads=tuple(given.workload),
         peers=tuple(given.peer),
-        workers=given.workers,
-        rounds=given.rounds,
-        scale=given.scale,
-        folder=given.data,
-        pythons=_pairs(given.python),
-        memory=False,
-        deadline=given.deadline,
-        others=given.others,
         native=True,
     )
     return _measure("native", plan, given)
 
 
 def _ceiling(given: argparse.Namespace) -> int:
-    plan = rounds.Plan(
+    plan = _plan(
+        given,
         workloads=tuple(prepared.named(kind, form) for form in given.form for kind in given.kind),
         peers=tuple(given.peer),
-        workers=given.workers,
-        rounds=given.rounds,
-        scale=given.scale,
-        folder=given.data,
-        pythons=_pairs(given.python),
-        memory=False,
-        deadline=given.deadline,
-        others=given.others,
         plain=True,
     )
     return _measure("ceiling", plan, given)
 
 
 def _hosts(given: argparse.Namespace) -> int:
-    plan = rounds.Plan(
+    plan = _plan(
+        given,
         workloads=tuple(given.workload),
-        workers=given.workers,
-        rounds=given.rounds,
-        scale=given.scale,
-        folder=given.data,
-        memory=False,
-        deadline=given.deadline,
-        others=given.others,
         hosts=True,
     )
     return _measure("hosts", plan, given)
@@ -130,17 +119,10 @@ def _hosts(given: argparse.Namespace) -> int:
 
 def _latency(given: argparse.Namespace) -> int:
     steps = {name: given.step or latency.STEPS[name] for name in given.workload}
-    plan = rounds.Plan(
+    plan = _plan(
+        given,
         workloads=tuple(given.workload),
         peers=tuple(given.peer),
-        workers=given.workers,
-        rounds=given.rounds,
-        scale=given.scale,
-        folder=given.data,
-        pythons=_pairs(given.python),
-        memory=False,
-        deadline=given.deadline,
-        others=given.others,
         plain=True,
         passes=1,
         options={name: (("step", step), ("times", latency.TIMES.get(name, 1))) for name, step in steps.items()},
@@ -181,17 +163,10 @@ def _training(given: argparse.Namespace) -> int:
     options: dict[str, Any] = {"train": True, "threads": given.threads}
     if given.steps:
         options["steps"] = given.steps
-    plan = rounds.Plan(
+    plan = _plan(
+        given,
         workloads=tuple(given.workload),
         peers=tuple(given.peer),
-        workers=given.workers,
-        rounds=given.rounds,
-        scale=given.scale,
-        folder=given.data,
-        pythons=_pairs(given.python),
-        memory=False,
-        deadline=given.deadline,
-        others=given.others,
         training=True,
         passes=1,
         options={
