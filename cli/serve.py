@@ -123,7 +123,7 @@ def _serve_on_ray(source_args: SourceArguments, hosts: str, workers_per_host: in
         raise click.BadParameter(f"it must be a number or auto, got {hosts!r:.40}", param_hint="--hosts")
     count: Any = hosts if hosts == "auto" else int(hosts)
     figures = StatsLine()
-    display: _Display = _JsonDisplay() if is_json() else _LineDisplay(stderr_console())
+    display: _Display = (_JsonDisplay if is_json() else _LineDisplay)(stderr_console())
     with (
         pydp2.ray.launch(
             **source_args.source, name=name, hosts=count, workers_per_host=workers_per_host, **source_args.service
@@ -262,37 +262,8 @@ def _display(console: Console, stack: contextlib.ExitStack) -> _Display:
     from pydp2.system.log_writer import is_json
 
     if is_json():
-        return _JsonDisplay()
+        return _JsonDisplay(console)
     return stack.enter_context(_live_display(console)) if can_redraw(console) else _LineDisplay(console)
-
-
-class _JsonDisplay:
-    """Display that writes events of the log as JSON, and nothing else."""
-
-    def __init__(self) -> None:
-        self._shown_at = 0.0
-        self._shown_progress: object = None
-
-    def starting(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def show(self, figures: StatsLine) -> None:
-        now = time.monotonic()
-        if now - self._shown_at >= _LINE_SECONDS and figures.progress != self._shown_progress:
-            self._shown_at, self._shown_progress = now, figures.progress
-            self.log(", ".join(figures.parts()), "PROGRESS")
-
-    def log(self, text: str, event: str) -> None:
-        from pydp2.system.log_events import LogEvent
-        from pydp2.system.log_writer import write_event
-
-        write_event(text, LogEvent[event])
-
-    def print(self, text: str, style: str = "") -> None:
-        pass  # it is for a user who copies it
-
-    def restore(self) -> None:
-        pass
 
 
 class _LineDisplay:
@@ -322,6 +293,19 @@ class _LineDisplay:
 
     def restore(self) -> None:
         pass
+
+
+class _JsonDisplay(_LineDisplay):
+    """Display that writes events of the log as JSON, and nothing else."""
+
+    def print(self, text: str, style: str = "") -> None:
+        pass  # it is for a user who copies it
+
+    def log(self, text: str, event: str) -> None:
+        from pydp2.system.log_events import LogEvent
+        from pydp2.system.log_writer import write_event
+
+        write_event(text, LogEvent[event])
 
 
 class _LiveDisplay:
