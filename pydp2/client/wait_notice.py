@@ -86,7 +86,7 @@ class WaitNotice:
         cause, text = describe_wait(figures, self._job, self._batch_size)
         if cause not in self._causes:
             self._causes.add(cause)
-            write_notice(f"waiting for the first batch: {text}")
+            write_notice(f"waiting for the first batch: {text}", job=self._job)
 
 
 def describe_wait(figures: Mapping[str, Any], job: str, batch_size: int) -> tuple[str, str]:

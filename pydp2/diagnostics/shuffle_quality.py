@@ -74,10 +74,10 @@ def shuffle_quality_of(entries: Ints, sample_indices: Ints, batch_sizes: Ints) -
     list_distance = min(1.0, _mean_step(in_list) / full)
     stream_distance = min(1.0, _mean_step(by_list) / full)  # the place in the stream of each sample of the list
     batch_of = np.repeat(np.arange(len(batch_sizes)), batch_sizes)
-    pairs = np.unique(np.stack([batch_of, entries]), axis=1).shape[1]
+    pairs = len(np.unique(batch_of * (int(entries.max()) + 1) + entries))  # of batch and list entry
     shares = np.unique(entries, return_counts=True)[1] / count
-    expected = [float((1 - (1 - shares) ** size).sum()) for size in np.unique(batch_sizes)]
-    weights = np.unique(batch_sizes, return_counts=True)[1]
+    sizes, weights = np.unique(batch_sizes, return_counts=True)
+    expected = [float((1 - (1 - shares) ** size).sum()) for size in sizes]
     columns = next((each for each in _COLUMNS if count >= each * _ROWS * _IN_CELL), _COLUMNS[-1])
     cells = np.histogram2d(in_list, np.arange(count), (_ROWS, columns), ((0, count), (0, count)))[0]
     return ShuffleQuality(

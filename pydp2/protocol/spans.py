@@ -25,7 +25,7 @@ _MOST = 100_000  # spans that wait for the next message; more are lost
 
 
 class SpanKind(IntEnum):
-    """What a process does in a span."""
+    """Kind of a span: what a process does in it."""
 
     GENERATOR = 0
     PACK = 1

@@ -8,7 +8,7 @@ from typing import Protocol
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 LogFields = Mapping[str, "str | int"]
-"""What a line is about, by name: "worker", "host", "file", "sample", "slot", "job"."""
+"""Fields of a line, by name: "worker", "host", "file", "sample", "slot", "job" that it is about."""
 
 
 class LogEvent(Enum):
@@ -61,7 +61,7 @@ class LogEvent(Enum):
     STORE_ANSWERS = INFO, "remote files", "The store answers again."
     PAGE_READY = INFO, "", "The page for the browser has this URL."
     SERVICE_READY = INFO, "", "`pydp2 serve` has started the service."
-    PROGRESS = INFO, "", "What the service has delivered so far, every ten seconds."
+    PROGRESS = INFO, "", "What the service has delivered so far, every few seconds."
     SERVICE_ENDS = INFO, "", "The service ends, and why."
     RAY_RESTART = WARNING, "", "Ray starts the server of the service again."
     TRAINER_WAITS = WARNING, "", "A trainer has waited long, and for what."

@@ -57,7 +57,7 @@ class HostSession:
     drain_until: float = 0.0
     running: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     activities: dict[int, WorkerActivity] = field(default_factory=dict)
-    """What its workers do, by the beats of the host."""
+    """Activities of its workers, which its beats tell."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     ends_at: dict[int, float] = field(default_factory=dict)
     """Workers that the host was told to end, with the deadline for each."""
