@@ -12,7 +12,7 @@ from typing import Any
 
 from pydp2.api.access import find_target
 from pydp2.api.service import require_allowed_process
-from pydp2.client.connection import ask_trace
+from pydp2.client.connection import ask_stats, ask_trace
 from pydp2.errors import OptionError
 from pydp2.options.values import seconds as seconds_option
 from pydp2.protocol.spans import MAX_SECONDS, SpanKind, Spans
@@ -65,7 +65,9 @@ def trace(
     require_allowed_process()
     if (length := seconds_option("seconds", seconds)) > MAX_SECONDS:
         raise OptionError(f"seconds must be at most {MAX_SECONDS}, got {length:g}; record several traces")
-    return to_chrome(*ask_trace(find_target(address, key, "observer", "trainer"), length))
+    target = find_target(address, key, "observer", "trainer")
+    ask_stats(target)  # where no service answers, this says so in seconds, and not after the time of the trace
+    return to_chrome(*ask_trace(target, length))
 
 
 def to_chrome(about: Mapping[str, Any], spans: Sequence[Spans]) -> dict[str, Any]:

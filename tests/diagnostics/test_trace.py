@@ -15,7 +15,7 @@ import pytest
 from pydp2_cli.trace import shares
 
 import pydp2
-from pydp2.errors import OptionError
+from pydp2.errors import OptionError, ServiceUnreachable
 
 PROVIDER = """
 import time
@@ -141,6 +141,13 @@ def test_a_service_without_trainers_can_be_traced(provider_file: Callable[[str],
     with pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service:
         traced = pydp2.trace(service.address, seconds=0.2)
     assert share(traced, "worker ", "idle") > 0.9
+
+
+def test_a_service_that_is_not_there_is_not_waited_for_as_long_as_the_trace() -> None:
+    began = time.monotonic()
+    with pytest.raises(ServiceUnreachable, match="no service answers"):
+        pydp2.trace("ipc:///tmp/pydp2-nowhere", seconds=300)
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 301, float("nan"), "ten"])
