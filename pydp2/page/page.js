@@ -170,9 +170,11 @@ const figure = (title) => ({ title, isText: false });
 
 function showJobs(jobs) {
   const parts = jobs.flatMap((job) => {
-    const place = job.total ? `${number(job.samples)} of ${number(job.total)} samples (${percent(job.samples / job.total)})`
+    const about = job.is_estimate ? "about " : "";
+    const place = job.total
+      ? `${number(job.samples)} of ${about}${number(job.total)} samples (${percent(job.samples / job.total)})`
       : `${number(job.samples)} samples`;
-    const left = job.seconds_left === null ? "" : `, ${time(job.seconds_left)} left`;
+    const left = job.seconds_left === null ? "" : `, ${about}${time(job.seconds_left)} left`;
     const caption = `Job ${job.name}: pass ${Math.max(0, job.pass)}, ${place}${left}, ${number(job.samples_per_second)} samples/s, `
       + `pool ${number(job.pool)} samples (${bytes(job.pool_bytes)})`
       + (job.ranks_to_come ? `, ${job.ranks_to_come} ranks did not come yet` : "");

@@ -78,11 +78,14 @@ def view_of(before: Stats, now: Stats) -> dict[str, Any]:
 
 
 def _job(name: str, job: Stats, counts: Stats) -> dict[str, Any]:
-    """Return what is shown of a job, with its place in the pass and the seconds that are left, None: not known."""
-    is_counted = counts and not counts["loading"] and counts["counted"] == counts["files"]
-    total = counts["samples"] if is_counted else None
+    """Return what is shown of a job, with its place in the pass and the seconds that are left, None: not known. As long
+    as only some files are counted, the total is estimated from those."""
+    is_known = counts and not counts["loading"] and counts["counted"]
+    total = counts["samples"] * counts["files"] // counts["counted"] if is_known else None
     done, rate = job["samples_in_pass"], job["samples_per_second"]
-    left = None if total is None or rate <= 0 or total < done else (total - done) / rate
+    if total is not None and total < done:
+        total = None
+    left = None if total is None or rate <= 0 else (total - done) / rate
     return {
         "name": name,
         "pass": job["pass"],
@@ -90,6 +93,7 @@ def _job(name: str, job: Stats, counts: Stats) -> dict[str, Any]:
         "ranks_to_come": job["ranks_to_come"],
         "samples": done,
         "total": total,
+        "is_estimate": bool(is_known) and counts["counted"] < counts["files"],
         "seconds_left": left,
         "samples_per_second": rate,
         "pool": job["pool"].get("samples", 0),

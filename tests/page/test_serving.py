@@ -75,7 +75,8 @@ def test_a_snapshot_has_jobs_ranks_workers_and_points(service: pydp2.Service) ->
     with service.connect(job="train", **OPTIONS) as data:
         for _ in data:
             time.sleep(0.02)
-        assert wait_until(lambda: bool(snapshot(service)["view"] and snapshot(service)["view"]["jobs"]))
+        assert wait_until(lambda: all((snapshot(service)["view"] or {}).get(name) for name in ("jobs", "workers")))
+        assert wait_until(lambda: bool(snapshot(service)["view"]["jobs"][0]["ranks"]))
         found = snapshot(service)
         (job,) = found["view"]["jobs"]
         assert job["name"] == "train"
@@ -86,6 +87,49 @@ def test_a_snapshot_has_jobs_ranks_workers_and_points(service: pydp2.Service) ->
         last = found["points"][-1]["time"]
         assert wait_until(lambda: any(point["time"] > last for point in snapshot(service, last)["points"]))
         assert "whole" not in snapshot(service, last)
+
+
+WAITS = """
+import os, time
+
+def remember(settings, go, **_):
+    settings.go = go
+
+@provider(input_types=[integer_value(1000)], should_shuffle=False, init_hook=remember)
+def process(settings, filename):
+    while filename == "c" and not os.path.exists(settings.go):
+        time.sleep(0.01)
+    for i in range(40):
+        yield i
+"""
+
+
+def test_what_is_left_of_a_pass_is_estimated_from_the_files_that_are_counted(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    with (
+        pydp2.launch(
+            ["a", "b", "c", "d"], provider_file(WAITS), workers=1, page="127.0.0.1:0", args={"go": str(go)}
+        ) as service,
+        service.connect(batch_size=20) as data,
+    ):
+        stream = iter(data)
+        for _ in range(4):
+            next(stream)
+
+        def job() -> dict[str, Any]:
+            view = snapshot(service)["view"]
+            found: dict[str, Any] = view["jobs"][0] if view and view["jobs"] else {"total": None}
+            return found
+
+        assert wait_until(lambda: job()["total"] is not None)
+        assert (job()["total"], job()["is_estimate"]) == (160, True)
+        assert job()["samples"] == 80
+        go.touch()
+        assert len([*stream]) == 4
+        assert wait_until(lambda: job().get("is_estimate") is False)
+        assert job()["total"] == 160
 
 
 def test_only_those_with_the_token_see_the_service(service: pydp2.Service) -> None:
