@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import select
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -90,11 +91,16 @@ class Line:
         self._send_interrupted = False  # a message is being sent, or was cut off and maybe only half sent
         self.is_interrupted = False
         """True if a call of :meth:`receive_frames` was cut off: :meth:`drop_partial_message` comes before the next."""
+        # After a call of receive_frames nothing comes before the descriptor of the socket is readable. Any other use of
+        # the socket may take that signal away.
+        self._is_drained = False
         self._socket = context.socket(zmq.DEALER)
         try:
             set_options(self._socket, address)
             self._socket.setsockopt(zmq.TCP_MAXRT, int(ack_timeout * 1000))
             self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_NEVER_MS)
+            self._commands = select.poll()
+            self._commands.register(self._socket, select.POLLIN)
             if watch:
                 self._monitor = self._socket.get_monitor_socket(_DISCONNECT_EVENTS | REFUSAL_EVENTS)
             self._connect(address, deadline)
@@ -142,6 +148,7 @@ class Line:
         self._send(message)
 
     def _send(self, frames: Sequence[Any]) -> None:
+        self._is_drained = False
         try:
             with contextlib.suppress(zmq.Again):  # no hub is connected
                 if self._send_interrupted:
@@ -159,6 +166,7 @@ class Line:
         if (offered := send_new_slab(self._address, capped_size(_SEND_SLAB_BYTES, SLABS_PER_SHARE))) is not None:
             descriptor, handed = offered
             self._sent_slabs.append(handed)
+            self._is_drained = False
             with contextlib.suppress(OSError, zmq.Again):
                 self._slab_writer = SlabWriter(descriptor)
                 self._socket.send_multipart([b"", handed.token + PEER_FILLS], zmq.NOBLOCK)
@@ -186,6 +194,7 @@ class Line:
     def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
         """Return the next message within ``timeout_ms`` (-1: forever), or None. Raises RemoteProtocolError if its
         frames are not where it says."""
+        self._is_drained = False
         if timeout_ms and not self._socket.poll(timeout_ms):
             return None
         try:
@@ -196,10 +205,12 @@ class Line:
     def receive_frames(self, into: list[Any]) -> None:
         """Append to ``into`` the frames of all messages that are there, for :meth:`message_length`
         and :meth:`open_message`."""
-        self.is_interrupted = True
+        if self._is_drained and not self._commands.poll(0):
+            return  # to look into the socket takes five times as long
+        self.is_interrupted, self._is_drained = True, False
         with contextlib.suppress(zmq.Again):  # no step of Python between two frames: none of them is lost there
             into.extend(iter(partial(self._socket.recv, zmq.NOBLOCK, False), None))
-        self.is_interrupted = False
+        self._is_drained, self.is_interrupted = True, False
 
     def drop_partial_message(self, into: list[Any]) -> None:
         """Remove an incomplete message from the end of ``into``, and discard its rest, after
@@ -237,6 +248,7 @@ class Line:
     @property
     def handle(self) -> zmq.Socket[bytes]:
         """Socket that :class:`Poller` registers."""
+        self._is_drained = False
         return self._socket
 
     @property
@@ -260,6 +272,7 @@ class Line:
     def wait(self, timeout_ms: int, wake_descriptor: int | None = None) -> bool:
         """Wait until there is a message, the connection is lost, or the descriptor ``wake_descriptor`` is readable.
         Return False if none of that happened in time."""
+        self._is_drained = False
         poller = zmq.Poller()
         if wake_descriptor is not None:
             poller.register(wake_descriptor, zmq.POLLIN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from pydp2.transport import Hub, HubUnavailable, Line, owned_arrays
 from pydp2.transport.service_address import split_token, uses_ipv6
 from pydp2.transport.sockets import new_context
 from pydp2.transport.zap import present_token
-from tests.transport.conftest import MAX_FRAME, Joined, gone, joined, let_in, waiting
+from tests.transport.conftest import MAX_FRAME, Ends, Joined, gone, joined, let_in, waiting
 
 LINUX = sys.platform == "linux"
 
@@ -248,3 +250,35 @@ def test_a_peer_that_floods_a_hub_has_to_wait_and_nobody_else(zctx: zmq.Context[
             flood.send(bytes(MAX_FRAME), zmq.NOBLOCK)  # it goes on as soon as there is room
     for end in (line, hub, flood):
         end.close()
+
+
+@pytest.mark.parametrize("use", ["send", "wait", "poll", "receive_frames"])
+def test_a_message_is_found_after_another_use_of_the_socket_took_its_signal(use: str, tmp_path: Path) -> None:
+    ends = Ends(f"ipc://{tmp_path / 's'}")
+    try:
+        line, frames = ends.line, list[Any]()
+        line.send([b"here"])
+        peer, _ = ends.received()
+        line.receive_frames(frames)
+        assert not frames
+        descriptor = select.poll()
+        descriptor.register(line.handle.getsockopt(zmq.FD), select.POLLIN)
+        line.receive_frames(frames)  # nothing has come, as it knows from now on
+        for number in range(3):
+            ends.hub.send(peer, [b"news", b"%d" % number])
+            assert descriptor.poll(30_000)
+            time.sleep(0.01)  # libzmq looks for its signals in a call of send() at most once in a millisecond
+            match use:
+                case "send":
+                    line.send([b"more"])
+                case "wait":
+                    assert line.wait(30_000)
+                case "poll":
+                    assert line.handle.poll(0)
+            line.receive_frames(frames)
+            assert [bytes(frame) for frame in frames] == [b"news", b"%d" % number]
+            frames.clear()
+            line.receive_frames(frames)
+            assert not frames
+    finally:
+        ends.close()
