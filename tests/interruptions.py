@@ -106,7 +106,7 @@ class Injector:
         that before it ends."""
         if frame.f_code in (*ENTRIES, GUARDED):
             now = progress_of(frame)
-            if now is not self._progress[id(frame)] and now.state is not LoopState.ENTERED:
+            if now is not self._progress[id(frame)] and now.state is not LoopState.ENTERED and not now.is_in_call:
                 return True
         return frame.f_lineno is None or linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() in LEAVING
 

@@ -29,7 +29,7 @@ from pydp2.client.connection import (
 )
 from pydp2.client.describe import Fact, client_facts
 from pydp2.client.length import PassLength
-from pydp2.client.look_ahead import NextBatch
+from pydp2.client.look_ahead import NextBatch, send_need
 from pydp2.client.progress import LoopHandle, LoopState, Progress
 from pydp2.client.received import MAKE_VALUES, Conversion, ReceivedBatch, replace_by_batches
 from pydp2.client.row_kinds import RowKind, row_kind
@@ -128,9 +128,9 @@ class Client(Stream):
         self._on_close = [] if on_close is None else [on_close]
         self._gone = gone
         self._end = weakref.finalize(self, detach, session, connection, self._on_close)
-        self._next_batch = NextBatch(session.look_ahead, connection)
+        self._next_batch = NextBatch(session.look_ahead, connection, run, session)
         self._steps = StepMetrics()
-        self._in_hand = (-1, -1)  # pass and number of the last batch, for traces
+        self._in_hand = (-1, -1)  # pass and number of the last batch, while a trace is recorded
         self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else number, options)
         self._files: StringArray | tuple[StringArray, ...] | None = None
         self.batch_size = int(options["batch_size"])
@@ -270,18 +270,14 @@ class Client(Stream):
 
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
         began = time.perf_counter()
-        session, run, next_batch, connection = self._session, self._run, self._next_batch, self._connection
-        now = session.progress
+        run, steps = self._run, self._steps
+        now = self._session.progress
         if now.loop is not loop:
             raise taken_over("client")
         if now.state is LoopState.BETWEEN:
             return None, now  # the pass has ended
-        session.progress = now._replace(state=LoopState.ENTERED)
-        if now.calls:  # else what came before is no step of this loop
-            worked = next_batch.end_step(began)
-            run.worked += worked
-            self._steps.end_step(worked)
-            connection.spans.add(SpanKind.STEP, began - worked, began, *self._in_hand)
+        worked = steps.end_step(began) if now.calls else 0.0  # else what came before is no step of this loop
+        run.worked += worked
         try:
             received, batch = self._await_batch()
         except Error:
@@ -294,16 +290,24 @@ class Client(Stream):
             return None, run.end_pass()
         progress = run.take(received, loop)
         batch._resume = progress.start, progress.position
+        next_batch = self._next_batch
         if next_batch.conversion is MAKE_VALUES:
             batch._ready = None  # also one of a loop that was left
-        if next_batch.is_wanted:
-            next_batch.begin_step(progress)
-        next_batch.left_at = left = time.perf_counter()
+        next_batch.begin_step(progress, worked)
+        left = time.perf_counter()
         run.waited += left - began
-        self._in_hand = batch.pass_id, batch.index
-        connection.spans.add(SpanKind.WAIT, began, left, *self._in_hand)
-        self._steps.begin_step(began, left, received.head.rows - received.head.padding)
+        steps.begin_step(began, left, progress.samples - now.samples)
+        if self._connection.spans.is_recording:
+            self._record_step(began, worked, left, batch)
         return batch, progress
+
+    def _record_step(self, began: float, worked: float, left: float, batch: Batch) -> None:
+        """Add the spans of a call from ``began`` to ``left`` that returns ``batch``, and of the step before it."""
+        spans = self._connection.spans
+        if worked:
+            spans.add(SpanKind.STEP, began - worked, began, *self._in_hand)
+        self._in_hand = batch.pass_id, batch.index
+        spans.add(SpanKind.WAIT, began, left, *self._in_hand)
 
     def _has_next(self, loop: LoopHandle) -> bool:
         try:
@@ -326,10 +330,12 @@ class Client(Stream):
         """Return the batch that comes next, as received and as the trainer gets it; both None at the end."""
         moved = False
         while (received := self._await_first()) is not None:
-            began = time.perf_counter()
+            spans = self._connection.spans
+            began = time.perf_counter() if spans.is_recording else 0.0
             try:
                 batch = received.to_batch(self._session.progress.position.pass_id)
-                self._connection.spans.add(SpanKind.GATHER, began, time.perf_counter(), batch.pass_id, batch.index)
+                if began:
+                    spans.add(SpanKind.GATHER, began, time.perf_counter(), batch.pass_id, batch.index)
                 return received, batch
             except StaleRows:
                 if moved and not self._run.must_begin(time.monotonic()):
@@ -342,11 +348,9 @@ class Client(Stream):
         """Return the batch that is to be delivered next, which stays in the inbox; None: the pass has no more."""
         run, connection, session = self._run, self._connection, self._session
         now = time.monotonic()
-        if connection.check_damage() or run.must_begin(now):
-            self._begin()
-            now = time.monotonic()
-        self._ask(now)
-        if connection.spans.is_due(now):
+        if connection.check_damage() or not run.is_quiet(now):
+            self._begin_or_ask(now)
+        if connection.spans.is_recording and connection.spans.is_due(now):
             self._send_spans()
         has_read, awaited = False, None
         while True:
@@ -404,12 +408,20 @@ class Client(Stream):
         run.spoke_at = time.monotonic()
         connection.is_damaged = session.is_damaged = False  # in this order
 
+    def _begin_or_ask(self, now: float) -> None:
+        """Begin a run, if one has to begin, and ask for more, before a batch is taken."""
+        if self._connection.is_damaged or self._run.must_begin(now):
+            self._begin()
+            now = time.monotonic()
+        self._ask(now)
+
     def _ask(self, now: float, *, waits: bool = False) -> None:
         """Ask for more before a batch is taken, if it is time for that. ``waits``: no batch is here."""
         run = self._run
         if run.is_shared:
             progress = self._session.progress
-            run.window.report_each = not self._connection.show_used(progress.run, progress.done) or self._dynamic
+            is_shown = self._connection.show_used(progress.run, progress.done)
+            run.window.report_at_once(not is_shown or self._dynamic)
         if (need := run.need(now, waits=waits)) is not None:
             self._send_need(need, now)
 
@@ -421,15 +433,10 @@ class Client(Stream):
 
     def _send_need(self, need: m.Need, now: float) -> None:
         """Send ``need``; after a silence beyond the lease begin anew, as others may have what was sent."""
-        run, session = self._run, self._session
-        if run.must_begin(now):
+        if self._run.must_begin(now):
             self._begin()
-            return
-        session.is_damaged = True
-        if run.lost is None:
-            self._connection.send(need)
-        run.note_sent(need, now)
-        session.is_damaged = False
+        else:
+            send_need(self._connection, self._run, self._session, need, now)
 
     def _send_spans(self) -> None:
         """Send the service what was recorded for its trace."""

@@ -187,7 +187,9 @@ class Connection:
         """Replace frames by their messages; return True if there are any that were not there before."""
         self.check_damage()
         self._line.receive_frames(self.inbox)
-        at, came = 0, False
+        at, came = len(self.inbox), False
+        while at and self.is_undecoded(self.inbox[at - 1]):  # they lie behind all else
+            at -= 1
         while at < len(self.inbox):
             if not self.is_undecoded(self.inbox[at]):
                 at += 1

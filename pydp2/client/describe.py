@@ -69,7 +69,8 @@ def stream_text(kind: str, facts: Sequence[Fact], session: ClientGuard) -> str:
 
 def _state(session: ClientGuard) -> str:
     now = session.progress
-    return ("closed in pass {}" if session.closing else _NEXT[now.state]).format(now.position.pass_id)
+    state = LoopState.ENTERED if now.is_in_call else now.state
+    return ("closed in pass {}" if session.closing else _NEXT[state]).format(now.position.pass_id)
 
 
 def _type_text(declared: InputType) -> str:

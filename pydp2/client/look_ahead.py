@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from pydp2.client.progress import Progress
 from pydp2.client.received import Conversion, convert_gathered, is_second_prepared, second_batch
 from pydp2.client.row_sources import RowSources
+from pydp2.client.run_protocol import ProgressHolder, RunProtocol
+from pydp2.protocol.messages import Need
 from pydp2.protocol.spans import SpanBuffer, SpanKind
 from pydp2.system.stdlib import time
 
@@ -141,53 +143,64 @@ class BatchSource(Protocol):
     row_sources: RowSources
     spans: SpanBuffer
 
+    def send(self, message: Need) -> None: ...
+
     def fetch_second(self, seconds: float, look_ahead: LookAhead) -> None: ...
 
     def wait_for_rows(self, seconds: float) -> None: ...
 
 
+def send_need(connection: BatchSource, run: RunProtocol, holder: ProgressHolder, need: Need, now: float) -> None:
+    """Send ``need``, unless the connection is lost, and note it in ``run``, whose progress is that of ``holder``."""
+    holder.is_damaged = True
+    if run.lost is None:
+        connection.send(need)
+    run.note_sent(need, now)
+    holder.is_damaged = False
+
+
 class NextBatch:
     """Batch behind the one in hand, which is received, gathered and converted while a long step of the trainer runs.
+    The message that the next call would send first is sent then, too.
 
-    ``left_at``: when the trainer got its last batch (``time.perf_counter``), if its step is measured. ``conversion``:
-    the one that the loop of the present pass asked for. ``is_wanted``: :meth:`begin_step` may have something to do.
+    ``run``, ``holder``: of the client. ``conversion``: the one that the loop of the present pass asked for.
     """
 
-    def __init__(self, look_ahead: LookAhead, connection: BatchSource) -> None:
-        self._look_ahead, self._connection = look_ahead, connection
+    def __init__(
+        self, look_ahead: LookAhead, connection: BatchSource, run: RunProtocol, holder: ProgressHolder
+    ) -> None:
+        self._look_ahead, self._connection, self._run, self._holder = look_ahead, connection, run, holder
         self._step = 0.0  # seconds of the last step
-        self.left_at: float | None = None
         self.conversion: Conversion | None = None
         self._skips = 0  # steps in which nothing is converted
-        self.is_wanted = False
 
     def set_conversion(self, conversion: Conversion | None) -> None:
         """Have batches converted with ``conversion`` from now on."""
         self.conversion, self._skips = conversion, 0
 
-    def end_step(self, now: float) -> float:
-        """Return how many seconds the trainer worked with its last batch, now that it asks for the next one."""
-        if self.left_at is None:
-            return 0.0
-        self._step, self.left_at = now - self.left_at, None
-        self.is_wanted = self._step >= _LONG_STEP
-        return self._step
-
-    def begin_step(self, progress: Progress) -> None:
-        """Have the next batch prepared beside a step, as the last one was long. ``progress``: behind the batch in
-        hand."""
+    def begin_step(self, progress: Progress, last: float) -> None:
+        """Have the next batch prepared beside a step, if the last one was long. ``progress``: behind the batch in hand.
+        ``last``: seconds of the last step; 0.0: not known, as that of the one before."""
+        if last:
+            self._step = last
+        if self._step < _LONG_STEP:
+            return
         conversion = None if self._skips else self.conversion
         self._skips = max(self._skips - 1, 0)
-        if not is_second_prepared(self._connection.inbox, conversion is not None):
-            work = partial(self._prepare, progress.run, progress.done, progress.position.pass_id, conversion)
+        asks = self._run.window.asks_ahead(progress.done)
+        if asks or not is_second_prepared(self._connection.inbox, conversion is not None):
+            work = partial(self._prepare, progress, conversion)
             self._look_ahead.give(work, delay=min(self._step * _DELAY_PART, _MAX_DELAY))
 
-    def _prepare(self, run: int, number: int, pass_id: int, conversion: Conversion | None) -> None:
-        """Receive batch ``number`` of ``run``, which comes behind the present one, gather its rows and convert them."""
-        connection, look_ahead = self._connection, self._look_ahead
+    def _prepare(self, progress: Progress, conversion: Conversion | None) -> None:
+        """Ask for more, if it is time for that, receive the batch behind the one in hand, gather its rows and convert
+        them."""
+        connection, look_ahead, now = self._connection, self._look_ahead, time.monotonic()
+        if not self._run.must_begin(now) and (need := self._run.need_ahead(progress)) is not None:
+            send_need(connection, self._run, self._holder, need, now)
         if len(connection.inbox) == 1:  # the batch in hand
             connection.fetch_second(self._step / 2, look_ahead)
-        following = second_batch(connection.inbox, connection.row_sources, run, number)
+        following = second_batch(connection.inbox, connection.row_sources, progress.run, progress.done)
         if following is not None and following.awaits_rows:
             connection.wait_for_rows(0.0)
         if following is None or following.awaits_rows:
@@ -200,8 +213,9 @@ class NextBatch:
             if convert_gathered(
                 connection.inbox,
                 conversion,
-                pass_id,
+                progress.position,
                 lambda: not look_ahead.is_wanted_back and time.perf_counter() < until,
             ):
                 self._skips = 0
-        connection.spans.add(SpanKind.GATHER_AHEAD, began, time.perf_counter(), pass_id, following.head.batch_index)
+        pass_id, index = progress.position.pass_id, following.head.batch_index
+        connection.spans.add(SpanKind.GATHER_AHEAD, began, time.perf_counter(), pass_id, index)

@@ -80,7 +80,7 @@ class Pass(_Batches):
         loop, session = self._loop, self._client._session
         now = session.progress
         if now.loop is loop and now.state is LoopState.RUNNING:
-            if now.was_cut_off:
+            if now.is_in_call:
                 return None, now._replace(state=LoopState.ENTERED)
             self._client._leave()
         return None, session.progress

@@ -23,7 +23,8 @@ class LoopState(Enum):
     """An iterator has the pass. ``iter(client)`` is refused while that iterator is held; a dropped
     one has left the pass."""
     ENTERED = "entered"
-    """A call of iter() or next() is under way, or an exception has ended it: the pass goes on at the position."""
+    """A call of iter() is under way, or an exception has ended one of iter() or next(): the pass goes on at the
+    position."""
     LEFT = "left"
     """The iterator was closed or dropped before the end: the next pass begins."""
     FAILED = "failed"
@@ -78,14 +79,13 @@ class Progress(NamedTuple):
     @property
     def coming_pass(self) -> int:
         """Pass that the next iteration begins or continues."""
-        interrupted = self.state is LoopState.RUNNING and self.was_cut_off
-        goes_on = interrupted or self.state in (LoopState.BETWEEN, LoopState.ENTERED)
+        goes_on = self.is_in_call or self.state in (LoopState.BETWEEN, LoopState.ENTERED)
         return self.position.pass_id + (not goes_on)
 
     @property
-    def was_cut_off(self) -> bool:
-        """True if the iterator was called and has not returned."""
-        return self.loop is not None and self.loop.calls[0] != self.calls
+    def is_in_call(self) -> bool:
+        """True if a call of the iterator is under way, or an exception has cut it off."""
+        return self.state is LoopState.RUNNING and self.loop is not None and self.loop.calls[0] != self.calls
 
     @property
     def is_whole_pass(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import chain, count, islice, repeat
 from typing import Any, NamedTuple
 
 from pydp2.client.row_kinds import RowKind, batch_of
@@ -14,6 +14,7 @@ from pydp2.data.columns.batch import Batch
 from pydp2.data.columns.checksum_log import RECORD_BYTES, are_records
 from pydp2.data.columns.columns import Columns
 from pydp2.errors import RemoteProtocolError
+from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import unpack_head
 from pydp2.protocol.early_ends import split_frames
@@ -43,34 +44,31 @@ class ReceivedBatch:
     """Batch that came: the head that announced it, its rows, the pool of the point, the early-end records, the records
     of checksums and the origins of its rows that came with it.
 
-    ``number``: its number in its run. ``converted``: the batch for the trainer, if a loader's value was made of it.
-    ``kind``: what its rows are; None: samples.
+    ``number``: its number in its run. ``is_first``: it is the first batch of its message. ``converted``: the batch for
+    the trainer, if a loader's value was made of it. ``kind``: what its rows are; None: samples.
     """
 
     head: m.BatchHead
     rows: Rows
     number: int
+    is_first: bool = True
     pool: bytes = b""
     early_ends: list[list[Any]] = field(default_factory=list)
     checksums: bytes = b""
     origins: memoryview | None = None
     converted: Batch | None = None
     kind: RowKind | None = None
+    _behind: tuple[StreamState, StreamState] | None = None
 
     @property
-    def nbytes(self) -> int:
-        """Number of its bytes that lie here, or are held at the service, before it is taken."""
-        return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].held_bytes(*self.rows[1:])
-
-    @property
-    def column_bytes(self) -> int:
-        """Number of bytes of its columns, once :meth:`to_batch` has made it."""
-        return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].nbytes(*self.rows[1:])
-
-    @property
-    def is_shared(self) -> bool:
-        """True if its rows lie in memory that the service shows."""
-        return not isinstance(self.rows, Columns)
+    def sizes(self) -> tuple[int, int, bool]:
+        """Number of its bytes that lie here, or are held at the service, before it is taken; number of bytes of its
+        columns, once :meth:`to_batch` has made it; True if its rows lie in memory that the service shows."""
+        if isinstance(self.rows, Columns):
+            nbytes = self.rows.nbytes
+            return nbytes, nbytes, False
+        together, lo, hi = self.rows
+        return (*together.sizes(lo, hi), True)
 
     @property
     def awaits_rows(self) -> bool:
@@ -97,6 +95,13 @@ class ReceivedBatch:
             return converted
         return batch_of(self.kind, self.columns(), self.head, pass_id, self.origins)
 
+    def position_behind(self, before: StreamState) -> StreamState:
+        """Return the position behind the batch, which is made once. ``before``: the one behind the batch before it.
+        Raises RemoteProtocolError for an invalid point."""
+        if self._behind is None or self._behind[0] is not before:
+            self._behind = before, before.after(self.head, self.pool, self.early_ends, self.checksums)
+        return self._behind[1]
+
 
 def parse_batches(
     head: m.BatchHead, body: Sequence[memoryview], sources: RowSources, number: int = 0
@@ -108,7 +113,7 @@ def parse_batches(
     heads = unpack_head(head)
     frames, origins, checksums, pool, early_ends = _split_body(heads, body)
     rows = sources.rows_of(head, [each.rows for each in heads], frames)
-    batches = [*map(ReceivedBatch, heads, rows, count(number))]
+    batches = [*map(ReceivedBatch, heads, rows, count(number), chain((True,), repeat(False)))]
     batches[0].pool, batches[0].early_ends = pool, early_ends
     if sources.kind is not None:
         for batch in batches:
@@ -189,10 +194,12 @@ def second_batch(inbox: list[Any], sources: RowSources, run: int, number: int) -
     return None
 
 
-def convert_gathered(inbox: Sequence[Any], conversion: Conversion, pass_id: int, goes_on: Callable[[], bool]) -> bool:
+def convert_gathered(
+    inbox: Sequence[Any], conversion: Conversion, position: StreamState, goes_on: Callable[[], bool]
+) -> bool:
     """Convert the second batch of ``inbox``, whose rows are here, and as long as ``goes_on`` those behind it that were
-    gathered with it. (The first one is in hand.) Return False if this thread cannot, because what values depend on is
-    not the same here."""
+    gathered with it. The first one is in hand, and the stream is at ``position`` behind it. Return False if this thread
+    cannot, because what values depend on is not the same here."""
     whole = inbox[1].columns().whole[0]
     for received in islice(inbox, 1, None):
         if not isinstance(received, ReceivedBatch) or not received.is_prepared:
@@ -202,9 +209,10 @@ def convert_gathered(inbox: Sequence[Any], conversion: Conversion, pass_id: int,
         if conversion.context() != conversion.wanted:
             return False
         if received.converted is None:
-            batch = received.to_batch(pass_id)
+            batch = received.to_batch(position.pass_id)
             batch._ready = conversion, conversion.convert(batch)
             received.converted = batch
+        position = received.position_behind(position)
         if not goes_on():
             break
     return True

@@ -101,12 +101,11 @@ class RemoteRows:
         """True once the rows are in the order of the batches."""
         return self._columns is not None
 
-    def _share(self, lo: int, hi: int) -> int:
+    def sizes(self, lo: int, hi: int) -> tuple[int, int]:
+        """Return the bytes of rows ``lo`` to ``hi`` twice, if rows are alike; 0 before they are gathered."""
         total = 0 if self._columns is None else self._columns.nbytes
-        return total * (hi - lo) // max(1, len(self.order))
-
-    held_bytes = _share
-    nbytes = _share
+        nbytes = total * (hi - lo) // max(1, len(self.order))
+        return nbytes, nbytes
 
     def columns(self, lo: int, hi: int) -> Columns:
         """Return rows ``lo`` to ``hi``, once all are here."""

@@ -43,15 +43,12 @@ class MappedRows:
         """True once the rows are here."""
         return self._columns is not None
 
-    def held_bytes(self, lo: int, hi: int) -> int:
-        """Return the bytes that the service keeps for rows ``lo`` to ``hi`` until they are taken, if rows are alike."""
-        if self._shared_rows.row_cost is not None:
-            return self._shared_rows.row_cost * (hi - lo)
-        return self._nbytes * (hi - lo) // max(1, len(self._numbers))
-
-    def nbytes(self, lo: int, hi: int) -> int:
-        """Return the bytes of rows ``lo`` to ``hi`` as columns, if rows are alike; 0 before they are gathered."""
-        return 0 if self._columns is None else self._nbytes * (hi - lo) // max(1, len(self._numbers))
+    def sizes(self, lo: int, hi: int) -> tuple[int, int]:
+        """Return the bytes that the service keeps for rows ``lo`` to ``hi`` until they are taken, and their bytes as
+        columns, 0 before they are gathered; both if rows are alike."""
+        rows, cost = hi - lo, self._shared_rows.row_cost
+        nbytes = self._nbytes * rows // (len(self._numbers) or 1)
+        return nbytes if cost is None else cost * rows, 0 if self._columns is None else nbytes
 
     def columns(self, lo: int, hi: int) -> Columns:
         """Return rows ``lo`` to ``hi``. Raises RemoteProtocolError if they lie nowhere, StaleRows if their

@@ -25,9 +25,10 @@ but then a program that a timer interrupts all the time would receive the same b
 hardly advance.
 
 Credit goes ahead of use: ``Need`` says how many batches of the run were taken, and how many more may come
-(:class:`PrefetchWindow`). A trainer that computes for long sends nothing meanwhile. After a silence longer than the
-lease the service may give its batches to others, so the client then delivers none of the batches in its inbox. While
-it waits for a batch, the client sends a sign of life in time.
+(:class:`PrefetchWindow`). Beside a long step a thread sends what the next call would have to send, without the batch in
+hand, which is not used yet (:meth:`RunProtocol.need_ahead`); otherwise nothing is sent in a step. After a silence
+longer than the lease the service may give its batches to others, so the client then delivers none of the batches in its
+inbox. While it waits for a batch, the client sends a sign of life in time.
 
 Messages are handled in the order in which they came, except two: ``Rewound`` and ``BeginAgain`` invalidate all items
 before them, so they are looked for in the whole inbox. An error, of the data or of the connection, is raised when all
@@ -87,38 +88,67 @@ class PrefetchWindow:
         self._prefetch = self._aim = prefetch
         self._limit = prefetch_bytes
         self._may_exceed_prefetch, self._high_latency = may_exceed_prefetch, high_latency
-        self.report_each = report_each
-        """True if a message reports at once that a batch is used."""
+        self._report_each = report_each
         self._requested = self._reported = 0  # batches of the run: requested, and reported as taken
         self._abandoned_count = False  # True if batches of an earlier run were read, and not reported to the service
+        self._earliest = 0  # least value of ``due``
+        self.due = 0
+        """Number of batches that are taken when something has to be sent."""
 
     def start_pass(self) -> int:
         """Begin a run and return the number of batches to request with it."""
-        self._requested, self._reported = self._prefetch, 0
+        self._requested, self._reported, self._earliest = self._prefetch, 0, 0
+        self._find_due()
         return self._prefetch
+
+    def report_at_once(self, report_each: bool) -> None:
+        """Change whether a message reports at once that a batch is used."""
+        if report_each != self._report_each:
+            self._report_each = report_each
+            self._find_due()
+
+    def _find_due(self) -> None:
+        """Find ``due``: enough batches are missing then, or not reported."""
+        enough = 1 if self._report_each else max(1, (self._aim + 1) // 2)
+        self.due = max(self._earliest, min(enough - self._aim - 1 + self._requested, enough + self._reported))
 
     def next_request(self, done: int, *, now: bool = False) -> int | None:
         """Return the number of batches to request before the next one is taken, or None if nothing has to be sent.
         ``now``: report the batches that were taken in any case."""
-        missing = max(0, self._aim + 1 - (self._requested - done))
-        enough = 1 if self.report_each else max(1, (self._aim + 1) // 2)
-        unreported = done - self._reported
-        if max(missing, unreported) < enough and not (now and (unreported or self._abandoned_count)):
+        if done < self.due and not (now and (done != self._reported or self._abandoned_count)):
             return None
-        return missing
+        return max(0, self._aim + 1 - (self._requested - done))
+
+    def asks_ahead(self, done: int) -> bool:
+        """Return True if the next call would have to send something, and that can be sent before: ``done`` batches are
+        taken, and it leaves out the last one, which is not used yet."""
+        return done >= self.due and not self._report_each
+
+    def request_ahead(self, done: int) -> int | None:
+        """Return the number of batches to request before the next call, or None if nothing has to be sent. In both
+        cases the next call has nothing to send."""
+        if not self.asks_ahead(done):
+            return None
+        self._earliest = self.due = done + 1
+        missing = max(0, self._aim + 1 - (self._requested - (done - 1)))
+        return missing if missing or done - 1 != self._reported else None
 
     def note_requested(self, count: int, done: int) -> None:
         """Note that ``count`` more batches were requested, and that the first ``done`` were reported as taken."""
         self._requested, self._reported, self._abandoned_count = self._requested + count, done, False
+        self._find_due()
 
-    def note_taken(self, nbytes: int, columns: int, *, shown: bool = False) -> None:
-        """Note that a batch was taken. ``nbytes``: bytes that were received or reserved for it; ``columns``: bytes of
-        its columns; ``shown``: they are in memory that the service shares with this trainer."""
+    def note_taken(self, nbytes: int, columns: int, shown: bool = False) -> None:
+        """Note that the first batch of a message was taken. ``nbytes``: bytes that were received or reserved for it;
+        ``columns``: bytes of its columns; ``shown``: they are in memory that the service shares with this trainer."""
         if not self._may_exceed_prefetch:
             return
         window = WIDE_WINDOW_BYTES if shown or self._high_latency else WINDOW_BYTES
-        more = max(self._prefetch, min(_MAX_BATCHES, window // max(1, nbytes)))
-        self._aim = max(1, min(more, self._limit // (columns + BATCH_COST) - 1))  # minus the batch in use
+        more = max(self._prefetch, min(_MAX_BATCHES, window // (nbytes or 1)))
+        aim = max(1, min(more, self._limit // (columns + BATCH_COST) - 1))  # minus the batch in use
+        if aim != self._aim:
+            self._aim = aim
+            self._find_due()
 
     def note_abandoned(self) -> None:
         """Note that a batch of an earlier run was read: the service counts it until it is reported."""
@@ -239,12 +269,14 @@ class RunProtocol:
         )
         self.loaded = LoadedState(dynamic=dynamic)
         self.lease = float(options["lease"])
+        self._beat = self.lease / BEATS_PER_LEASE
         # The service was restarted with a state_dir, or the network path was broken for a while.
         self._may_return = service.get("durable") is True or high_latency
         self.spoke_at = 0.0
         """Time of the last message to the service."""
         self.waited = self.worked = 0.0
-        """Seconds since the last :class:`Need` during which the trainer waited for batches, and worked with them."""
+        """Seconds during which the trainer has waited for batches, and worked with them."""
+        self._reported_times = (0.0, 0.0)  # those that a :class:`Need` has reported
         self.lost: Error | None = None
         """Error with which the connection ended, raised when the items that came before it are used up."""
 
@@ -253,6 +285,13 @@ class RunProtocol:
         """Return True if a run has to begin before a batch is delivered: after a long silence, the waiting batches may
         have gone to other trainers."""
         return self._holder.is_damaged or now - self.spoke_at > self.lease
+
+    def is_quiet(self, now: float) -> bool:
+        """Return True if neither a run has to begin, nor anything has to be said, before the next batch is taken."""
+        holder = self._holder
+        if self.is_shared or holder.is_damaged or now - self.spoke_at > self._beat:
+            return False
+        return holder.progress.done < self.window.due
 
     def begin(self) -> tuple[m.BeginPass, list[bytes]]:
         """Begin a run at the position, and return the message that requests it, with its frames."""
@@ -274,16 +313,28 @@ class RunProtocol:
         """Return the message that asks for more batches, if it is time for that. ``waits``: the trainer is waiting for
         a batch."""
         progress = self._holder.progress
-        is_due = waits or now - self.spoke_at > self.lease / BEATS_PER_LEASE
+        is_due = waits or now - self.spoke_at > self._beat
         count = self.window.next_request(progress.done, now=is_due)
-        if count is None:
-            return None
-        waited, worked, self.waited, self.worked = self.waited, self.worked, 0.0, 0.0
-        return m.Need(progress.run, count, progress.done, microseconds(waited), microseconds(worked))
+        return None if count is None else self._need(progress.run, count, progress.done)
+
+    def need_ahead(self, progress: Progress) -> m.Need | None:
+        """Return the message that the next call would send first, while the trainer still works with its last batch,
+        which is not reported as used. ``progress``: behind that batch."""
+        count = self.window.request_ahead(progress.done)
+        return None if count is None else self._need(progress.run, count, progress.done - 1)
+
+    def _need(self, run: int, count: int, used_batches: int) -> m.Need:
+        # The thread of the training loop adds to the times, maybe at this moment.
+        waited, worked = self.waited, self.worked
+        reported_wait, reported_work = self._reported_times
+        self._reported_times = waited, worked
+        return m.Need(
+            run, count, used_batches, microseconds(waited - reported_wait), microseconds(worked - reported_work)
+        )
 
     def sign_of_life(self, now: float) -> m.Need | None:
         """Return the message that says that the trainer waits, if it is time for that."""
-        if now - self.spoke_at <= self.lease / BEATS_PER_LEASE:
+        if now - self.spoke_at <= self._beat:
             return None
         progress = self._holder.progress
         return m.Need(progress.run, 0, progress.done, 0, 0)
@@ -311,7 +362,7 @@ class RunProtocol:
         if self.reads_ahead or batch is None:
             if not has_read:
                 return ClientAction.READ
-            for item in inbox:
+            for item in _behind_batches(inbox):
                 if isinstance(item, tuple) and _ends_run(item[0], run):
                     return self._handle(item[0], progress)
         if isinstance(first, tuple):
@@ -367,10 +418,10 @@ class RunProtocol:
     def take(self, batch: ReceivedBatch, loop: LoopHandle) -> Progress:
         """Return the progress behind ``batch``, which ``loop`` is about to return."""
         now = self._holder.progress
-        position = now.position.after(batch.head, batch.pool, batch.early_ends, batch.checksums)
+        position = batch.position_behind(now.position)
         self.loaded.note_batch()
-        nbytes, is_shared = batch.nbytes, batch.is_shared
-        self.window.note_taken(nbytes, batch.column_bytes if is_shared else nbytes, shown=is_shared)
+        if batch.is_first:
+            self.window.note_taken(*batch.sizes)
         samples = now.samples + batch.head.rows - batch.head.padding
         return Progress(position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.start)
 
@@ -400,11 +451,20 @@ class RunProtocol:
             return None
         if now.loop is not None:
             now.loop.is_over = True
-        unused = unused and now.state is LoopState.RUNNING  # the batch counts as used once the next one was requested
+        # The batch counts as used once the next one was requested.
+        unused = unused and now.state is LoopState.RUNNING and not now.is_in_call
         self._holder.progress = now._replace(state=LoopState.LEFT)
         if now.loop is None:  # an error has ended the pass already
             return None
         return m.LeavePass(now.run, max(now.done - unused, 0))
+
+
+def _behind_batches(inbox: list[Any]) -> list[Any]:
+    """Return what came behind the batches that are unpacked, which lie in front of all else."""
+    at = len(inbox)
+    while at and not isinstance(inbox[at - 1], ReceivedBatch):
+        at -= 1
+    return inbox[at:]
 
 
 def _ends_run(message: m.Message, run: int) -> bool:

@@ -14,21 +14,25 @@ class StepMetrics:
         self._times = StepTimes(_MOST)
         self._rows = self._steps = 0
         self._since: float | None = None
-        self._waited: float | None = None  # in the step under way
+        self._waited = 0.0  # before the step under way
+        self._left: float | None = None  # when that began; None: none is under way
 
     def begin_step(self, began: float, now: float, rows: int) -> None:
         """Note that the trainer gets a batch of ``rows`` rows, for which it has waited since ``began``."""
         if self._since is None:
             self._since = began
-        self._waited = now - began
+        self._waited, self._left = now - began, now
         self._rows += rows
         self._steps += 1
 
-    def end_step(self, worked: float) -> None:
-        """Note that the trainer asks for the next batch, after ``worked`` seconds."""
-        if self._waited is not None:
-            self._times.add(self._waited, worked)
-            self._waited = None
+    def end_step(self, now: float) -> float:
+        """Note that the trainer asks for the next batch. Return how many seconds it worked with the last one, 0.0 if it
+        got none."""
+        if self._left is None:
+            return 0.0
+        worked, self._left = now - self._left, None
+        self._times.add(self._waited, worked)
+        return worked
 
     def take(self, now: float) -> dict[str, float]:
         """Return the scalars, and begin anew."""

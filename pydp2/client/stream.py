@@ -153,7 +153,7 @@ class Stream(ABC):
             if now.state in (LoopState.LEFT, LoopState.FAILED):  # as iter() would do
                 now = now._replace(position=now.position.next_pass(), state=LoopState.BETWEEN)
             return None, now
-        if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
+        if now.state is LoopState.RUNNING and not now.is_in_call and now.loop is not None and now.loop.is_held:
             raise ClientUseError(
                 f"set_epoch({wanted}) needs a client between two loops, and this one is in the middle of pass "
                 f"{now.position.pass_id}; leave the loop, or close() its iterator, before"
@@ -248,7 +248,7 @@ class Stream(ABC):
         """Return the iterator of the pass that follows from :class:`LoopState`, and the progress with it."""
         session = self._session
         now = session.progress
-        if now.state is LoopState.RUNNING and now.was_cut_off:
+        if now.is_in_call:
             session.progress = now._replace(state=LoopState.ENTERED)
         elif now.state is LoopState.RUNNING and now.loop is not None and now.loop.is_held:
             if self._has_next(now.loop):

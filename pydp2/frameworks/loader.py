@@ -255,7 +255,8 @@ class FrameworkLoader(Generic[T]):
     def _is_begun(self) -> bool:
         """True if a loop has begun the present pass and was not interrupted: the next loop begins another pass."""
         states = LoopState.RUNNING, LoopState.LEFT, LoopState.FAILED
-        return self._pass.resumed is None and (bool(self._pass.taken) or self.client._session.progress.state in states)
+        now = self.client._session.progress
+        return self._pass.resumed is None and (bool(self._pass.taken) or (now.state in states and not now.is_in_call))
 
     def _resume(self) -> None:
         """Check whether the pass of a loaded state has more batches; if not, the client is at the next pass then."""
@@ -436,19 +437,18 @@ class Loop(Iterator[V]):
         returned."""
         self.reads_ahead = 0
         """Values that the training loop takes before it trains with them, in this pass."""
-        self._left_at: float | None = None  # when the training loop got its last value
 
     def __next__(self) -> V:
         loader = self._loader
         if self.is_left:
             raise StopIteration
-        began, left_at, self._left_at = time.perf_counter(), self._left_at, None
-        if left_at is not None:
-            loader._steps.end_step(began - left_at)
+        began = time.perf_counter()
         if self.batches is None:
             self.batches = loader._begin(self)
         elif loader._loop() is not self:
             raise taken_over("loader")
+        else:
+            loader._steps.end_step(began)
         try:
             value = loader._next(self, self.batches)
         except Exception:
@@ -456,8 +456,7 @@ class Loop(Iterator[V]):
         except BaseException:  # of a signal handler: the next loop continues this pass, although this one is dropped
             loader._pass.resumed = self.batches
             raise
-        self._left_at = now = time.perf_counter()
-        loader._steps.begin_step(began, now, len(loader._pass.returned[-1]))
+        loader._steps.begin_step(began, time.perf_counter(), len(loader._pass.returned[-1]))
         return value
 
     def close(self) -> None:

@@ -119,9 +119,10 @@ class StreamState(StreamPosition):
         if head.batch_index >= head.position_after:
             batch, ahead = self._after_shared(head)
         all_ends = {**self.early_ends, **by_file(early_ends)} if early_ends else self.early_ends
-        return StreamState(
-            self.pass_id, batch, ahead, all_ends, point, logged.extended(checksums), bucket_of_pass(head), tail
-        )
+        if checksums:
+            logged = logged.extended(checksums)
+        buckets = bucket_of_pass(head) if head.bucket else {}
+        return StreamState(self.pass_id, batch, ahead, all_ends, point, logged, buckets, tail)
 
     def _after_shared(self, head: BatchHead) -> tuple[int, list[int]]:
         """Return the position in a job that is shared in no fixed order, and the batches used ahead of it: what the

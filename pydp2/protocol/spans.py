@@ -55,10 +55,12 @@ class SpanBuffer:
     Threads may add spans at the same time; one that comes while another thread takes them may be lost.
     """
 
-    __slots__ = ("_is_changed", "_lost", "_sent_at", "_values", "is_on")
+    __slots__ = ("_is_changed", "_lost", "_sent_at", "_values", "is_on", "is_recording")
 
     def __init__(self) -> None:
         self.is_on = self._is_changed = False
+        self.is_recording = False
+        """True if spans are added: this is on, or was until a moment ago."""
         self._values = array("q")
         self._lost = 0
         self._sent_at = 0.0
@@ -67,13 +69,14 @@ class SpanBuffer:
         """Begin to record, or end it."""
         self._is_changed = self.is_on != on
         self.is_on = on
+        self.is_recording = on or self._is_changed
         self._sent_at = now
         if on:
             self._values, self._lost = array("q"), 0
 
     def add(self, kind: SpanKind, began: float, ended: float, first: int = -1, second: int = -1) -> None:
-        """Add a span, if this is on, or was until a moment ago."""
-        if not (self.is_on or self._is_changed):
+        """Add a span, if this records."""
+        if not self.is_recording:
             return
         if len(self._values) >= _MOST * _FIELDS:
             self._lost += 1
@@ -89,6 +92,7 @@ class SpanBuffer:
         """Return how many spans were lost since the last call, and the frames of those that wait."""
         values, lost = self._values, self._lost
         self._values, self._lost, self._sent_at, self._is_changed = array("q"), 0, now, False
+        self.is_recording = self.is_on
         step = _FRAME * _FIELDS
         return lost, [values[at : at + step].tobytes() for at in range(0, len(values), step)]
 

@@ -187,7 +187,7 @@ def test_the_message_of_the_batch_that_follows_is_split_and_an_invalid_one_is_le
     assert (inbox, following.number) == ([present, following], 8)
     assert received.second_batch(inbox, sources, 1, 8) is following
     following.columns()
-    assert following.column_bytes == 24
+    assert following.sizes[1] == 24
     for wrong in ([present], [present, message(2, 3)], [present, message(1, 4)], [present, (m.Probe(), [])]):
         before = list(wrong)
         assert received.second_batch(wrong, sources, 1, 8) is None

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.client.progress import LoopState
 from pydp2.errors import BadSample, ClientUseError, ServiceLost, StateMismatch
 from tests.provider_code import numbers
 from tests.runs import NUMBERS, Program, numbered, wait_until
@@ -174,7 +173,7 @@ if __name__ == "__main__":
                 print("got", batch.index, flush=True)
         first, second = [], []
         def tell():
-            while not (len(first) == 2 and data._session.progress.state.name == "ENTERED"):
+            while not (len(first) == 2 and data._session.progress.is_in_call):
                 time.sleep(0.005)
             time.sleep(0.05)
             print("waits", flush=True)
@@ -212,7 +211,7 @@ def interrupt(data: pydp2.Client, one: Any, go: Path) -> KeyboardInterrupt:
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
 
     def send() -> None:
-        if wait_until(lambda: data._session.progress.state is LoopState.ENTERED):
+        if wait_until(lambda: data._session.progress.is_in_call):
             time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGUSR1)
 

@@ -58,6 +58,30 @@ def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetc
     assert said <= 2 + 1000 / max(1, (aim + 1) // 2)
 
 
+@given(st.integers(1, 9), sizes, st.booleans(), st.lists(st.booleans(), min_size=50, max_size=300))
+def test_who_asks_beside_its_steps_asks_in_no_call_and_has_as_many_batches(
+    least: int, nbytes: int, shown: bool, works_long: list[bool]
+) -> None:
+    """A batch in hand is not reported there: if this process dies, it was not used."""
+    ahead = PrefetchWindow(least, LIMIT, report_each=False)
+    asked, reported = ahead.start_pass(), 0
+    for done, is_long in enumerate(works_long):
+        count = say(ahead, done)
+        assert count is None or not (done and works_long[done - 1]), "it was asked for beside the step before"
+        asked += count or 0
+        reported = reported if count is None else done
+        asked -= 1
+        assert asked >= 0
+        ahead.note_taken(nbytes, nbytes, shown)
+        if is_long and (more := ahead.request_ahead(done + 1)) is not None:
+            assert more or done > reported
+            ahead.note_requested(more, done)
+            asked, reported = asked + more, done
+            assert asked >= least
+        assert asked >= least // 2 * is_long
+        assert done - reported <= 33
+
+
 @pytest.mark.parametrize("report_each", [True, False])
 def test_who_waits_has_said_what_it_took(report_each: bool) -> None:
     ahead = PrefetchWindow(2, LIMIT, report_each=report_each)
@@ -81,6 +105,7 @@ def test_what_was_not_told_is_still_due(report_each: bool) -> None:
     ahead = PrefetchWindow(2, LIMIT, report_each=report_each)
     ahead.start_pass()
     assert [ahead.next_request(0), ahead.next_request(0)] == [1, 1]
+    assert ahead.asks_ahead(0) is not report_each
     ahead.note_requested(1, 0)
     assert ahead.next_request(0) is None
 

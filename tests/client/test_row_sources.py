@@ -76,7 +76,7 @@ def map_memory(slots: Slots, region: SharedRegion, note: bytes) -> SharedRows | 
 def test_each_batch_has_the_rows_that_it_names(batches: list[list[int]]) -> None:
     found = parsed(SHELF, *message(batches))
     assert [one.head.rows for one in found] == [len(ids) for ids in batches]
-    assert [one.nbytes for one in found] == [8 * len(ids) for ids in batches]
+    assert [one.sizes[0] for one in found] == [8 * len(ids) for ids in batches]
     made = [one.to_batch(3) for one in found]
     for ids, batch in zip(batches, made, strict=True):
         assert batch[0].tolist() == ids
@@ -174,7 +174,7 @@ def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
     first, second, third = (
         parsed(seen, head(i, 3, places.high_water), frame(numbers[3 * i : 3 * i + 3]))[0] for i in range(3)
     )
-    assert (first.nbytes, first.is_shared) == (3 * PLACED.row_bytes, True)
+    assert first.sizes == (3 * PLACED.row_bytes, 0, True)
     places.release_later(ids[3:4])
     places.append(Columns.empty(PLACED))  # applies it
     assert len(places) == 8

@@ -299,6 +299,23 @@ def test_a_request_says_what_was_taken_and_how_long_the_trainer_waited_and_worke
     assert known.run.spoke_at == 7.0
 
 
+def test_what_is_asked_for_beside_a_step_leaves_out_the_batch_in_hand() -> None:
+    known = client()
+    known.run.begin()
+    known.run.worked = 0.25
+    in_hand = known.progress._replace(done=1)
+    need = known.run.need_ahead(in_hand)
+    assert need == m.Need(RUN + 1, 1, 0, 0, 250_000)
+    known.run.note_sent(need, 7.0)
+    known.holder.progress = in_hand
+    assert known.run.is_quiet(7.0), "the call that follows has nothing to say"
+    assert known.run.need_ahead(in_hand) is None
+    known.holder.progress = in_hand._replace(done=2)
+    assert not known.run.is_quiet(7.0)
+    known.run.window.report_at_once(True)
+    assert known.run.need_ahead(in_hand._replace(done=3)) is None, "who must report each batch cannot leave one out"
+
+
 def test_who_read_batches_of_a_run_that_was_left_says_so_before_it_waits() -> None:
     known = client(prefetch=64)
     known.run.begin()

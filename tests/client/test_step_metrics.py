@@ -25,7 +25,7 @@ def test_scalars_are_those_of_the_steps_since_the_last_call() -> None:
     steps = StepMetrics()
     for began in (10.0, 20.0):
         steps.begin_step(began, began + 1.0, rows=32)
-        steps.end_step(3.0)
+        assert steps.end_step(began + 4.0) == 3.0
     found = steps.take(30.0)
     assert found == {
         "data/exposed": 0.25, "data/exposed_p50": 0.25, "data/exposed_p99": 0.25, "data/step_ms": 4000.0,

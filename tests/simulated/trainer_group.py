@@ -457,7 +457,7 @@ class World:
         rules = trainer.run_protocol
         if rules.is_shared and trainer.shows:
             trainer.progress_word = progress_word.pack(trainer.run, trainer.progress.done)
-            rules.window.report_each = self.group.registry.dynamic
+            rules.window.report_at_once(self.group.registry.dynamic)
         if (need := rules.need(self.now, waits=waits)) is not None:
             self._send(trainer, need)
 
