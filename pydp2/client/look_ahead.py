@@ -25,6 +25,7 @@ from pydp2.system.stdlib import time
 _LOOK_SECONDS = 0.05  # seconds between two looks whether work is done
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
 _DELAY_PART, _MAX_DELAY = 1 / 8, 0.001  # part of the step, and seconds, that pass before
+_WAIT_PART = 7 / 8  # of the step, in which a batch is waited for: it would be waited for in the next call, too
 _SKIPPED_STEPS = 32  # in which nothing is converted, because it could not be
 _GATHERED_SECONDS = 0.002  # in which batches that came with the next one are converted, too: their values may be large
 
@@ -199,7 +200,7 @@ class NextBatch:
         if not self._run.must_begin(now) and (need := self._run.need_ahead(progress)) is not None:
             send_need(connection, self._run, self._holder, need, now)
         if len(connection.inbox) == 1:  # the batch in hand
-            connection.fetch_second(self._step / 2, look_ahead)
+            connection.fetch_second(self._step * _WAIT_PART, look_ahead)
         following = second_batch(connection.inbox, connection.row_sources, progress.run, progress.done)
         if following is not None and following.awaits_rows:
             connection.wait_for_rows(0.0)
