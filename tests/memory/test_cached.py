@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -118,13 +119,14 @@ def test_the_stream_of_a_trainer_is_that_of_the_ordinary_way(
 
 @pytest.mark.parametrize("share", ["ranks", "dynamic"])
 def test_so_is_that_of_several_ranks(provider: str, site: Callable[[str], None], share: str) -> None:
-    found = {}
+    found, both = {}, Barrier(2)
     for name, (code, bind) in {"ordinary": (ORDINARY, {}), **WAYS}.items():
         site(code)
 
         def one(rank: int, service: pydp2.Service) -> list[Any]:
             how = {"rank": rank, "world_size": 2} if share == "ranks" else {"share": "dynamic"}
             with service.connect(last_batch="pad", **HOW, **how) as data:
+                both.wait(30)  # one that comes late has its three passes later
                 return [seen(batch) for _ in range(3) for batch in data]
 
         with pydp2.launch(FILES, provider, workers=2, **bind) as service, ThreadPoolExecutor(2) as pool:

@@ -117,7 +117,7 @@ def carried(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     def batch(self: ReceivedBatch, pass_id: int) -> pydp2.Batch:
         made = make(self, pass_id)
-        came.append(self.is_shared)
+        came.append(self.sizes[2])
         return made
 
     monkeypatch.setattr(ReceivedBatch, "to_batch", batch)

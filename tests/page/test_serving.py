@@ -123,9 +123,8 @@ def test_what_is_left_of_a_pass_is_estimated_from_the_files_that_are_counted(
             found: dict[str, Any] = view["jobs"][0] if view and view["jobs"] else {"total": None}
             return found
 
-        assert wait_until(lambda: job()["total"] is not None)
-        assert (job()["total"], job()["is_estimate"]) == (160, True)
-        assert job()["samples"] == 80
+        assert wait_until(lambda: job()["total"] == 160)
+        assert job()["is_estimate"]
         go.touch()
         assert len([*stream]) == 4
         assert wait_until(lambda: job().get("is_estimate") is False)

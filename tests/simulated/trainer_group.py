@@ -490,7 +490,7 @@ class World:
                     return index
                 case ClientAction.UNPACK:
                     head, frames = inbox[0]
-                    inbox[0] = ReceivedBatch(head, NO_ROWS, trainer.progress.done, EMPTY, checksums=frames[2])
+                    inbox[0] = ReceivedBatch(head, NO_ROWS, trainer.progress.done, pool=EMPTY, checksums=frames[2])
                 case ClientAction.DROP:
                     del inbox[0]
                 case ClientAction.BEGIN:
