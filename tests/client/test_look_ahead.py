@@ -6,7 +6,7 @@ import _thread
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -228,6 +228,27 @@ def test_beside_long_steps_batches_are_gathered_ahead_and_the_stream_is_the_same
 
 
 FILES = [str(n) for n in range(40)]
+
+
+def test_beside_long_steps_the_thread_asks_for_batches(
+    provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[bool, int, int]] = []  # by the thread, batches that it says were used, batches taken
+    taken, send = 0, Connection.send
+
+    def noted(self: Connection, message: m.Message, frames: Sequence[bytes] = ()) -> None:
+        if isinstance(message, m.Need):
+            asked.append((threading.get_ident() != threading.main_thread().ident, message.used_batches, taken))
+        send(self, message, frames)
+
+    monkeypatch.setattr(Connection, "send", noted)
+    with pydp2.load(FILES, provider_file(NUMBERS), workers=1, **NUMBERS_OPTIONS) as data:
+        stream = iter(data)
+        for batch in stream:
+            taken = batch.index + 1
+            time.sleep(0.01)
+    assert sum(by_thread for by_thread, _, _ in asked) >= 2
+    assert all(used <= before for _, used, before in asked)
 
 
 @pytest.fixture

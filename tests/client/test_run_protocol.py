@@ -316,6 +316,14 @@ def test_what_is_asked_for_beside_a_step_leaves_out_the_batch_in_hand() -> None:
     assert known.run.need_ahead(in_hand._replace(done=3)) is None, "who must report each batch cannot leave one out"
 
 
+def test_the_position_behind_a_batch_is_found_once_for_the_one_before_it() -> None:
+    received, before, other = batch(), StreamState(1, 1), StreamState(1, 1, buckets={"bounds": [4]})
+    behind = received.position_behind(before)
+    assert behind == before.after(received.head, b"", [])
+    assert received.position_behind(before) is behind
+    assert received.position_behind(other) is not behind
+
+
 def test_who_read_batches_of_a_run_that_was_left_says_so_before_it_waits() -> None:
     known = client(prefetch=64)
     known.run.begin()
