@@ -23,6 +23,8 @@ from pydp2.formats import comma, dmlc_recordio, idx, libsvm, lines, paddle_recor
 from .fuzz import LIMIT, Kind, Played, kinds, play, rounds
 
 KINDS = kinds()
+TRACED_HERE = [name for name, kind in KINDS.items() if not kind.has_threads]
+TRACED_IN_A_PROGRAM = [name for name, kind in KINDS.items() if kind.has_threads]
 SLOW = {"zarr": 40}
 """Number of files of kinds that take long."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,14 +37,13 @@ def _traced() -> Iterator[None]:
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", TRACED_HERE)
 def test_a_whole_file_is_read(name: str) -> None:
     kind = KINDS[name]
-    for seed in kind.seeds:
-        assert play(kind, seed if kind.wrap is None else kind.wrap(seed)).whole
+    assert all(play(kind, data).whole for data in kind.whole_files())
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", TRACED_HERE)
 def test_a_damaged_file_is_read_or_refused_within_its_memory(name: str) -> None:
     became = [(number, became) for number, _, became in rounds(name, KINDS[name], 1, 0, SLOW.get(name, 200))]
     assert [each for each in became if not isinstance(each[1], Played)] == []
@@ -131,8 +132,23 @@ def test_what_only_claims_to_be_large_is_refused_before_memory_is_taken(name: st
     assert most < 4 * (lines.MOST if name in ("csv gzip", "libsvm gzip") else LIMIT) + (1 << 20)
 
 
-def test_the_program_plays_a_file_again_and_ends_with_0() -> None:
-    command = [sys.executable, "-m", "tests.formats.fuzz", "--count", "20", "--only", "dmlc"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+def _run_program(name: str, count: int) -> tuple[int, int, int]:
+    """Play ``count`` damaged files in a program, and return how many it says it played, read and refused."""
+    command = [sys.executable, "-m", "tests.formats.fuzz", "--count", str(count), "--only", name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[1].split()[:2] == ["dmlc", "20"]
+    row = done.stdout.splitlines()[1]
+    assert row.startswith(name)
+    played, read, refused = map(int, row[len(name) :].split()[:3])
+    return played, read, refused
+
+
+@pytest.mark.parametrize("name", TRACED_IN_A_PROGRAM)
+def test_a_file_that_threads_read_is_read_or_refused_within_its_memory(name: str) -> None:
+    played, read, refused = _run_program(name, 200)
+    assert played == read + refused == 200
+    assert refused
+
+
+def test_the_program_plays_files_and_ends_with_0() -> None:
+    assert _run_program("dmlc", 20)[0] == 20
