@@ -130,7 +130,7 @@ class Client(Stream):
         self._end = weakref.finalize(self, detach, session, connection, self._on_close)
         self._next_batch = NextBatch(session.look_ahead, connection, run, session)
         self._steps = StepMetrics()
-        self._in_hand = (-1, -1)  # pass and number of the last batch, while a trace is recorded
+        self._last_head: m.BatchHead | None = None  # of the batch in hand
         self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else number, options)
         self._files: StringArray | tuple[StringArray, ...] | None = None
         self.batch_size = int(options["batch_size"])
@@ -299,15 +299,16 @@ class Client(Stream):
         steps.begin_step(began, left, progress.samples - now.samples)
         if self._connection.spans.is_recording:
             self._record_step(began, worked, left, batch)
+        self._last_head = received.head
         return batch, progress
 
     def _record_step(self, began: float, worked: float, left: float, batch: Batch) -> None:
-        """Add the spans of a call from ``began`` to ``left`` that returns ``batch``, and of the step before it."""
+        """Add the spans of a call from ``began`` to ``left`` that returns ``batch``, and of the step before it, which
+        was one of the same pass."""
         spans = self._connection.spans
-        if worked:
-            spans.add(SpanKind.STEP, began - worked, began, *self._in_hand)
-        self._in_hand = batch.pass_id, batch.index
-        spans.add(SpanKind.WAIT, began, left, *self._in_hand)
+        if worked and self._last_head is not None:
+            spans.add(SpanKind.STEP, began - worked, began, batch.pass_id, self._last_head.batch_index)
+        spans.add(SpanKind.WAIT, began, left, batch.pass_id, batch.index)
 
     def _has_next(self, loop: LoopHandle) -> bool:
         try:
