@@ -19,7 +19,7 @@ from pydp2.errors import Error
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
 from pydp2.server.jobs.derived import DerivedJob
-from pydp2.server.jobs.groups import BatchGroup, PassBroken, PassEnded
+from pydp2.server.jobs.groups import BatchGroup, PassBroken, PassEnded, PassShare
 from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.jobs.stages import END, FilesStage, RowBlock, RowStage, StageEnd
 
@@ -80,6 +80,9 @@ class ListStage(FilesStage):
 
     def close(self) -> None:
         self.mark = StreamState(self.mark.pass_id)
+
+    def share(self) -> PassShare:
+        return PassShare(min(self.mark.batch * self.batch_size, len(self.sequences)), len(self.sequences), False)
 
     def learn(self, early_ends: Any, checksums: Any) -> None:
         assert not early_ends

@@ -171,11 +171,9 @@ const figure = (title) => ({ title, isText: false });
 function showJobs(jobs) {
   const parts = jobs.flatMap((job) => {
     const about = job.is_estimate ? "about " : "";
-    const place = job.total
-      ? `${number(job.samples)} of ${about}${number(job.total)} samples (${percent(job.samples / job.total)})`
-      : `${number(job.samples)} samples`;
+    const share = job.share === null ? "" : `, ${about}${percent(job.share)} of it`;
     const left = job.seconds_left === null ? "" : `, ${about}${time(job.seconds_left)} left`;
-    const caption = `Job ${job.name}: pass ${Math.max(0, job.pass)}, ${place}${left}, ${number(job.samples_per_second)} samples/s, `
+    const caption = `Job ${job.name}: pass ${Math.max(0, job.pass)}, batch ${number(job.batch)}${share}${left}, ${number(job.samples_per_second)} samples/s, `
       + `pool ${number(job.pool)} samples (${bytes(job.pool_bytes)})`
       + (job.ranks_to_come ? `, ${job.ranks_to_come} ranks did not come yet` : "");
     const rows = job.ranks.map((rank) => [

@@ -63,7 +63,7 @@ def view_of(before: Stats, now: Stats) -> dict[str, Any]:
             "shares": [[STAGES[name], share] for name, share in (finding.shares or {}).items()],
         },
         "uptime_seconds": now["uptime_seconds"],
-        "jobs": [_job(name, job, now["counts"]) for name, job in now["jobs"].items()],
+        "jobs": [_job(name, job) for name, job in now["jobs"].items()],
         "workers": [
             worker | {"host": names.get(worker["host"], "this one")} for worker in now["workers"] if worker["active"]
         ],
@@ -77,25 +77,20 @@ def view_of(before: Stats, now: Stats) -> dict[str, Any]:
     }
 
 
-def _job(name: str, job: Stats, counts: Stats) -> dict[str, Any]:
-    """Return what is shown of a job, with its place in the pass and the seconds that are left, None: not known. As long
-    as only some files are counted, the total is estimated from those."""
-    is_known = counts and not counts["loading"] and counts["counted"]
-    total = counts["samples"] * counts["files"] // counts["counted"] if is_known else None
-    done, rate = job["samples_in_pass"], job["samples_per_second"]
-    if total is not None and total < done:
-        total = None
-    left = None if total is None or rate <= 0 else (total - done) / rate
+def _job(name: str, job: Stats) -> dict[str, Any]:
+    """Return what is shown of a job, with its place in the pass and the seconds that are left, None: not known."""
+    progress, rate = job["progress"], job["batches_per_second"]
+    batch, share = progress["batch"], progress["share"]
     return {
         "name": name,
         "pass": job["pass"],
         "attached": job["attached"],
         "ranks_to_come": job["ranks_to_come"],
-        "samples": done,
-        "total": total,
-        "is_estimate": bool(is_known) and counts["counted"] < counts["files"],
-        "seconds_left": left,
-        "samples_per_second": rate,
+        "batch": batch,
+        "share": share,
+        "is_estimate": progress["is_estimate"],
+        "seconds_left": batch * (1 / share - 1) / rate if share and rate > 0 else None,
+        "samples_per_second": job["samples_per_second"],
         "pool": job["pool"].get("samples", 0),
         "pool_bytes": job["pool"].get("bytes", 0),
         "ranks": job["ranks"],

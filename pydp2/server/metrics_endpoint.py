@@ -204,6 +204,15 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
     ):
         for name, text, key in rows:
             yield kind, name, text, labels, [(label, float(figures.get(key, 0))) for label, figures in named]
+    shares = [([name], job["progress"]["share"]) for name, job in jobs.items()]
+    known = [(label, float(share)) for label, share in shares if share is not None]
+    yield (
+        "gauge",
+        "pydp2_pass_progress_ratio",
+        "share of the pass that was delivered, if known",
+        ["job"],
+        known,
+    )
     for what in ("waited", "worked"):
         yield (
             "counter",

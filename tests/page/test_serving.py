@@ -120,15 +120,35 @@ def test_what_is_left_of_a_pass_is_estimated_from_the_files_that_are_counted(
 
         def job() -> dict[str, Any]:
             view = snapshot(service)["view"]
-            found: dict[str, Any] = view["jobs"][0] if view and view["jobs"] else {"total": None}
+            found: dict[str, Any] = view["jobs"][0] if view and view["jobs"] else {"share": None}
             return found
 
-        assert wait_until(lambda: job()["total"] == 160)
+        assert wait_until(lambda: job()["share"] == 0.5)
         assert job()["is_estimate"]
         go.touch()
         assert len([*stream]) == 4
-        assert wait_until(lambda: job().get("is_estimate") is False)
-        assert job()["total"] == 160
+        assert wait_until(lambda: job()["share"] == 1.0)
+        assert not job()["is_estimate"]
+
+
+def test_a_pass_that_a_state_resumes_is_where_it_was(service: pydp2.Service) -> None:
+    with service.connect(**OPTIONS) as data:
+        whole = len([*data])  # the files are counted now
+        stream = iter(data)
+        for _ in range(whole - 2):
+            next(stream)
+        state = data.state_dict()
+    with service.connect(job="again", prefetch=1, **OPTIONS) as data:
+        data.load_state_dict(state)
+        next(iter(data))
+
+        def progress() -> dict[str, Any]:
+            found = [job for job in snapshot(service)["view"]["jobs"] if job["name"] == "again"]
+            return found[0] if found else {"batch": 0}
+
+        assert wait_until(lambda: progress()["batch"] >= whole - 1)
+        assert progress()["share"] > (whole - 2) / whole
+        assert not progress()["is_estimate"]
 
 
 def test_only_those_with_the_token_see_the_service(service: pydp2.Service) -> None:

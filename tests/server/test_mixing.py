@@ -168,6 +168,23 @@ def test_without_replacement_each_row_of_each_source_comes_once_and_in_its_order
             assert [row for source, row in seen if source == number] == rotated(rows, pass_id)
 
 
+@given(cases(), st.sets(st.integers(0, 40)))
+def test_the_share_of_a_pass_rises_to_1(case: dict[str, Any], hesitates: set[int]) -> None:
+    case |= {"last_batch": "keep"}
+    mixed = reader(case, hesitates=hesitates)
+    if case["stopping_strategy"] == "cycle_forever":
+        assert {mixed.job.progress()["share"] for _ in islice(mixed.batches(), LIMIT)} == {None}
+        return
+    for pass_id in range(2):
+        found = [(mixed.job.progress(), batch.index) for batch in mixed.batches()]
+        shares = [round(progress["share"], 9) for progress, _ in found]
+        assert shares == sorted(shares)
+        assert shares[-1] == 1.0
+        assert [progress["batch"] for progress, _ in found] == [index + 1 for _, index in found]
+        assert all(progress["is_estimate"] == (case["stopping_strategy"] != STRATEGIES[0]) for progress, _ in found)
+        assert mixed.state.pass_id == pass_id + 1
+
+
 @given(cases(), st.data())
 def test_what_follows_a_restore_is_what_would_have_followed(case: dict[str, Any], data: st.DataObject) -> None:
     mixed, seen, states = reader(case), [], []

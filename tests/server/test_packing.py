@@ -216,6 +216,16 @@ def test_best_fit_packs_window_after_window(
 
 
 # -- states and ranks --------------------------------------------------------------------------------------------------
+@given(cases())
+def test_the_share_of_a_pass_follows_from_the_sequences_that_were_read(case: dict[str, Any]) -> None:
+    data = packed(case)
+    found = [data.job.progress() for _ in data.batches()]
+    shares = [round(progress["share"], 9) for progress in found]
+    assert shares == sorted(shares)
+    assert all(progress["is_estimate"] for progress in found)
+    assert shares[-1:] in ([], [1.0]) or case["last_batch"] == "drop" or case["last_row"] == "drop"
+
+
 @given(cases(), st.data(), st.sets(st.integers(0, 40)))
 def test_what_follows_a_restore_is_what_would_have_followed(
     case: dict[str, Any], data: st.DataObject, hesitates: set[int]

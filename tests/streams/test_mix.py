@@ -17,7 +17,7 @@ import pytest
 import pydp2
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError, StateMismatch
 
-from ..runs import in_ranks
+from ..runs import in_ranks, wait_until
 
 PROVIDER = """
 @provider(input_types={"n": integer_value(1000000), "tokens": integer_value_sequence(100000)}, pool_size=100)
@@ -166,6 +166,24 @@ def test_packing_takes_a_stream_before_its_first_loop_and_no_other(provider_file
         pydp2.pack_sequences(["1"], **pack)  # type: ignore[arg-type]
     with pytest.raises(ClientUseError):
         next(iter(data))
+
+
+def test_the_share_of_the_pass_is_known_of_packed_and_mixed_rows(provider_file: Callable[[str], str]) -> None:
+    options = OPTIONS | {"weights": {"a": 3, "b": 1}, "stopping_strategy": "first_exhausted", "prefetch_bytes": 1}
+    mixed = pydp2.mix(LISTS, provider_file(PROVIDER), **options)
+    with pydp2.pack_sequences(mixed, slot="tokens", length=8, batch_size=2) as rows:
+
+        def progress() -> dict[str, Any]:
+            (job,) = [job for name, job in rows.stats()["jobs"].items() if name.endswith(".packed")]
+            found: dict[str, Any] = job["progress"]
+            return found
+
+        batches = len([*rows])  # by now enough files are counted
+        assert progress() == {"batch": batches, "share": 1.0, "is_estimate": True}
+        stream = iter(rows)
+        next(stream)
+        assert wait_until(lambda: 0.0 < progress()["share"] < 1.0)
+        assert progress()["batch"] < batches
 
 
 def test_a_source_without_a_whole_batch_is_not_repeated_for_ever(provider_file: Callable[[str], str]) -> None:

@@ -57,6 +57,16 @@ class FileCounts:
         """True if all files are counted, and each sample weighs 1."""
         return len(self) == len(self._row_of) and bool(self._counts["plain"].all())
 
+    def weight_of(self, files: range) -> tuple[float, bool] | None:
+        """Return the weight of the samples of ``files``, and True if it is estimated, because some are not counted.
+        None if it is not known at all."""
+        rows = self._row_of[files.start : files.stop]
+        rows = rows[rows > 0]
+        if self._is_loading or not len(rows):
+            return None
+        weight = int(self._rows["weight"][rows].sum())
+        return weight * len(files) / len(rows), len(rows) < len(files)
+
     def uncounted(self) -> npt.NDArray[np.int64]:
         """Return the files that are not counted."""
         return np.flatnonzero(self._row_of == 0)

@@ -28,7 +28,7 @@ from pydp2.order.stream_state import StreamState
 from pydp2.protocol.early_ends import EarlyEnds
 from pydp2.protocol.exact_weights import Shares, shares_of
 from pydp2.protocol.stream_identity import check_int, damaged
-from pydp2.server.jobs.groups import BatchGroup, CutBatch, GroupedPass, JobPasses, PassBroken, PassEnded
+from pydp2.server.jobs.groups import BatchGroup, CutBatch, GroupedPass, JobPasses, PassBroken, PassEnded, PassShare
 from pydp2.server.jobs.plan import JobPlan
 from pydp2.server.jobs.stages import FilesStage, RowBlock, RowStage
 
@@ -66,7 +66,7 @@ class DerivedJob(JobPasses):
 
     def open(self, start: StreamState, world: int = 1) -> DerivedPass:
         follows = not start.batch and start.pass_id == self.pass_id + 1
-        self.begin_pass(start.pass_id)
+        self.begin_pass(start)
         self._load_weights(start.buckets.get("weights", []), keep=follows)
         plain = None if start.point is None else decode_marks(start.point.pool)
         try:
@@ -121,6 +121,9 @@ class DerivedJob(JobPasses):
             self.known_buckets = {}
 
     # -- figures -------------------------------------------------------------------------------------------------------
+    def share(self) -> PassShare | None:
+        return self.stage.share()
+
     def stats(self) -> dict[str, Any]:
         streams = [source.stream.stats() for source in self.sources]
 

@@ -78,6 +78,20 @@ Outcome = BatchGroup | PassEnded | PassBroken
 """Next step of a pass: a group of batches, its end, or its failure."""
 
 
+class PassShare(NamedTuple):
+    """How much of a pass has been delivered: ``done`` of ``total``, weights of samples of its files. ``is_estimate``:
+    the batches that are left need not be as many as follows from that."""
+
+    done: float
+    total: float
+    is_estimate: bool
+
+    @property
+    def value(self) -> float:
+        """Share from 0 to 1."""
+        return self.done / self.total if self.total else 1.0
+
+
 class JobPasses(ABC):
     """Passes of a job, one at a time. ``memory``: of the rows of its batches."""
 
@@ -92,6 +106,8 @@ class JobPasses(ABC):
         """Pass under way; None: there is none."""
         self.samples = self.batches = self.dropped = self.blocked = 0
         """Samples and batches of the pass ``pass_id`` that were delivered; bad and blocked samples, once it is over."""
+        self.batches_before = 0
+        """Batches of that pass that were used before the state at which it was taken up."""
         self.total_samples = self.total_batches = 0
         self.known_buckets: dict[str, Any] = {}
         """Bounds of the buckets of all passes, as "bounds"; {} without buckets, and before they are known. A rank
@@ -106,10 +122,24 @@ class JobPasses(ABC):
     def stats(self) -> dict[str, Any]:
         """Return statistics as plain data."""
 
-    def begin_pass(self, pass_id: int) -> None:
-        """Close the pass before, and count anew for pass ``pass_id``."""
+    @abstractmethod
+    def share(self) -> PassShare | None:
+        """Return how much of the pass has been delivered. None: it is not known, or the pass has no end."""
+
+    def progress(self) -> dict[str, Any]:
+        """Return how far the pass is, as plain data: the batches before the next one, and the share of the pass."""
+        share = self.share()
+        return {
+            "batch": self.batches_before + self.batches,
+            "share": None if share is None else share.value,
+            "is_estimate": share is not None and share.is_estimate,
+        }
+
+    def begin_pass(self, start: StreamState) -> None:
+        """Close the pass before, and count anew for the pass that begins, or is taken up, at ``start``."""
         self.close()
-        self.pass_id = pass_id
+        self.pass_id = start.pass_id
+        self.batches_before = start.batch + len(start.acknowledged_ahead)
         self.samples = self.batches = self.dropped = self.blocked = 0
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from pydp2.order.mixture import (
 from pydp2.order.stream_state import PASS_LIMIT
 from pydp2.protocol.exact_weights import Shares, shares_of
 from pydp2.protocol.stream_identity import check_int
+from pydp2.server.jobs.groups import PassShare
 from pydp2.server.jobs.stages import END, Cursor, FilesStage, Place, RowBlock, RowStage, StageEnd, all_files
 
 _ROUND_BITS = 16  # a source that begins again in pass p, the i-th time, is read in the order of its pass p + (i << 16)
@@ -73,6 +75,7 @@ class MixStage(RowStage[MixMark]):
         self._words: tuple[tuple[int, int], NDArray[np.uint64]] | None = None  # words of the block used last
         self._thresholds: tuple[Any, tuple[NDArray[np.int64], NDArray[np.uint64]]] | None = None
         self._begun_empty: list[bool] = []
+        self._rounds = [0] * len(sources)
         self._log: list[tuple[int, Shares]] = []
         self._forget()
 
@@ -292,8 +295,29 @@ class MixStage(RowStage[MixMark]):
             used[source] += 1
         return np.array(chosen, np.int64)
 
+    @property
+    def _latest_weights(self) -> Shares:
+        return self._log[-1][1] if self._log else self._schedule.at(0, 0)
+
+    def share(self) -> PassShare | None:
+        strategy, shares, drawn = self._plan.stopping_strategy, list[PassShare](), 0.0
+        for cursor, rounds, weight in zip(self._cursors, self._rounds, self._latest_weights, strict=True):
+            share = cursor.share()
+            if share is None or strategy == "cycle_forever":
+                return None
+            if not weight:
+                continue
+            drawn += share.done if rounds == 0 else rounds * share.total + share.done * self._plan.repeats
+            shares.append(share._replace(done=share.total) if rounds else share)
+        if strategy == "all_exhausted_without_replacement":
+            total = sum(share.total for share in shares)
+            return PassShare(drawn, total, any(share.is_estimate for share in shares))
+        ends = max if strategy == "first_exhausted" else min  # over the shares of the sources
+        done = ends((share.value for share in shares), default=1.0)
+        return PassShare(drawn, drawn / done if done else inf, is_estimate=True)
+
     def stats(self) -> dict[str, Any]:
-        weights = self._log[-1][1] if self._log else self._schedule.at(0, 0)
+        weights = self._latest_weights
         total = sum(weights)
         return {
             "sources": {

@@ -27,6 +27,7 @@ from pydp2.order.packing import (
     select_rows,
 )
 from pydp2.protocol.stream_identity import check_bool, check_int
+from pydp2.server.jobs.groups import PassShare
 from pydp2.server.jobs.stages import END, NO_ORIGINS, Cursor, FilesStage, Place, RowBlock, RowStage, StageEnd
 
 
@@ -292,6 +293,15 @@ class PackStage(RowStage[PackMark]):
         self._window = _Window(laid, PackMark(cursor.place, 0, self._document, is_last))
         self._parts = []
         return True
+
+    def share(self) -> PassShare | None:
+        if (share := self._cursor.share()) is None:
+            return None
+        waiting = 0.0  # sequences of the window whose rows are not given yet
+        if self._window is not None:
+            laid, behind = self._window
+            waiting = (behind.document - self.mark.document) * (1 - self.mark.skip / max(1, laid.rows))
+        return PassShare(max(0.0, share.done - waiting), share.total, is_estimate=True)  # their lengths differ
 
     def stats(self) -> dict[str, Any]:
         return {"packing": dict(self.counts), **self._cursor.stage.stats()}

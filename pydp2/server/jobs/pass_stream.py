@@ -31,7 +31,7 @@ from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, 
 from pydp2.server.dispatch.ledger_source import LedgerSource
 from pydp2.server.dispatch.losses import Losses
 from pydp2.server.dispatch.pass_checksums import PassChecksums
-from pydp2.server.jobs.groups import BatchGroup, CutBatch, GroupedPass, JobPasses, PassBroken, PassEnded
+from pydp2.server.jobs.groups import BatchGroup, CutBatch, GroupedPass, JobPasses, PassBroken, PassEnded, PassShare
 from pydp2.server.jobs.plan import JobPlan, begin_buckets
 
 OnReading = Callable[[FileDispatcher, bool], None]
@@ -107,7 +107,7 @@ class JobStream(JobPasses):
         """Padding of its batches."""
 
     def open(self, start: StreamState, world: int = 1) -> PassStream:
-        self.begin_pass(start.pass_id)
+        self.begin_pass(start)
         self.padding = PaddingStats()
         plan = self._plan_of(start, world)
         if plan.buckets is not None and plan.buckets.bounds is not None:
@@ -163,6 +163,15 @@ class JobStream(JobPasses):
         values_needed = cache is not None or plan.buckets is not None or plan.relaxed or not self._may_lose_rows
         row_store = None if cache is None or cache.memory is None else cache.memory.row_store
         return self.memory.open_pass(row_store, values_needed=values_needed)
+
+    def share(self) -> PassShare | None:
+        counts = self.context.counts
+        found = None if counts is None or self.counting else counts.weight_of(self._files)
+        if found is None:
+            return None
+        weight, is_estimate = found
+        done = (self.batches_before + self.batches) * self.plan.batch_size
+        return PassShare(min(done, weight), weight, is_estimate or self.plan.buckets is not None)
 
     def stats(self) -> dict[str, Any]:
         current, buckets = self.current, self.plan.buckets

@@ -213,6 +213,7 @@ class JobSession:
         """Return statistics as plain data."""
         registry = self.trainers.registry
         return self.stream.stats() | {
+            "progress": self.stream.progress(),
             "attached": not registry.empty,
             "ranks_to_come": registry.to_come,
             "first_trainer": registry.first_number,

@@ -34,7 +34,7 @@ from pydp2.errors import StateMismatch
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol.early_ends import EarlyEnds
 from pydp2.protocol.stream_identity import check_int
-from pydp2.server.jobs.groups import BatchGroup, PassBroken, PassEnded
+from pydp2.server.jobs.groups import BatchGroup, PassBroken, PassEnded, PassShare
 from pydp2.server.jobs.pass_stream import JobStream
 
 M = TypeVar("M")
@@ -88,6 +88,10 @@ class RowStage(ABC, Generic[M]):
     def stats(self) -> dict[str, Any]:
         """Return statistics of what the stage does, as plain data."""
         return {}
+
+    @abstractmethod
+    def share(self) -> PassShare | None:
+        """Return how much of the pass has been given. None: it is not known, or the pass has no end."""
 
     def begin_step(self, step: int) -> None:
         """Note that what is pulled next is for ``step`` of the trainers, counted in the pass."""
@@ -172,6 +176,9 @@ class FilesStage(RowStage[StreamState]):
     def close(self) -> None:
         self.stream.close()
 
+    def share(self) -> PassShare | None:
+        return self.stream.share()
+
     @property
     def pool_samples(self) -> int:
         """Number of samples in the pool."""
@@ -239,6 +246,11 @@ class Cursor:
     def rows_left(self) -> int:
         """Number of rows of the batch in hand that are not taken."""
         return self._columns.rows - self._offset
+
+    def share(self) -> PassShare | None:
+        """Return how much of the pass has been taken. None: it is not known, or the pass has no end."""
+        share = self.stage.share()
+        return None if share is None else share._replace(done=max(0, share.done - self.rows_left + self._skip))
 
     def open(self, place: Place) -> None:
         """Begin at ``place``."""
