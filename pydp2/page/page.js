@@ -171,7 +171,7 @@ const figure = (title) => ({ title, isText: false });
 function showJobs(jobs) {
   const parts = jobs.flatMap((job) => {
     const about = job.is_estimate ? "about " : "";
-    const share = job.share === null ? "" : `, ${about}${percent(job.share)} of it`;
+    const share = job.share === null ? "" : `, ${about}${percent(job.share)} done`;
     const left = job.seconds_left === null ? "" : `, ${about}${time(job.seconds_left)} left`;
     const caption = `Job ${job.name}: pass ${Math.max(0, job.pass)}, batch ${number(job.batch)}${share}${left}, ${number(job.samples_per_second)} samples/s, `
       + `pool ${number(job.pool)} samples (${bytes(job.pool_bytes)})`
