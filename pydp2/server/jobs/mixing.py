@@ -312,7 +312,8 @@ class MixStage(RowStage[MixMark]):
         if strategy == "all_exhausted_without_replacement":
             total = sum(share.total for share in shares)
             return PassShare(drawn, total, any(share.is_estimate for share in shares))
-        ends = max if strategy == "first_exhausted" else min  # over the shares of the sources
+        # The pass ends with the source that is nearest to its end, or with the one that is furthest from it.
+        ends = max if strategy == "first_exhausted" else min
         done = ends((share.value for share in shares), default=1.0)
         return PassShare(drawn, drawn / done if done else inf, is_estimate=True)
 
