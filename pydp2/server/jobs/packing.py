@@ -297,11 +297,12 @@ class PackStage(RowStage[PackMark]):
     def share(self) -> PassShare | None:
         if (share := self._cursor.share()) is None:
             return None
-        waiting = 0.0  # sequences of the window whose rows are not given yet
+        mark = self._next or self.mark
+        done = share.total if mark.ended else float(mark.document)  # and not what was read, which is ahead of that
         if self._window is not None:
             laid, behind = self._window
-            waiting = (behind.document - self.mark.document) * (1 - self.mark.skip / max(1, laid.rows))
-        return PassShare(max(0.0, share.done - waiting), share.total, is_estimate=True)  # their lengths differ
+            done += (behind.document - mark.document) * mark.skip / max(1, laid.rows)
+        return PassShare(min(done, share.total), share.total, is_estimate=True)  # sequences differ in their lengths
 
     def stats(self) -> dict[str, Any]:
         return {"packing": dict(self.counts), **self._cursor.stage.stats()}
