@@ -38,7 +38,7 @@ from pydp2_cli import (
     worker,
 )
 from pydp2_cli import list as listing
-from pydp2_cli.output import standard_streams, stdout_failure
+from pydp2_cli.output import is_json_log, standard_streams, stdout_failure, write_failure, write_warning
 
 FAILED = 1  # data or user error; usage is click's: 2
 UNREACHABLE = 3
@@ -70,17 +70,22 @@ class _CommandGroup(click.Group):
                 number = signals.signal_number(interrupt)
                 if sys.stderr.isatty():
                     click.echo(err=True)  # after ^C
-                click.echo(f"pydp2: ended by {signal.Signals(number).name}", err=True)
+                write_failure(f"ended by {signal.Signals(number).name}", mark="pydp2: ")
                 ctx.exit(128 + number)
             except BdbQuit:
                 ctx.exit(FAILED)
+            except click.ClickException as error:
+                if not is_json_log():
+                    raise  # click writes it, and the usage
+                write_failure(error.format_message())
+                ctx.exit(error.exit_code)
             except Exception as error:
                 _end_if_stdout_failed(error)
                 import pydp2
 
                 if not isinstance(error, pydp2.errors.Error):
                     raise
-                click.echo(f"Error: {error}", err=True)
+                write_failure(str(error))
                 ctx.exit(UNREACHABLE if isinstance(error, pydp2.errors.ServiceUnreachable) else FAILED)
 
 
@@ -102,7 +107,7 @@ def _end_if_stdout_failed(error: Exception) -> None:
         return
     if failure.errno == errno.EPIPE:  # its reader wants no more output
         raise click.exceptions.Exit(CLOSED_PIPE)
-    click.echo(f"Error: stdout cannot be written: {failure.strerror}; make room, or send it elsewhere", err=True)
+    write_failure(f"stdout cannot be written: {failure.strerror}; make room, or send it elsewhere")
     raise click.exceptions.Exit(FAILED)
 
 
@@ -115,7 +120,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     origin = "" if issubclass(category, UserWarning) else f"{filename}:{lineno}: {category.__name__}: "
-    click.echo(f"Warning: {origin}{message}", err=True)
+    write_warning(f"{origin}{message}")
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import click
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -49,6 +51,33 @@ def standard_streams() -> Iterator[None]:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, 1)
                 os.close(nowhere)
+
+
+def is_json_log() -> bool:
+    """Return True if stderr is a log of JSON, where each line is an object."""
+    from pydp2.system.log_writer import is_json
+
+    return bool(is_json())
+
+
+def write_failure(text: str, *, mark: str = "Error: ") -> None:
+    """Write the error with which a command ends to stderr, after ``mark`` where stderr is no log of JSON."""
+    _write_message(mark, text, "COMMAND_FAILED")
+
+
+def write_warning(text: str) -> None:
+    """Write a warning of a command to stderr."""
+    _write_message("Warning: ", text, "COMMAND_WARNING")
+
+
+def _write_message(mark: str, text: str, event: str) -> None:
+    if not is_json_log():
+        click.echo(f"{mark}{text}", err=True)
+        return
+    from pydp2.system.log_events import LogEvent
+    from pydp2.system.log_writer import write_event
+
+    write_event(text, LogEvent[event])
 
 
 def stdout_failure(error: Exception) -> OSError | None:

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 from pydp2_cli.live_line import LiveLine
 from pydp2_cli.options import SourceArguments, SourceCommand, log_format
-from pydp2_cli.output import StderrRelay, can_redraw, stderr_console
+from pydp2_cli.output import StderrRelay, can_redraw, stderr_console, write_warning
 from pydp2_cli.signals import SignalWaiter
 from pydp2_cli.stats_line import StatsLine
 
@@ -166,7 +166,7 @@ def _print_address(address: str) -> None:
     try:
         click.echo(address)
     except OSError as error:
-        click.echo(f"Warning: stdout cannot be written ({error.strerror}); the service goes on at {address}", err=True)
+        write_warning(f"stdout cannot be written ({error.strerror}); the service goes on at {address}")
 
 
 def _watch_service(

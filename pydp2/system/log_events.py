@@ -63,6 +63,8 @@ class LogEvent(Enum):
     SERVICE_READY = INFO, "", "`pydp2 serve` has started the service."
     PROGRESS = INFO, "", "What the service has delivered so far, every few seconds."
     SERVICE_ENDS = INFO, "", "The service ends, and why."
+    COMMAND_FAILED = ERROR, "", "A command ends with this error."
+    COMMAND_WARNING = WARNING, "", "A command warns of something, such as an option without effect."
     RAY_RESTART = WARNING, "", "Ray starts the server of the service again."
     TRAINER_WAITS = WARNING, "", "A trainer has waited long, and for what."
     CONNECTION_LOST = WARNING, "", "A trainer has lost the service and tries to come back."

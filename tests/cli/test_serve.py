@@ -26,6 +26,23 @@ SERVE = ("serve", "train.list", "--provider", "numbers_provider.process", "--wor
 Start = Callable[..., Any]
 
 
+def test_with_a_json_log_each_line_of_stderr_is_an_event(folder: Path, running: Start) -> None:
+    service = running(*SERVE, "--json", "--log-format", "json")
+    addresses = json.loads(service.address())
+    with pydp2.connect(addresses["address"], batch_size=4) as data:
+        assert len([*data]) == 2
+    os.kill(addresses["pid"], signal.SIGKILL)
+    status, _, err = service.ended()
+    assert status == 1
+    events = [json.loads(line) for line in err.splitlines()]
+    assert events[0]["event"] == "service_ready"
+    assert {name: events[0][name] for name in ("address", "pid")} == {
+        name: addresses[name] for name in ("address", "pid")
+    }
+    assert (events[-1]["event"], events[-1]["level"]) == ("command_failed", "error")
+    assert events[-1]["message"] == "the server process was killed by SIGKILL"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_service_is_read_by_another_process_and_ends_in_order_by_a_signal(
     number: signal.Signals, code: int, folder: Path, running: Start
