@@ -418,9 +418,12 @@ def _stats_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     rates = [worker["samples_per_second"] for worker in found["workers"] if worker["active"]]
     rows = [("workers", f"{len(rates)}, {sum(rates):,.0f} samples/s together")]
     for name, job in found["jobs"].items():
+        progress = job["progress"]
+        about = "about " if progress["is_estimate"] else ""
         texts = [
             f"pass {max(0, job['pass'])}",
-            f"{job['samples_in_pass']:,} samples of it",
+            f"batch {progress['batch']:,}",
+            *([] if progress["share"] is None else [f"{about}{100 * progress['share']:.0f} % done"]),
             f"{job['samples_per_second']:,.0f} samples/s",
             f"pool {job['pool'].get('samples', 0):,}",
             *([f"bottleneck: {job['bottleneck']}"] if job["bottleneck"] in ("workers", "trainer") else []),

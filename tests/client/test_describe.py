@@ -12,7 +12,7 @@ from typing import Any
 
 import pydp2
 from tests.provider_code import yields
-from tests.runs import NUMBERS
+from tests.runs import NUMBERS, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 
@@ -38,10 +38,25 @@ def test_a_client_shows_place_position_and_slots_and_no_token(provider_file: Cal
             assert repr(data) == (
                 f"<pydp2.Client: service {place}; job <i>: batches of 16; position a loop is in pass 0>"
             )
-            assert rows(service)["job <i>"].startswith("pass 0, ")
+            assert rows(service)["job <i>"].startswith("pass 0, batch ")
             assert rows(service)["workers"].startswith("1, ")
         assert rows(data)["position"].startswith("closed in pass 0; ")
     assert rows(service) == {"state": "ended, exit status 0"}
+
+
+def test_a_service_shows_how_much_of_a_resumed_pass_is_done(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["1", "2"], provider_file(NUMBERS), workers=1) as service:
+        with service.connect(**OPTIONS) as data:
+            batches = len([*data])  # from now on the files are counted
+            loop = iter(data)
+            for _ in range(batches - 1):
+                next(loop)
+            state = data.state_dict()
+        with service.connect(job="resumed", **OPTIONS) as data:
+            data.load_state_dict(state)
+            assert len([*data]) == 1
+            pattern = rf"pass 1, batch {batches}, 100 % done, "
+            assert wait_until(lambda: re.match(pattern, rows(service)["job resumed"]) is not None), rows(service)
 
 
 def test_a_mixture_and_packed_sequences_show_what_they_are_made_of(provider_file: Callable[[str], str]) -> None:
