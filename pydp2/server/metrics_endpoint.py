@@ -48,6 +48,8 @@ _RANK_GAUGES = (
     ("pydp2_rank_exposed_p50_ratio", "median of that share over the steps", "exposed_p50"),
     ("pydp2_rank_exposed_p99_ratio", "99th percentile of that share over the steps", "exposed_p99"),
     ("pydp2_rank_step_seconds", "seconds of a step of a rank, waiting included", "step_seconds"),
+    ("pydp2_rank_waiting_seconds", "seconds that a rank has been waiting, 0 if it does not wait", "waiting_seconds"),
+    ("pydp2_rank_connected", "1 if a process is connected as the rank", "connected"),
     ("pydp2_rank_batches_ahead", "batches that a rank has and has not begun", "batches_ahead"),
     ("pydp2_rank_silent_seconds", "seconds since a rank was heard", "silent_seconds"),
 )

@@ -14,29 +14,31 @@ LAST = 128
 
 
 class StepTimes:
-    """Times of the last steps, at most ``most`` entries. An entry may stand for several steps."""
+    """Times of steps. Quantiles are of the last ``most`` entries. An entry may stand for several steps."""
 
     def __init__(self, most: int = LAST) -> None:
         self.steps = 0
         """Number of all steps."""
+        self.waited = self.worked = 0.0
+        """Seconds of all of them."""
         self._last: deque[tuple[float, float, int]] = deque(maxlen=most)
 
     def add(self, waited: float, worked: float, steps: int = 1) -> None:
-        """Add ``steps`` steps, at least one, that took ``waited`` and ``worked`` seconds together."""
+        """Add ``steps`` steps that took ``waited`` and ``worked`` seconds together; 0 for a wait that gave no batch."""
         self.steps += steps
+        self.waited += waited
+        self.worked += worked
         self._last.append((waited, worked, steps))
 
-    def clear(self) -> None:
-        """Forget all steps but their number."""
-        self._last.clear()
-
-    def summary(self) -> dict[str, float]:
+    def summary(self, waiting: float = 0.0) -> dict[str, float]:
         """Return the shares and times of the last steps, 0 without any: ``exposed`` of the whole time, its quantiles
-        over the steps, and the seconds of a step and of its wait."""
-        waited, worked, steps = (sum(column) for column in zip(*self._last, strict=True)) if self._last else (0, 0, 0)
-        shares = sorted((_share(waited, worked), steps) for waited, worked, steps in self._last)
+        over the steps, and the seconds of a step and of its wait. ``waiting``: seconds of a wait under way, which only
+        ``exposed`` has."""
+        last = [*self._last]  # another thread may add to it
+        waited, worked, steps = (sum(column) for column in zip(*last, strict=True)) if last else (0, 0, 0)
+        shares = sorted((share_of(waited, worked), steps) for waited, worked, steps in last)
         return {
-            "exposed": _share(waited, worked),
+            "exposed": share_of(waited + waiting, worked),
             "exposed_p50": _quantile(shares, 0.5),
             "exposed_p99": _quantile(shares, 0.99),
             "step_seconds": (waited + worked) / max(1, steps),
@@ -44,7 +46,8 @@ class StepTimes:
         }
 
 
-def _share(waited: float, worked: float) -> float:
+def share_of(waited: float, worked: float) -> float:
+    """Return the exposed share of ``waited`` and ``worked`` seconds, 0.0 without any."""
     total = waited + worked
     return waited / total if total > 0 else 0.0
 

@@ -90,7 +90,7 @@ def test_dashboard_and_alerts_name_metrics_that_there_are(provider_file: Callabl
     }
     alerts = re.findall(r"expr: (.*)", (DEPLOY / "prometheus-alerts.yml").read_text())
     watched = {name for alert in alerts for name in NAME.findall(alert)}
-    assert len(alerts) == 2
+    assert len(alerts) == 3
     assert len(shown) > 8
     assert shown | watched <= known
 

@@ -319,6 +319,8 @@ class TrainerGroup:
             if self.current is not None:
                 self.current.acknowledge(trainer, need.used_batches)
             trainer.flow.add_credit(need.count)
+            if not trainer.flow.sent:
+                trainer.flow.starved_since = min(trainer.flow.starved_since, now)
 
     def note_used(self, trainer: Trainer, word: int) -> None:
         """Note which batches ``trainer`` has used, as the ``word`` says that it shows."""

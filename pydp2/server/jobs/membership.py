@@ -108,9 +108,15 @@ class Trainer:
             "state": self.state.value,
             "silent_seconds": now - self.last_heard,
             "batches_ahead": self.flow.sent,
+            "waiting_seconds": (waiting := self.waiting_seconds(now)),
             "steps": self.steps.steps,
-            **self.steps.summary(),
+            **self.steps.summary(waiting),
         }
+
+    def waiting_seconds(self, now: float) -> float:
+        """Return how long it has been waiting for a batch, or for the end of its pass; 0.0: it does not wait."""
+        is_asking = self.peer != b"" and self.run != self.ended_run and self.state is not PassState.LEFT
+        return max(0.0, now - self.flow.starved_since) if is_asking and not self.flow.sent else 0.0
 
     @property
     def process(self) -> str:
@@ -145,6 +151,7 @@ class Trainer:
         """Begin the run that it asks for with ``begin``."""
         self.previous_run_ended = self.ended_run == self.run
         self.run, self.ended_run, self.flow.asked_later = begin.request_id, 0, 0
+        self.flow.starved_since = self.last_heard
         if not begin.state_name:
             self.unconfirmed_state = ""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from pydp2.data.columns.checksum_log import RECORD_BYTES, LoggedChecksums
@@ -91,6 +92,7 @@ class Flow:
     prefetch: int = 0  # batches that it asked for when it joined
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     asked_later: int = 0  # batches that it asked for in its present run, beside those that it asked for at first
+    starved_since: float = inf  # time since which it has used all that was sent, and asks for more
 
     def enqueue(self, batch: InFlightBatch) -> None:
         """Keep a batch for the trainer."""
@@ -164,6 +166,7 @@ class Flow:
         batch = self.in_flight[self.sent]
         if not self.can_send(batch.cost):
             return None
+        self.starved_since = inf
         self.sent += 1
         self.sent_bytes += batch.cost
         self.credit -= 1

@@ -92,6 +92,7 @@ class JobSession:
         self._samples = RateCounter()
         self._batches = RateCounter()
         self._waited = self._worked = 0.0
+        self._waited_so_far = 0.0  # with waits under way, which trainers report when they are over
         self._warned_bytes = False
         self._files = len(files)
         plan = job_plan(given, schema)
@@ -209,9 +210,16 @@ class JobSession:
         """Seconds that its trainers waited for batches, and worked."""
         return self._waited, self._worked
 
+    def _waited_until(self, now: float) -> float:
+        """Return the seconds that its trainers waited, with waits under way. It never falls."""
+        waiting = sum(trainer.waiting_seconds(now) for trainer in self.trainers.registry.trainers.values())
+        self._waited_so_far = max(self._waited_so_far, self._waited + waiting)
+        return self._waited_so_far
+
     def stats(self, now: float) -> dict[str, Any]:
         """Return statistics as plain data."""
         registry = self.trainers.registry
+        waited = self._waited_until(now)
         return self.stream.stats() | {
             "progress": self.stream.progress(),
             "attached": not registry.empty,
@@ -219,9 +227,9 @@ class JobSession:
             "first_trainer": registry.first_number,
             "samples_per_second": self._samples.per_second(now),
             "batches_per_second": self._batches.per_second(now),
-            "trainer": {"waited_seconds": self._waited, "worked_seconds": self._worked},
+            "trainer": {"waited_seconds": waited, "worked_seconds": self._worked},
             "ranks": [trainer.stats(now) for _, trainer in sorted(registry.trainers.items())],
-            "bottleneck": bottleneck_of(self._waited, self._worked),
+            "bottleneck": bottleneck_of(waited, self._worked),
         }
 
 
