@@ -287,6 +287,9 @@ class Client(Stream):
             self._note_error(loop)
             raise _out_of_memory(error) from error
         if received is None or batch is None:
+            left = time.perf_counter()
+            run.waited += left - began
+            steps.end_pass(began, left)
             return None, run.end_pass()
         progress = run.take(received, loop)
         batch._resume = progress.start, progress.position

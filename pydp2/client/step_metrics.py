@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydp2.system.step_times import StepTimes
+from pydp2.system.step_times import StepTimes, share_of
 
 _MOST = 4096  # steps between two calls of take() of which quantiles are made
 
 
 class StepMetrics:
-    """Steps since the last :meth:`take`. All times are those of ``time.perf_counter``."""
+    """Steps since the last :meth:`take`, which any thread may call. All times are those of ``time.perf_counter``."""
 
     def __init__(self) -> None:
         self._times = StepTimes(_MOST)
@@ -34,18 +34,23 @@ class StepMetrics:
         self._times.add(self._waited, worked)
         return worked
 
+    def end_pass(self, began: float, now: float) -> None:
+        """Note that the trainer has waited since ``began`` and got no batch, because the pass is over."""
+        self._times.add(now - began, 0.0, 0)
+
     def take(self, now: float) -> dict[str, float]:
         """Return the scalars, and begin anew."""
-        times, seconds = self._times.summary(), now - (now if self._since is None else self._since)
+        times, self._times = self._times, StepTimes(_MOST)
+        last, seconds = times.summary(), now - (now if self._since is None else self._since)
+        steps = max(1, times.steps)
         found = {
-            "data/exposed": times["exposed"],
-            "data/exposed_p50": times["exposed_p50"],
-            "data/exposed_p99": times["exposed_p99"],
-            "data/step_ms": 1000 * times["step_seconds"],
-            "data/wait_ms": 1000 * times["wait_seconds"],
+            "data/exposed": share_of(times.waited, times.worked),
+            "data/exposed_p50": last["exposed_p50"],
+            "data/exposed_p99": last["exposed_p99"],
+            "data/step_ms": 1000 * (times.waited + times.worked) / steps,
+            "data/wait_ms": 1000 * times.waited / steps,
             "data/samples_per_second": self._rows / seconds if seconds > 0 else 0.0,
             "data/steps": float(self._steps),
         }
-        self._times.clear()
         self._rows, self._steps, self._since = 0, 0, now
         return found

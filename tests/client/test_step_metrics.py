@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 import pydp2
 from pydp2.client.step_metrics import StepMetrics
+from tests.runs import wait_until
 
 PROVIDER = """
 import time
@@ -36,6 +40,45 @@ def test_scalars_are_those_of_the_steps_since_the_last_call() -> None:
     assert set(steps.take(40.0).values()) == {0.0}
 
 
+def test_means_are_of_all_steps_however_many_there_are() -> None:
+    steps, now = StepMetrics(), 0.0
+    for number in range(5600):
+        seconds = 0.006 if number < 600 else 0.001
+        steps.begin_step(now, now + seconds, rows=1)
+        steps.end_step(now := now + 2 * seconds)
+    found = steps.take(now)
+    assert found["data/step_ms"] == pytest.approx(2 * (600 * 6 + 5000 * 1) / 5600)
+    assert found["data/exposed"] == pytest.approx(0.5)
+    assert found["data/steps"] == 5600
+
+
+def test_a_wait_for_the_end_of_a_pass_is_a_wait() -> None:
+    steps = StepMetrics()
+    steps.begin_step(0.0, 1.0, rows=8)
+    steps.end_step(4.0)
+    steps.end_pass(4.0, 10.0)
+    found = steps.take(10.0)
+    assert (found["data/exposed"], found["data/steps"]) == (0.7, 1.0)
+
+
+def test_any_thread_may_take_the_scalars_while_steps_go_on() -> None:
+    steps, is_over = StepMetrics(), threading.Event()
+    taken: list[float] = []
+
+    def take() -> None:
+        while not is_over.is_set():
+            taken.append(steps.take(0.0)["data/steps"])
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(take)
+        for _ in range(20_000):
+            steps.begin_step(0.0, 0.0, rows=1)
+            steps.end_step(0.0)
+        is_over.set()
+        other.result(20)
+    assert taken
+
+
 def test_a_trainer_that_waits_is_exposed_and_one_that_works_is_not(provider_file: Callable[[str], str]) -> None:
     with pydp2.load(["0.004"], provider_file(PROVIDER), batch_size=8, workers=1, job="slow") as data:
         for _ in data:
@@ -52,6 +95,34 @@ def test_a_trainer_that_waits_is_exposed_and_one_that_works_is_not(provider_file
                 data.metrics()  # the first batch has to be waited for
             time.sleep(0.02)
         assert data.metrics()["data/exposed_p50"] < 0.5
+
+
+def test_a_wait_under_way_counts_before_it_ends(provider_file: Callable[[str], str]) -> None:
+    """Also that for another rank. A trainer with batches, and one that asks for none, do not wait."""
+    with (
+        pydp2.launch(["0"] * 64, provider_file(PROVIDER), workers=1) as service,
+        service.connect(batch_size=8, rank=1, world_size=2) as second,
+        service.connect(batch_size=8, rank=0, world_size=2) as first,
+    ):
+        seen: list[list[float]] = []
+
+        def job() -> dict[str, Any]:
+            found: dict[str, Any] = service.stats()["jobs"]["default"]
+            seen.append([found["trainer"]["waited_seconds"], *(rank["waiting_seconds"] for rank in found["ranks"])])
+            return found
+
+        ahead = iter(second)
+        next(ahead)
+        assert job()["ranks"][1]["waiting_seconds"] == 0.0
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(lambda: len([*first]))
+            assert wait_until(lambda: job()["ranks"][0]["waiting_seconds"] > 0.5)
+            assert job()["trainer"]["waited_seconds"] > 0.5
+            assert job()["ranks"][0]["exposed"] > 0.3
+            assert job()["ranks"][1]["waiting_seconds"] == 0.0
+            assert len([*ahead]) + 1 == rest.result(20) == 256
+        assert wait_until(lambda: not any(rank["waiting_seconds"] for rank in job()["ranks"]))
+        assert [waited for waited, *_ in seen] == sorted(waited for waited, *_ in seen)
 
 
 def test_ranks_are_told_apart(provider_file: Callable[[str], str]) -> None:
