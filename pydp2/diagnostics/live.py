@@ -7,7 +7,7 @@ order and pool. The narrowest stage is the first in this order that has no time 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ _SERVER_BUSY = 0.85  # share of its time from which the server's loop is the lim
 _SHORT_PASSES = 3  # passes between two looks, seconds apart
 _IDLE = 0.3  # share of their time that workers may wait before they are no limit
 _LONG_SAMPLE = 5.0  # seconds
-_GONE = 3.0  # seconds without a sign of life after which a rank without a connection counts as gone
+_GONE = 1.0  # seconds without a sign of life after which a rank without a connection counts as gone
+_STALLED = 1.0  # seconds that a rank waits before another one counts as stalled
 _SLOWER = 1.5  # ratio of the work with a batch from which a rank is slower than the others
 _FEW_STEPS = 8  # steps before a rank is compared with others
 _STAGES = ("storage", "generator", "packing", "waiting")
@@ -53,11 +54,15 @@ def explain(before: Stats, now: Stats) -> LiveAdvice:
         return LiveAdvice(None, "", "No trainer is attached.", remedy=_trainerless(now))
     if seconds <= 0:
         return LiveAdvice(None, "", "Nothing to say yet: the service was seen once.")
-    exposed = _exposed(before, now)
+    found = _exposed(before, now)
+    exposed = None if found is None else found[0]
     shares = _worker_shares(before, now)
     server = min(1.0, (now["busy_seconds"] - before["busy_seconds"]) / seconds)
     stage, cause, remedy = _narrowest(before, now, exposed, shares, server)
-    return LiveAdvice(exposed, stage, _headline(now, exposed, stage), cause, _who(now, stage), remedy, shares, server)
+    who = _who(now, stage)
+    if who and stage in ("filling", "files", ""):  # the order waits for this sample
+        cause, remedy = "", "Find out why this sample takes so long; sample_timeout ends it."
+    return LiveAdvice(exposed, stage, _headline(now, found, stage), cause, who, remedy, shares, server)
 
 
 def _trainerless(now: Stats) -> str:
@@ -65,12 +70,16 @@ def _trainerless(now: Stats) -> str:
     return f"{count_text(to_come, 'rank')} did not come yet." if to_come else ""
 
 
-def _exposed(before: Stats, now: Stats) -> float | None:
-    """Return the share of their time that trainers waited; None: none of them has reported a step meanwhile."""
-    waited, worked = (now["trainer"][name] - before["trainer"][name] for name in ("waited_seconds", "worked_seconds"))
-    if waited < 0 or worked < 0 or waited + worked < 0.001:  # another trainer began, or a long step is under way
-        return None
-    return float(waited / (waited + worked))
+def _exposed(before: Stats, now: Stats) -> tuple[float, str] | None:
+    """Return the share of its time that the job waited which waits most, and its name; None: no trainer has reported a
+    step meanwhile, and none waits."""
+    found = list[tuple[float, str]]()
+    for name, job in now["jobs"].items():
+        past = before["jobs"].get(name, {"trainer": {}})["trainer"]
+        waited, worked = (job["trainer"][key] - past.get(key, 0.0) for key in ("waited_seconds", "worked_seconds"))
+        if waited >= 0 and worked >= 0 and waited + worked >= 0.001:  # else another job has its name, or a step is long
+            found.append((float(waited / (waited + worked)), name))
+    return max(found, default=None)
 
 
 def ranks_of(stats: Stats) -> list[tuple[str, Stats]]:
@@ -79,25 +88,36 @@ def ranks_of(stats: Stats) -> list[tuple[str, Stats]]:
     return sorted(found, key=lambda item: -item[1]["exposed"])
 
 
-def _headline(now: Stats, exposed: float | None, stage: str) -> str:
+def _headline(now: Stats, exposed: tuple[float, str] | None, stage: str) -> str:
     ranks = ranks_of(now)
-    if stage == "rank" and ranks:
-        return f"Ranks wait for another rank, up to {percent(ranks[0][1]['exposed'])} of each step."
+    if stage == "rank":
+        most, longest = (max((rank[key] for _, rank in ranks), default=0.0) for key in ("exposed", "waiting_seconds"))
+        if longest > _STALLED:
+            return f"Ranks wait for another rank, for {longest:.0f} s now."
+        if most <= LITTLE:
+            return "Ranks wait for another rank once they have used their batches."
+        return f"Ranks wait for another rank, up to {percent(most)} of each step."
     if exposed is None:
-        starved = [rank for _, rank in ranks if not rank["batches_ahead"]]
-        if starved and len(starved) == len(ranks):
-            return "The trainer waits for its next batch."
-        return "The trainer is at work on a long step; batches are ready."
-    share = percent(exposed)
-    if exposed <= LITTLE:
-        return f"Training does not wait for data: {share} of its time."
+        return _headline_without_steps([rank for _, rank in ranks])
+    share, job = exposed
+    whose = f"Job {job}" if len(now["jobs"]) > 1 else "Training"
+    if share <= LITTLE:
+        return f"{whose} does not wait for data: {percent(share)} of its time."
     if len(ranks) > 1:
-        job, rank = ranks[0]
+        name, rank = ranks[0]
         return (
-            f"Training waits for data {share} of its time; {rank['name']} of job {job} most, "
+            f"{whose} waits for data {percent(share)} of its time; {rank['name']} of job {name} most, "
             f"{percent(rank['exposed'])} of each step."
         )
-    return f"Training waits for data {share} of its time."
+    return f"{whose} waits for data {percent(share)} of its time."
+
+
+def _headline_without_steps(ranks: list[Stats]) -> str:
+    """Return the headline while no step ends, and no trainer waits. ``ranks``: those that are connected."""
+    silent = min((rank["silent_seconds"] for rank in ranks), default=0.0)
+    if not any(rank["state"] == "in" for rank in ranks):
+        return f"No trainer is in a pass: none has asked for data for {silent:.0f} s."
+    return f"The trainer is at work on a long step, or stopped, for {silent:.0f} s; batches are ready."
 
 
 def _worker_shares(before: Stats, now: Stats) -> dict[str, float] | None:
@@ -126,10 +146,14 @@ def _narrowest(
         waited = f"{remote['waiting_seconds']:.0f} s"
         cause = f"The store {remote['waits_for']} has not answered for {waited}: {remote['reason']}."
         return "storage", cause, "pydp2 tries again until remote_timeout; other files go on."
-    if exposed is not None and exposed <= LITTLE:
-        return "trainer", "The trainer is the narrowest stage.", "Nothing to change for the data."
     if (late := _late_rank(now)) is not None:
         return "rank", *late
+    if exposed is None:
+        return "trainer", "", ""
+    if exposed <= LITTLE:
+        return "trainer", "The trainer is the narrowest stage.", "Nothing to change for the data."
+    if (short := _short_passes(before, now)) is not None and (shares is None or shares["waiting"] > _IDLE):
+        return "filling", *short
     if (filling := _filling(now)) is not None:
         return "filling", filling, "A smaller pool_size in @provider, or a smaller pool_bytes, starts earlier."
     if shares is None:
@@ -137,8 +161,6 @@ def _narrowest(
     if server > _SERVER_BUSY:
         cause = f"The server is busy {percent(server)} of its time with order and pool: more workers do not help."
         return "pool", cause, 'Larger batches, fewer small values in a sample, or order="relaxed".'
-    if shares["waiting"] > _IDLE and (short := _short_passes(before, now)) is not None:
-        return "filling", *short
     if shares["waiting"] > _IDLE:
         return "files", *_idle_workers(now, shares["waiting"])
     stage = max(_STAGES[:3], key=lambda name: shares[name])
@@ -146,29 +168,60 @@ def _narrowest(
 
 
 def _late_rank(now: Stats) -> tuple[str, str] | None:
-    """Return a sentence about a rank that the others of its job wait for, and the remedy: one that is gone in the
-    middle of a pass, or one that works much longer with a batch than they do, and has batches ready."""
+    """Return a sentence about a rank that the others of its job wait for, and the remedy."""
     for name, job in now["jobs"].items():
-        ranks = job["ranks"]
-        for rank in ranks:
-            if not rank["connected"] and rank["state"] == "in" and rank["silent_seconds"] > _GONE:
-                return (
-                    f"The others wait for {rank['name']} of job {name} ({rank['process']}), which is gone for "
-                    f"{rank['silent_seconds']:.0f} s.",
-                    "Start it again: it goes on where it was.",
-                )
-        works = sorted((rank["step_seconds"] - rank["wait_seconds"], at) for at, rank in enumerate(ranks))
-        if len(works) < 2 or min(rank["steps"] for rank in ranks) < _FEW_STEPS:
-            continue
-        (others, _), (longest, at) = works[-2], works[-1]
-        slow = ranks[at]
-        if longest > _SLOWER * others and slow["exposed"] <= LITTLE and slow["batches_ahead"]:
+        for find in (_gone_rank, _slow_rank, _stalled_rank):
+            if (found := find(f"of job {name}", job["ranks"])) is not None:
+                return found
+        waiting = max((rank["waiting_seconds"] for rank in job["ranks"]), default=0.0)
+        if job["ranks_to_come"] and waiting > _STALLED:
+            missing = count_text(job["ranks_to_come"], "rank")
+            return f"The others wait for {missing} of job {name} that did not come yet.", "Start them."
+    return None
+
+
+def _gone_rank(job: str, ranks: Sequence[Stats]) -> tuple[str, str] | None:
+    """Return a sentence about a rank that is gone in the middle of a pass."""
+    for rank in ranks:
+        if not rank["connected"] and rank["state"] == "in" and rank["silent_seconds"] > _GONE:
             return (
-                f"The others wait for {slow['name']} of job {name} ({slow['process']}): it works "
-                f"{1000 * longest:.3g} ms with a batch, they {1000 * others:.3g} ms.",
-                'Find out what slows it down, or let whoever is ready take the next batch (share="dynamic").',
+                f"The others wait for {rank['name']} {job} ({rank['process']}), which is gone for "
+                f"{rank['silent_seconds']:.0f} s.",
+                "Start it again: it goes on where it was.",
             )
     return None
+
+
+def _slow_rank(job: str, ranks: Sequence[Stats]) -> tuple[str, str] | None:
+    """Return a sentence about a rank that works much longer with a batch than the others, and has batches ready."""
+    works = sorted((rank["step_seconds"] - rank["wait_seconds"], at) for at, rank in enumerate(ranks))
+    if len(works) < 2 or min(rank["steps"] for rank in ranks) < _FEW_STEPS:
+        return None
+    (others, _), (longest, at) = works[-2], works[-1]
+    slow = ranks[at]
+    is_waited_for = any(rank["exposed"] > LITTLE for rank in ranks)
+    if not is_waited_for or longest <= _SLOWER * others or slow["exposed"] > LITTLE or not slow["batches_ahead"]:
+        return None
+    return (
+        f"The others wait for {slow['name']} {job} ({slow['process']}): it works {1000 * longest:.3g} ms with a batch, "
+        f"they {1000 * others:.3g} ms.",
+        'Find out what slows it down, or let whoever is ready take the next batch (share="dynamic").',
+    )
+
+
+def _stalled_rank(job: str, ranks: Sequence[Stats]) -> tuple[str, str] | None:
+    """Return a sentence about a rank that asks for nothing, although another one waits."""
+    if max((rank["waiting_seconds"] for rank in ranks), default=0.0) <= _STALLED:
+        return None
+    silent = [rank for rank in ranks if not rank["waiting_seconds"] and rank["silent_seconds"] > _STALLED]
+    if not silent:
+        return None
+    rank = max(silent, key=lambda rank: rank["silent_seconds"])
+    return (
+        f"The others wait for {rank['name']} {job} ({rank['process']}), which has not asked for data for "
+        f"{rank['silent_seconds']:.0f} s.",
+        "Find out what its process does: a long step, an evaluation, or a stop.",
+    )
 
 
 def _filling(now: Stats) -> str | None:
@@ -197,14 +250,14 @@ def _short_passes(before: Stats, now: Stats) -> tuple[str, str] | None:
 def _idle_workers(now: Stats, waiting: float) -> tuple[str, str]:
     active = [worker for worker in now["workers"] if worker["active"]]
     reading = sum(worker["files"] > 0 for worker in active)
-    used, budget = now["read_ahead"]["used"], now["read_ahead"]["budget"]
     begin = f"Workers wait {percent(waiting)} of their time although the trainer waits, too"
     if reading < len(active):
         text = f"{begin}: {reading} of {count_text(len(active), 'worker')} have a file."
         return text, "Cut the files into parts (?part=1/8), or shuffle more of them at a time (interleave)."
-    if budget and used > 0.8 * budget:
-        return f"{begin}: the memory for reading ahead is full.", "Raise memory_limit."
-    return f"{begin}: they wait for their turn in the order.", "A larger interleave, or a larger pool_size."
+    return (
+        f"{begin}: for their turn in the order, or for room ahead of it.",
+        "A larger interleave, a larger pool_size, or a larger memory_limit.",
+    )
 
 
 def _busy_stage(now: Stats, stage: str, share: float) -> tuple[str, str]:

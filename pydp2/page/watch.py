@@ -131,7 +131,8 @@ class Watch:
     def _add(self, stats: Stats) -> None:
         if self._looks and stats["uptime_seconds"] < self._looks[-1]["uptime_seconds"]:
             self._looks.clear()  # the service was started again
-        before = self._looks[0] if self._looks else stats
+        looks = self._looks or (stats,)
+        before = next((look for look in looks if look["jobs"].keys() >= stats["jobs"].keys()), looks[0])
         self._looks.append(stats)
         now = time.time()
         self.history.add(point_of(stats, explain(before, stats), now))

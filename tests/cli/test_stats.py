@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,8 @@ def test_on_a_terminal_watching_fills_the_screen_and_leaves_one_line(
         pydp2.launch(["1", "2"], provider_file(NUMBERS), workers=1) as service,
         service.connect(job="train", **OPTIONS) as data,
     ):
-        next(iter(data))
+        loop = iter(data)
+        next(loop)
         words = [sys.executable, "-m", "pydp2", "stats", service.address, "--watch"]
         with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL) as watching:
             os.close(theirs)
@@ -150,8 +152,9 @@ def test_on_a_terminal_watching_fills_the_screen_and_leaves_one_line(
 
             def read_until(text: str) -> None:
                 nonlocal seen
+                deadline = time.monotonic() + 20.0
                 while text not in seen:
-                    assert select.select([ours], [], [], 20.0)[0], seen
+                    assert select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0], seen
                     seen += os.read(ours, 1 << 16).decode()
 
             try:

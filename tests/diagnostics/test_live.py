@@ -11,7 +11,7 @@ from pydp2.diagnostics.live import LiveAdvice, explain
 RANK: dict[str, Any] = {
     "number": 0, "rank": 0, "name": "rank 0", "process": "process 7", "connected": True, "state": "in",
     "silent_seconds": 0.1, "batches_ahead": 2, "steps": 100, "exposed": 0.0, "exposed_p50": 0.0, "exposed_p99": 0.0,
-    "step_seconds": 0.01, "wait_seconds": 0.0,
+    "step_seconds": 0.01, "wait_seconds": 0.0, "waiting_seconds": 0.0,
 }  # fmt: skip
 WORKER: dict[str, Any] = {
     "worker": 0, "pid": 9, "active": True, "files": 1, "samples_per_second": 10.0, "busy_seconds": 0.0,
@@ -27,7 +27,8 @@ def stats(
     job = {
         "pass": pass_id,
         "attached": True, "ranks": [RANK] if ranks is None else ranks, "batches_in_pass": 5, "pool": {"samples": 9},
-        "fill": {"is_full": True},
+        "fill": {"is_full": True}, "ranks_to_come": 0,
+        "trainer": {"waited_seconds": waited, "worked_seconds": worked},
     }  # fmt: skip
     found: dict[str, Any] = {
         "attached": True, "ranks_to_come": 0, "uptime_seconds": uptime, "busy_seconds": server,
@@ -80,8 +81,6 @@ def test_idle_workers_beside_a_waiting_trainer_are_named() -> None:
     idle = {"busy_seconds": 5.0, "idle_seconds": 5.0}
     assert "their turn in the order" in found(5.0, 5.0, worker=idle).cause
     assert "0 of 1 worker have a file" in found(5.0, 5.0, worker=idle | {"files": 0}).cause
-    full = found(5.0, 5.0, worker=idle, read_ahead={"used": 90, "budget": 100})
-    assert full.remedy == "Raise memory_limit."
 
 
 def test_short_passes_are_named_and_not_the_workers_that_wait_for_them() -> None:
@@ -107,6 +106,41 @@ def test_a_slow_rank_is_named_and_not_the_data() -> None:
     assert "rank 1 of job train (process 8): it works 50 ms with a batch, they 5 ms" in answer.cause
 
 
+@pytest.mark.parametrize("more", [{}, {"state": "ended", "batches_ahead": 0}])
+def test_a_rank_that_asks_for_nothing_while_another_waits_is_named(more: dict[str, Any]) -> None:
+    waiting = RANK | {"exposed": 0.8, "waiting_seconds": 9.0, "batches_ahead": 0, "silent_seconds": 1.5}
+    stalled = RANK | {"rank": 1, "name": "rank 1", "process": "process 8", "silent_seconds": 12.0} | more
+    answer = found(9.0, 1.0, ranks=[waiting, stalled], worker={"busy_seconds": 1.0, "idle_seconds": 9.0})
+    assert answer.headline == "Ranks wait for another rank, for 9 s now."
+    assert answer.cause == (
+        "The others wait for rank 1 of job train (process 8), which has not asked for data for 12 s."
+    )
+
+
+def test_ranks_that_did_not_come_are_named_while_others_wait_for_them() -> None:
+    now = stats(9.0, 0.0, uptime=10.0, ranks=[RANK | {"state": "before", "waiting_seconds": 9.0, "exposed": 1.0}])
+    now["jobs"]["train"]["ranks_to_come"] = 2
+    assert explain(stats(), now).cause == "The others wait for 2 ranks of job train that did not come yet."
+
+
+def test_a_job_that_waits_is_not_hidden_by_one_that_does_not() -> None:
+    now, before = stats(0.0, 10.0, uptime=10.0), stats()
+    for look, waited in ((before, 0.0), (now, 9.5)):
+        look["jobs"]["other"] = look["jobs"]["train"] | {"trainer": {"waited_seconds": waited, "worked_seconds": 0.0}}
+    now["jobs"]["other"] |= {"batches_in_pass": 0, "fill": {"is_full": False}}
+    answer = explain(before, now)
+    assert (answer.exposed, answer.stage) == (1.0, "filling")
+    assert answer.headline.startswith("Job other waits for data 100 % of its time")
+
+
+def test_a_sample_that_hangs_is_the_cause_of_a_pool_that_fills() -> None:
+    now = stats(5.0, 0.0, uptime=10.0, worker={"file": "a.txt", "sample": 4, "sample_seconds": 25.0})
+    now["jobs"]["train"] |= {"batches_in_pass": 0, "fill": {"is_full": False}}
+    answer = explain(stats(), now)
+    assert answer.who == "Worker 0 is at sample 4 of a.txt for 25 s."
+    assert answer.remedy == "Find out why this sample takes so long; sample_timeout ends it."
+
+
 def test_a_rank_that_is_gone_is_named() -> None:
     gone = RANK | {"rank": 1, "name": "rank 1", "connected": False, "silent_seconds": 8.0}
     answer = found(9.0, 1.0, ranks=[RANK | {"exposed": 0.9}, gone])
@@ -125,9 +159,14 @@ def test_a_long_sample_is_named() -> None:
 
 
 def test_without_steps_the_batches_that_are_ready_tell_who_waits() -> None:
-    assert found(0.0, 0.0).headline == "The trainer is at work on a long step; batches are ready."
-    starved = found(0.0, 0.0, ranks=[RANK | {"batches_ahead": 0}])
-    assert starved.headline == "The trainer waits for its next batch."
+    idle = {"busy_seconds": 1.0, "idle_seconds": 9.0}
+    long = found(0.0, 0.0, ranks=[RANK | {"silent_seconds": 17.0}], worker=idle)
+    assert (long.exposed, long.stage, long.cause, long.remedy) == (None, "trainer", "", "")
+    assert long.headline == "The trainer is at work on a long step, or stopped, for 17 s; batches are ready."
+    between = RANK | {"state": "before", "batches_ahead": 0, "silent_seconds": 15.0}
+    evaluation = found(0.0, 0.0, ranks=[between], worker=idle)
+    assert evaluation.headline == "No trainer is in a pass: none has asked for data for 15 s."
+    assert evaluation.remedy == ""
 
 
 def test_without_a_trainer_there_is_nothing_to_wait_for() -> None:
