@@ -23,6 +23,7 @@ class LogEvent(Enum):
     NO_ZYGOTE = INFO, "", "Each worker imports the provider for itself, and why."
     PROVIDER_WARNING = WARNING, "", "The provider's code gave a warning while it was imported."
     WORKER_OUTPUT = INFO, "", "Your code printed a line in a worker."
+    OUTPUT_DROPPED = WARNING, "", "So many `bytes` of the log were left out: stderr was full, or nobody read it."
     PROTOCOL_BROKEN = ERROR, "protocol", "A worker, trainer or host sent what the service does not take."
     CONNECTION_REFUSED = WARNING, "", "The service did not admit a connection."
     KEY_REMOVED = WARNING, "refused", "The service ended a connection, because its key was removed."

@@ -136,8 +136,10 @@ class LogWriter(io.RawIOBase):
 
     def _report_dropped(self) -> None:
         if self._dropped_bytes:
-            line = f"… {self._dropped_bytes} bytes that could not be written are left out here …\n"
-            self._enqueue(line.encode(), self._dropped_bytes)
+            count = self._dropped_bytes
+            text = f"{count} bytes that could not be written are left out here"
+            line = _json_line(text, LogEvent.OUTPUT_DROPPED, {"bytes": count}) if is_json() else f"… {text} …\n"
+            self._enqueue(line.encode(), count)
             self._dropped_bytes = 0
 
     def _run(self) -> None:
@@ -227,11 +229,16 @@ def write_secret(text: str, event: LogEvent) -> None:
 
 def _write_line(text: str, event: LogEvent, fields: LogFields) -> None:
     if is_json():
-        now = datetime.now().astimezone().isoformat(timespec="milliseconds")
-        line = {"time": now, "level": event.level, "event": event.event_name, "message": text, **fields}
-        _write(json.dumps(line, ensure_ascii=False) + "\n")
+        _write(_json_line(text, event, fields))
     else:
         _write(with_times(f"pydp2: {f'{event.label}: ' if event.label else ''}{text}\n", sys.stderr))
+
+
+def _json_line(text: str, event: LogEvent, fields: LogFields) -> str:
+    """Return a line of the log as JSON."""
+    now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    line = {"time": now, "level": event.level, "event": event.event_name, "message": text, **fields}
+    return json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def write_output(mark: str, lines: Sequence[str], /, **fields: str | int) -> None:

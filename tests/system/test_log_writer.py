@@ -381,6 +381,19 @@ def test_what_workers_print_is_an_event_for_each_line(lines: Callable[[], list[d
     ]  # fmt: skip
 
 
+def test_output_that_is_left_out_is_told_in_the_form_of_the_log(
+    writer: Open, ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYDP2_LOG_FORMAT", "json")
+    one = writer(ends[1])
+    one.write(b" " * (MAX_WAITING_BYTES + 1))
+    one.write(b"{}\n")
+    assert one.finish(30.0)
+    told, then = map(json.loads, everything(ends[0]).splitlines())
+    assert (told["event"], told["level"], told["bytes"]) == ("output_dropped", "warning", MAX_WAITING_BYTES + 1)
+    assert then == {}
+
+
 def test_events_have_unlike_names_and_meanings() -> None:
     assert len({event.meaning for event in LogEvent}) == len(LogEvent.__members__)
 
