@@ -235,10 +235,12 @@ def _write_line(text: str, event: LogEvent, fields: LogFields) -> None:
 
 
 def _json_line(text: str, event: LogEvent, fields: LogFields) -> str:
-    """Return a line of the log as JSON."""
+    """Return a line of the log as JSON. It is ASCII where stderr has another encoding than UTF-8, the only one of JSON:
+    the stream would put escapes of Python into it."""
     now = datetime.now().astimezone().isoformat(timespec="milliseconds")
     line = {"time": now, "level": event.level, "event": event.event_name, "message": text, **fields}
-    return json.dumps(line, ensure_ascii=False) + "\n"
+    is_utf8 = str(getattr(sys.stderr, "encoding", None)).lower() in ("utf-8", "utf8")
+    return json.dumps(line, ensure_ascii=not is_utf8) + "\n"
 
 
 def write_output(mark: str, lines: Sequence[str], /, **fields: str | int) -> None:

@@ -363,6 +363,22 @@ def test_an_event_is_one_object_on_one_line(lines: Callable[[], list[dict[str, A
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "UTF8"])
+def test_an_event_is_json_of_utf8_whatever_encoding_stderr_has(
+    encoding: str, ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYDP2_LOG_FORMAT", "json")
+    name = "größe 😀 \udcff"  # with a byte that is no UTF-8
+    stream, writer = log_stream(ends[1], 5.0, encoding)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        write_event("hello", LogEvent.WORKER_OUTPUT, file=name)
+    assert writer.finish(30.0)
+    line = os.read(ends[0], 1000).decode()
+    assert json.loads(line)["file"] == name
+    assert ("größe 😀" in line) == encoding.lower().startswith("utf"), "grep finds the name where it can be written"
+
+
 def test_secrets_are_left_out_of_messages_and_fields(lines: Callable[[], list[dict[str, Any]]]) -> None:
     url = "https://user:hunter2@example.org/x?token=abcdefgh"
     write_event(f"no answer of {url}", LogEvent.STORE_SILENT, file=url)
