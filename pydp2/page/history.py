@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ RECENT, COARSE = 600, 600
 """Points by the second, and coarse points, at most."""
 _FORMAT = 1
 _MOST_BYTES = 1 << 24
+_MOST_SECONDS = 1 << 20  # of a coarse point of a file: it would come after years
+_LARGEST = 1 << 52  # number of a file, and a time to which a second can be added
 
 Point = dict[str, float]
 
 
 class History:
-    """Points by time. ``time`` of a point: seconds since 1970."""
+    """Points by time. ``time`` of a point: seconds of a clock that nobody sets, near those since 1970."""
 
     def __init__(self, recent: int = RECENT, coarse: int = COARSE) -> None:
         self._recent: deque[Point] = deque(maxlen=recent)
@@ -42,6 +45,11 @@ class History:
         if len(self._coarse) >= self._room:
             self._coarse = [mean(self._coarse[i : i + 2]) for i in range(0, len(self._coarse), 2)]
             self.seconds_of_coarse *= 2
+
+    @property
+    def latest(self) -> float:
+        """Time of the last point, 0 if there is none."""
+        return max((point["time"] for point in [*self._recent, *self._coarse, *self._pending]), default=0.0)
 
     def recent(self, after: float = 0.0) -> list[Point]:
         """Return the points by the second that are later than ``after``."""
@@ -67,14 +75,11 @@ class History:
     def load(self, path: Path) -> None:
         """Go on with the points of ``path``; without them if there are none, or they are damaged."""
         try:
-            if path.stat().st_size > _MOST_BYTES:
-                return
-            plain = json.loads(path.read_text())
-            recent, coarse, pending = (_points(plain[name]) for name in ("recent", "coarse", "pending"))
-            seconds = int(plain["seconds"])
-        except (OSError, ValueError, LookupError, TypeError):
+            with path.open("rb") as file:
+                recent, coarse, pending, seconds = _saved(file.read(_MOST_BYTES + 1))
+        except (OSError, ValueError, RecursionError):
             return
-        if plain["format"] == _FORMAT and seconds > 0 and len(coarse) < self._room:
+        if len(coarse) < self._room:
             self._recent.extend(recent)
             self._coarse, self._pending, self.seconds_of_coarse = coarse, pending, seconds
 
@@ -85,8 +90,33 @@ def mean(points: Sequence[Point]) -> Point:
     return {name: sum(found := [p[name] for p in points if name in p]) / len(found) for name in names}
 
 
-def _points(found: Any) -> list[Point]:
-    """Return points as they were read. Raises TypeError, ValueError."""
-    if not isinstance(found, list) or not all(isinstance(point, Mapping) and "time" in point for point in found):
-        raise TypeError(found)
-    return [{str(name): float(value) for name, value in point.items()} for point in found]
+def _saved(text: bytes) -> tuple[list[Point], list[Point], list[Point], int]:
+    """Return the points of a file: recent, coarse, and those of the next coarse one; and the seconds of a coarse one.
+    Raises ValueError if it is damaged, RecursionError."""
+    if len(text) <= _MOST_BYTES:
+        match json.loads(text):
+            case {
+                "format": int(number),
+                "recent": [*recent],
+                "coarse": [*coarse],
+                "pending": [*pending],
+                "seconds": int(seconds),
+            } if (
+                number == _FORMAT
+                and _are_points(recent)
+                and _are_points([*coarse, *pending])
+                and len(pending) < seconds <= _MOST_SECONDS
+            ):
+                return recent, coarse, pending, seconds
+    raise ValueError("it is no history")
+
+
+def _are_points(found: list[Any]) -> bool:
+    """Return True if ``found`` are points whose times rise, with numbers whose means are finite."""
+    return all(
+        isinstance(point, dict) and "time" in point and all(map(_is_number, point.values())) for point in found
+    ) and all(before["time"] < after["time"] for before, after in pairwise(found))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= _LARGEST
