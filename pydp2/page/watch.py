@@ -47,6 +47,8 @@ class Watch:
         self.history = History()
         if file is not None:
             self.history.load(file)
+        # a clock that nobody sets back, so that points stay in order; also behind those of a file from the future
+        self._clock_start = max(time.time(), self.history.latest + _LOOK_SECONDS) - time.monotonic()
         self.ended = threading.Event()
         """Set when nobody looks any more: after :meth:`close`, or when the service is gone."""
         self._seen: tuple[float, Mapping[str, Any] | None, str] = (0.0, None, "")
@@ -61,7 +63,7 @@ class Watch:
         seen, view, error = self._seen
         found: dict[str, Any] = {
             "time": seen,
-            "now": time.time(),
+            "now": self._now(),
             "view": view,
             "error": error,
             "samples": self._samples if self._look_at_samples is not None else None,
@@ -73,6 +75,9 @@ class Watch:
         """End the thread, and save the points."""
         self._stop.set()
         self._thread.join()
+
+    def _now(self) -> float:
+        return self._clock_start + time.monotonic()
 
     def _run(self) -> None:
         try:
@@ -134,7 +139,7 @@ class Watch:
         looks = self._looks or (stats,)
         before = next((look for look in looks if look["jobs"].keys() >= stats["jobs"].keys()), looks[0])
         self._looks.append(stats)
-        now = time.time()
+        now = self._now()
         self.history.add(point_of(stats, explain(before, stats), now))
         self._seen = (now, view_of(before, stats), "")
 
