@@ -120,6 +120,12 @@ def service_address() -> list[click.Parameter]:
     ]
 
 
+def require_folder(file: Path, hint: str) -> None:
+    """Refuse the parameter ``hint`` unless the folder of ``file`` is there."""
+    if not file.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {file.parent}; make it first", param_hint=hint)
+
+
 def log_format() -> click.Option:
     """Return the option ``--log-format`` of commands that run a service or workers."""
     return click.Option(

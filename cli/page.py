@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import click
-from pydp2_cli.options import service_address
+from pydp2_cli.options import require_folder, service_address
 from pydp2_cli.signals import signals_call
 
 
@@ -56,6 +56,8 @@ def command(
         host_and_port("listen", listen)
     except pydp2.errors.OptionError as error:
         raise click.BadParameter(str(error), param_hint="'--listen'") from None
+    if history is not None:
+        _check_history(history)
     stop = threading.Event()
     server = PageServer(listen)
     pydp2.stats(address, key=key)  # an error now is better than an empty page
@@ -63,3 +65,17 @@ def command(
     with signals_call(stop.set):
         look_at_samples = samples_of(address, key) if samples else None
         server.run(lambda: pydp2.stats(address, key=key), history, patience, stop, look_at_samples)
+
+
+def _check_history(file: Path) -> None:
+    """Refuse the command unless what was seen can be kept in ``file``."""
+    from pydp2.page.history import require_place
+
+    require_folder(file, "'--history'")
+    try:
+        require_place(file)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise click.BadParameter(
+            f"{file} cannot be written: {reason}; name another file", param_hint="'--history'"
+        ) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydp2_cli.options import service_address
+from pydp2_cli.options import require_folder, service_address
 from pydp2_cli.output import count_text, stdout_console
 
 _LETTERS = {
@@ -62,8 +62,8 @@ def command(address: str | None, key: Path | None, file: Path | None, seconds: f
 
     if not math.isfinite(seconds):
         raise click.BadParameter(f"need a number of seconds up to 300, have {seconds}", param_hint="'--seconds'")
-    if file is not None and not file.absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no folder {file.parent}; make it first", param_hint="'FILE'")
+    if file is not None:
+        require_folder(file, "'FILE'")
     traced = pydp2.trace(address, seconds=seconds, key=key)
     if file is not None:
         try:

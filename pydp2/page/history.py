@@ -6,6 +6,7 @@ become one, and a point stands for twice as many seconds.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections import deque
@@ -68,13 +69,14 @@ class History:
             "pending": self._pending,
             "seconds": self.seconds_of_coarse,
         }
-        temporary = path.with_name(f".{path.name}.new")
+        temporary = _temporary(path)
         temporary.write_text(json.dumps(plain))
         os.replace(temporary, path)  # noqa: PTH105
 
     def load(self, path: Path) -> None:
         """Go on with the points of ``path``; without them if there are none, or they are damaged."""
         try:
+            _require_regular(path)  # a pipe or a device may have no end
             with path.open("rb") as file:
                 recent, coarse, pending, seconds = _saved(file.read(_MOST_BYTES + 1))
         except (OSError, ValueError, RecursionError):
@@ -82,6 +84,24 @@ class History:
         if len(coarse) < self._room:
             self._recent.extend(recent)
             self._coarse, self._pending, self.seconds_of_coarse = coarse, pending, seconds
+
+
+def require_place(path: Path) -> None:
+    """Raise OSError unless points can be saved to ``path``."""
+    if path.exists():
+        _require_regular(path)  # it would be replaced
+    temporary = _temporary(path)
+    temporary.touch()
+    temporary.unlink()
+
+
+def _require_regular(path: Path) -> None:
+    if not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
 
 
 def mean(points: Sequence[Point]) -> Point:

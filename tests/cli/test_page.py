@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -35,3 +36,22 @@ def test_an_address_that_is_none_is_wrong_usage(cli: Callable[..., Result], wron
     result = cli("page", "ipc:///nowhere", "--listen", wrong)
     assert result.exit_code == 2
     assert "'--listen': listen must be HOST:PORT" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("/no/folder/h.json", "there is no folder /no/folder; make it first"),
+        ("/proc/h.json", "/proc/h.json cannot be written: "),
+        ("/dev/full", "/dev/full cannot be written: it is no regular file; name another file"),
+        ("pipe", "pipe cannot be written: it is no regular file; name another file"),
+    ],
+)
+def test_a_history_that_cannot_be_kept_is_wrong_usage(
+    cli: Callable[..., Result], file: str, words: str, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = cli("page", "ipc:///nowhere", "--history", file)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -84,6 +85,14 @@ def test_a_damaged_file_is_no_history(text: str, tmp_path: Path) -> None:
     history = loaded(text, tmp_path / "points")
     history.load(tmp_path / "none")
     assert (history.recent(), history.whole(), history.latest) == ([], [], 0.0)
+
+
+def test_what_is_no_regular_file_is_no_history(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    history = History()
+    for endless in (tmp_path / "pipe", Path("/dev/zero")):
+        history.load(endless)
+    assert history.recent() == []
 
 
 TOKENS = [
