@@ -85,12 +85,13 @@ def make_app(watch: Watch, token: str, names: Collection[str], bound: str) -> AS
         return Response(_filled(template, filled), media_type="text/html")
 
     async def snapshot(request: Request) -> Response:
-        given = request.query_params.get("after", "")
         try:
-            after = float(given) if given else None
+            after = float(request.query_params.get("after", "0"))
         except ValueError:
             return PlainTextResponse("after must be a number of seconds\n", 400)
-        return Response(json.dumps(watch.snapshot(after)), media_type="application/json")
+        return Response(
+            json.dumps(watch.snapshot(after, whole="whole" in request.query_params)), media_type="application/json"
+        )
 
     async def picture(request: Request) -> Response:
         found = watch.pictures.get(request.path_params["name"])

@@ -269,13 +269,14 @@ function show(found) {
 }
 
 async function look() {
-  const query = latest ? `&after=${latest}` : "";
+  const query = `&after=${latest}${showsWhole ? "&whole" : ""}`;
   const response = await fetch(`snapshot.json?token=${encodeURIComponent(token)}${query}`, { cache: "no-store" });
   if (!response.ok) throw new Error(`status ${response.status}`);
   const found = await response.json();
-  points = [...(latest ? points : []), ...found.points].slice(-RECENT);
+  const fresh = found.points.filter((point) => point.time > latest);  // another look may have been quicker
+  points = [...points, ...fresh].slice(-RECENT);
   if (found.whole) whole = found.whole;
-  if (found.points.length) latest = found.points[found.points.length - 1].time;
+  if (fresh.length) latest = fresh[fresh.length - 1].time;
   show(found);
 }
 
@@ -296,7 +297,6 @@ function choose(wholeRun) {
   showsWhole = wholeRun;
   byId("recent").setAttribute("aria-pressed", String(!wholeRun));
   byId("whole").setAttribute("aria-pressed", String(wholeRun));
-  if (wholeRun) latest = 0;  // the coarse points come with all others
   look().catch(() => {});
 }
 

@@ -57,9 +57,9 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="pydp2-watch", daemon=True)
         self._thread.start()
 
-    def snapshot(self, after: float | None) -> dict[str, Any]:
-        """Return what the page shows now, with the points by the second that are later than ``after`` (None: all, and
-        the coarse ones)."""
+    def snapshot(self, after: float = 0.0, *, whole: bool = False) -> dict[str, Any]:
+        """Return what the page shows now, with the points by the second that are later than ``after``; and with the
+        coarse ones if ``whole`` is true."""
         seen, view, error = self._seen
         found: dict[str, Any] = {
             "time": seen,
@@ -67,9 +67,9 @@ class Watch:
             "view": view,
             "error": error,
             "samples": self._samples if self._look_at_samples is not None else None,
-            "points": self.history.recent(after or 0.0),
+            "points": self.history.recent(after),
         }
-        return found | ({"whole": self.history.whole()} if after is None else {})
+        return found | ({"whole": self.history.whole()} if whole else {})
 
     def close(self) -> None:
         """End the thread, and save the points."""

@@ -131,6 +131,21 @@ def test_an_operator_sees_which_trainer_is_slow(page: Browser, training: pydp2.S
     assert page.errors() == []
 
 
+def test_the_lines_of_the_whole_run_go_on(page: Browser, training: pydp2.Service) -> None:
+    opened(page, training)
+    page.click("#whole")
+    line = "const path = document.querySelector('#charts path.line'); return path ? path.getAttribute('d') : ''"
+    points = "return [whole.length, new Set(points.map((point) => point.time)).size, points.length]"
+    assert wait_until(lambda: page.run(points)[0] > 0)
+    before, drawn = page.run(points)[0], page.run(line)
+    assert wait_until(lambda: page.run(points)[0] > before + 1)
+    assert wait_until(lambda: page.run(line) != drawn)
+    for selector in ("#recent", "#whole") * 3:
+        page.click(selector)
+    _, times, kept = page.run(points)
+    assert times == kept, "no point comes twice"
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 768, 1440])
 def test_text_is_legible_named_and_inside_of_the_page(

@@ -42,11 +42,11 @@ def test_points_go_on_when_the_clock_is_set(
     with pydp2.launch(["1"], provider_file(NUMBERS), workers=1) as service:
         watch = Watch(service.stats)
         try:
-            assert wait_until(lambda: bool(watch.snapshot(None)["points"]))
-            latest = watch.snapshot(None)["points"][-1]["time"]
+            assert wait_until(lambda: bool(watch.snapshot()["points"]))
+            latest = watch.snapshot()["points"][-1]["time"]
             set_clock(ahead)
             assert wait_until(lambda: bool(watch.snapshot(latest)["points"]), 20)
-            found = watch.snapshot(None)
+            found = watch.snapshot()
         finally:
             watch.close()
     times = [point["time"] for point in found["points"]]
