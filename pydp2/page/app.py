@@ -56,8 +56,9 @@ class _Guard:
                 ]
             await send(message)
 
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refused = refusal(scope["method"], headers, self._names, self._bound)
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        path = (scope["raw_path"] + b"?" + scope["query_string"]).decode("latin-1")
+        refused = refusal(scope["method"], path, headers, self._names, self._bound)
         app = self._app if refused is None else PlainTextResponse(refused.text, refused.status)
         await app(scope, receive, send_with_headers)
 

@@ -13,12 +13,11 @@ from typing import Any
 from pydp2.diagnostics.live import Stats
 from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.page.watch import LookAtSamples, Watch
-from pydp2.system.http_guard import machine_names
+from pydp2.system.http_guard import HEADER_BYTES, machine_names
 
 _MOST_CONNECTIONS = 64
 _REQUEST_SECONDS = 5.0  # that a browser has for its request, and that a connection may be idle
 _ANSWER_SECONDS = 20.0  # that it has to read an answer
-_HEADER_BYTES = 16 << 10
 _END_SECONDS = 2
 _BACKLOG = 128
 
@@ -78,7 +77,7 @@ class PageServer:
         config = uvicorn.Config(
             app, http=_protocol(), ws="none", lifespan="off", log_level="critical", access_log=False,
             server_header=False, date_header=False, timeout_keep_alive=int(_REQUEST_SECONDS),
-            h11_max_incomplete_event_size=_HEADER_BYTES, timeout_graceful_shutdown=_END_SECONDS,
+            h11_max_incomplete_event_size=HEADER_BYTES, timeout_graceful_shutdown=_END_SECONDS,
         )  # fmt: skip
         server = uvicorn.Server(config)
         waiter = threading.Thread(target=_await_end, args=(server, watch, stop), daemon=True)

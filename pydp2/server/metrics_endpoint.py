@@ -8,16 +8,18 @@ cannot delay a batch. The library is an extra, imported when an endpoint is made
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from pydp2.errors import OptionError, ServiceUnreachable
-from pydp2.system.http_guard import machine_names, refusal
+from pydp2.system.http_guard import HEADER_BYTES, TOO_LARGE, machine_names, refusal
 
 _REQUEST_SECONDS = 5.0  # seconds that a peer has to send its request and to read the answer
 _MOST_REQUESTS = 16  # connections at a time; trainers and workers need the other descriptors
@@ -79,19 +81,34 @@ class MetricsEndpoint:
 
         class _Request(BaseHTTPRequestHandler):
             timeout = _REQUEST_SECONDS
+            command, request_version = "", "HTTP/1.0"  # of a request that cannot be parsed
+            default_request_version = "HTTP/1.0"
 
-            def do_GET(self) -> None:
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                refused = refusal(self.command, headers, names, host)
-                status, text = endpoint.answer(self.path) if refused is None else (refused[0], refused[1].encode())
-                self.send_response(status)
+            def handle_one_request(self) -> None:
+                """Answer a request, whatever its method is."""
+                self.close_connection = True
+                with self.rfile as lines:
+                    head = _head(lines)
+                self.rfile = io.BytesIO(head)
+                self.raw_requestline = self.rfile.readline()
+                if len(head) > HEADER_BYTES:
+                    self._write(TOO_LARGE.status, TOO_LARGE.text.encode())
+                elif self.parse_request():
+                    headers = [(name.lower(), value) for name, value in self.headers.items()]
+                    refused = refusal(self.command, self.path, headers, names, host)
+                    self._write(*(endpoint.answer(self.path) if refused is None else (refused[0], refused[1].encode())))
+
+            def _write(self, status: int, text: bytes) -> None:
+                self.send_response_only(status)
                 self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 if self.command != "HEAD":
                     self.wfile.write(text)
 
-            do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET
+            def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+                """Answer a request that cannot be parsed."""
+                self._write(code, f"{HTTPStatus(code).phrase}\n".encode())
 
             def log_message(self, *args: Any) -> None:
                 """Log no requests."""
@@ -186,6 +203,16 @@ class _HttpServer(ThreadingHTTPServer):
 def _end(request: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it has just ended by itself
         request.shutdown(socket.SHUT_RDWR)
+
+
+def _head(lines: io.BufferedIOBase) -> bytes:
+    """Return the lines of a request up to an empty one; of what is too large, a byte more than it may have."""
+    head = b""
+    while line := lines.readline(HEADER_BYTES + 1 - len(head)):
+        head += line
+        if line in (b"\r\n", b"\n"):
+            break
+    return head
 
 
 _Metric = tuple[str, str, str, list[str], list[tuple[list[str], float]]]

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 _METHODS = ("GET", "HEAD")
 _SITES = ("same-origin", "none")
+HEADER_BYTES = 16 << 10
+"""Largest size of the path and the headers of a request."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -23,6 +25,9 @@ class Refusal(NamedTuple):
 
     status: int
     text: str
+
+
+TOO_LARGE = Refusal(431, f"a request may have {HEADER_BYTES} bytes of headers at most\n")
 
 
 def machine_names(bound: str, more: Collection[str] = ()) -> frozenset[str]:
@@ -41,18 +46,25 @@ def is_loopback(host: str) -> bool:
     return name == "localhost" if address is None else address.is_loopback
 
 
-def refusal(method: str, headers: Mapping[str, str], names: Collection[str], bound: str) -> Refusal | None:
-    """Return why a request is refused, None if it is not. ``headers``: by their names in small letters; ``names``: see
-    :func:`machine_names`."""
+def refusal(
+    method: str, path: str, headers: Sequence[tuple[str, str]], names: Collection[str], bound: str
+) -> Refusal | None:
+    """Return why a request is refused, None if it is not. ``path``: with the query; ``headers``: pairs of a name, in
+    small letters, and a value; ``names``: see :func:`machine_names`."""
+    if len(path) + sum(len(f"{name}: {value}\r\n") for name, value in headers) > HEADER_BYTES:
+        return TOO_LARGE
     if method not in _METHODS:
         return Refusal(405, "only GET and HEAD are answered here, and nothing can be changed\n")
-    host = host_of(headers.get("host", ""))
+    given = dict(headers)
+    if [name for name, _ in headers].count("host") > 1:  # which of them counts is not the same for everybody
+        return Refusal(400, "this request has more than one Host\n")
+    host = host_of(given.get("host", ""))
     # an address that is no name cannot be rebound
     is_known = host in names or (_address(host) is not None and not is_loopback(bound))
     if not is_known:
         return Refusal(421, "the Host of this request is none of this endpoint; use its address, or the host's name\n")
-    site = headers.get("sec-fetch-site", "none")
-    origin = headers.get("origin")
+    site = given.get("sec-fetch-site", "none")
+    origin = given.get("origin")
     if site not in _SITES or (origin is not None and host_of(origin.partition("://")[2]) != host):
         return Refusal(403, "requests of other web pages are not answered\n")
     return None

@@ -107,6 +107,46 @@ def test_a_loop_that_stands_still_is_not_healthy(monkeypatch: pytest.MonkeyPatch
         endpoint.close()
 
 
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        (b"TRACE {} HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"FOO {} HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"GET {} HTTP/1.1\r\nHost: evil.com\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET {} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET {} HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431),
+        (b"GET /?" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
+        (b"GET {} HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 3000 + b"\r\n", 431),
+        (b"GET {} HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 10_000 + b"\r\n\r\n", 200),
+        (b"rubbish\r\n\r\n", 400),
+    ],
+)
+def test_a_request_is_answered_by_the_rules_of_the_page(request_text: bytes, status: int) -> None:
+    endpoint = MetricsEndpoint("127.0.0.1:0")
+    host, _, port = endpoint.address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), 5) as peer:
+            peer.sendall(request_text.replace(b"{}", b"/metrics"))
+            answer = peer.recv(1000).decode()
+    finally:
+        endpoint.close()
+    assert answer.startswith(f"HTTP/1.0 {status} ")
+    assert "text/plain" in answer
+    assert "server:" not in answer.lower()
+
+
+def test_megabytes_of_headers_are_not_read() -> None:
+    endpoint = MetricsEndpoint("127.0.0.1:0")
+    host, _, port = endpoint.address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), 5) as peer, pytest.raises(ConnectionError):
+            peer.sendall(b"GET /metrics HTTP/1.1\r\n" + (b"X: " + b"x" * 60_000 + b"\r\n") * 1000)
+        assert get(endpoint.address, "/healthz")[0] == 200
+    finally:
+        endpoint.close()
+
+
 def test_a_peer_that_sends_no_request_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = MetricsEndpoint("127.0.0.1:0")
     host, _, port = endpoint.address.rpartition(":")

@@ -13,8 +13,11 @@ LOOPBACK = machine_names("127.0.0.1")
 
 
 def status(method: str = "GET", bound: str = "127.0.0.1", **headers: str) -> int:
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    refused = refusal(method, given, machine_names(bound, ["node7"]), bound)
+    return answer([(name.replace("_", "-"), value) for name, value in headers.items()], method, bound)
+
+
+def answer(headers: list[tuple[str, str]], method: str = "GET", bound: str = "127.0.0.1", path: str = "/") -> int:
+    refused = refusal(method, path, headers, machine_names(bound, ["node7"]), bound)
     return 200 if refused is None else refused.status
 
 
@@ -44,9 +47,23 @@ def test_another_origin_is_refused(origin: str) -> None:
     assert status(host="127.0.0.1:80", origin=origin) == 403
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "get"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "TRACE", "FOO", "get"])
 def test_nothing_can_be_changed(method: str) -> None:
     assert status(method, host="localhost") == 405
+
+
+@pytest.mark.parametrize("second", ["localhost", "evil.com"])
+def test_a_request_has_one_host(second: str) -> None:
+    for headers in ([("host", "localhost"), ("host", second)], [("host", second), ("host", "localhost")]):
+        assert answer(headers) == 400
+
+
+def test_a_request_is_no_larger_than_it_may_be() -> None:
+    host = ("host", "localhost")
+    assert answer([host, ("x", "a" * 15_000)]) == 200
+    assert answer([host, ("x", "a" * 16_384)]) == 431
+    assert answer([host, *[("x", "a" * 1000)] * 17]) == 431
+    assert answer([host], path="/" + "a" * 16_384) == 431
 
 
 def test_beyond_this_machine_an_address_is_answered_because_no_name_leads_to_it() -> None:
@@ -60,7 +77,7 @@ def test_beyond_this_machine_an_address_is_answered_because_no_name_leads_to_it(
 def test_no_text_of_a_request_is_an_accident(text: str) -> None:
     host_of(text)
     known = host_of(text) in LOOPBACK
-    assert (refusal("GET", {"host": text}, LOOPBACK, "127.0.0.1") is None) == known
+    assert (refusal("GET", "/", [("host", text)], LOOPBACK, "127.0.0.1") is None) == known
 
 
 def test_loopback_is_known() -> None:
