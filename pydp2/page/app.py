@@ -81,8 +81,11 @@ def make_app(watch: Watch, token: str, names: Collection[str], bound: str) -> AS
         return checked
 
     async def page(request: Request) -> Response:
-        headline, rest = first_line(watch.snapshot(after=float("inf"))["view"])
-        filled = {"headline": headline, "rest": rest, "token": token}
+        found = watch.snapshot(after=float("inf"))
+        headline, rest = first_line(found["view"])
+        state = found["error"] or "as of the time when this page was loaded"
+        state_class = "bad" if found["error"] else ""
+        filled = {"state": state, "state_class": state_class, "headline": headline, "rest": rest, "token": token}
         return Response(_filled(template, filled), media_type="text/html")
 
     async def snapshot(request: Request) -> Response:

@@ -256,9 +256,7 @@ function show(found) {
     showState(found.error || "the service was not seen yet", Boolean(found.error));
     return;
   }
-  const age = found.now - found.time;
-  if (found.error) showState(`the service does not answer, last seen ${time(age)} ago`, true);
-  else showState(`live, running for ${time(view.uptime_seconds)}`, false);
+  showState(found.error || `live, running for ${time(view.uptime_seconds)}`, Boolean(found.error));
   showAnswer(view.answer);
   showCharts();
   showJobs(view.jobs);

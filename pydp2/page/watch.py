@@ -61,15 +61,19 @@ class Watch:
         """Return what the page shows now, with the points by the second that are later than ``after``; and with the
         coarse ones if ``whole`` is true."""
         seen, view, error = self._seen
+        if view is not None and error:
+            error = f"the service does not answer, last seen {self._ago(seen)}"
         found: dict[str, Any] = {
-            "time": seen,
-            "now": self._now(),
             "view": view,
             "error": error,
             "samples": self._samples if self._look_at_samples is not None else None,
             "points": self.history.recent(after),
         }
         return found | ({"whole": self.history.whole()} if whole else {})
+
+    def _ago(self, seen: float) -> str:
+        silent = self._now() - seen
+        return f"{silent:.0f} s ago" if silent < 90 else f"{silent / 60:.0f} min ago"
 
     def close(self) -> None:
         """End the thread, and save the points."""
