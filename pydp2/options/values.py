@@ -310,7 +310,9 @@ def host_and_port(name: str, value: Any) -> str:
         raise OptionTypeError(f"{name} must be a text like 127.0.0.1:9100, got {value_text(value)}")
     host, _, port = value.rpartition(":")
     if not _HOST.fullmatch(host.strip("[]")) or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
-        raise OptionError(f"{name} must be HOST:PORT, as in 127.0.0.1:9100, got {value!r:.80}")
+        raise OptionError(
+            f"{name} must be HOST:PORT with a port below 65536, as in 127.0.0.1:9100 (0 for any), got {value!r:.80}"
+        )
     return value
 
 
