@@ -131,9 +131,11 @@ def log_format() -> click.Option:
     return click.Option(
         ["--log-format"],
         type=click.Choice(["text", "json"]),
+        envvar="PYDP2_LOG_FORMAT",
+        show_envvar=True,
         expose_value=False,
         callback=_set_log_format,
-        help="Form of the lines on stderr; json: an object for each event. Default: as PYDP2_LOG_FORMAT says, or text.",
+        help="Form of the lines on stderr; json: an object for each event. Default: text.",
     )
 
 

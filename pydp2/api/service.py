@@ -49,13 +49,13 @@ from pydp2.options.tables import (
     split_options,
     takes,
 )
-from pydp2.options.values import bind_address, seconds
+from pydp2.options.values import bind_address, names_text, seconds
 from pydp2.providers import Provider, address_of
 from pydp2.providers.program_state import ProgramState
 from pydp2.remote.remote_file import fetch_options
 from pydp2.server.cache.folder import default_folder
 from pydp2.system.log_events import LogEvent
-from pydp2.system.log_writer import write_secret
+from pydp2.system.log_writer import LOG_FORMAT, LOG_FORMATS, write_secret
 from pydp2.transport import address_space
 from pydp2.transport.service_address import ipc_path, split_token, with_token, without_token
 
@@ -561,6 +561,9 @@ def _start(
     claim: ConnectionClaim | None,
     chosen: ServiceOptions,
 ) -> Service:
+    if (form := os.environ.get(LOG_FORMAT, "")) not in ("", *LOG_FORMATS):
+        expected = names_text(LOG_FORMATS)
+        warnings.warn(f"{LOG_FORMAT} must be {expected}, got {form!r:.80}; the log is text", UserWarning, stacklevel=3)
     preparation = Preparation(spec)
     try:
         process, channel = start_interpreter("pydp2.server.main", "main", passed=[*locks, *preparation.passed])

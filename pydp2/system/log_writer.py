@@ -25,7 +25,8 @@ from pydp2.system.log_events import ERROR, INFO, LogEvent, LogFields
 LOG_TIMES = "PYDP2_LOG_TIMES"
 """Variable that decides whether lines of the log begin with the time."""
 LOG_FORMAT = "PYDP2_LOG_FORMAT"
-"""Variable with the form of the lines of the log: "text" (the default) or "json"."""
+"""Variable with the form of the lines of the log: one of :data:`LOG_FORMATS`; without it, the first."""
+LOG_FORMATS = ("text", "json")
 MAX_WAITING_BYTES = 1 << 20
 """Largest number of bytes that wait to be written. The rest is left out, and a line says so once half of them are
 written."""

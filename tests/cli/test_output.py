@@ -52,5 +52,16 @@ def test_a_warning_is_an_event_of_a_json_log(
     assert event["message"] == "the file list train.list is empty: a pass over it has no samples"
 
 
+@pytest.mark.parametrize("command", [("serve", "no.list", "--provider", "x.y"), ("worker", "--connect", "no.json")])
+def test_a_form_of_the_log_that_is_none_is_wrong_usage(
+    cli: Run, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYDP2_LOG_FORMAT", "xml")
+    done = cli(*command)
+    assert done.exit_code == 2
+    assert "(env var: 'PYDP2_LOG_FORMAT'): 'xml' is not one of 'text', 'json'." in " ".join(done.stderr.split())
+    assert cli(*command, "--log-format", "text").exit_code != 2
+
+
 def test_text_of_an_error_comes_behind_its_mark(cli: Run) -> None:
     assert cli("serve", "no.list", "--provider", "x.y").stderr.startswith("Error: the file list no.list is missing")

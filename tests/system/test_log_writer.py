@@ -34,7 +34,7 @@ from pydp2.system.log_writer import (
     write_secret,
 )
 
-from ..runs import wait_until
+from ..runs import NUMBERS, wait_until
 
 LINE = b"a line of the log\n"
 Open = Callable[..., LogWriter]
@@ -412,6 +412,21 @@ def test_output_that_is_left_out_is_told_in_the_form_of_the_log(
 
 def test_events_have_unlike_names_and_meanings() -> None:
     assert len({event.meaning for event in LogEvent}) == len(LogEvent.__members__)
+
+
+def test_a_service_warns_of_a_form_of_the_log_that_is_none(
+    provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYDP2_LOG_FORMAT", "xml")
+    with (
+        pytest.warns(UserWarning, match="PYDP2_LOG_FORMAT") as warned,
+        pydp2.launch(["1"], provider_file(NUMBERS), workers=1),
+    ):
+        pass
+    assert [str(one.message) for one in warned] == [
+        "PYDP2_LOG_FORMAT must be 'text' or 'json', got 'xml'; the log is text"
+    ]
+    assert warned[0].filename == __file__
 
 
 PROGRAM = """
