@@ -311,6 +311,7 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """Return statistics as plain data: of the jobs, and of the server and its workers."""
         now = time.monotonic()
+        self._gateway.note_used()
         refused = [{"port": port, **peer} for port, hub in self._hubs.items() for peer in hub.refusals.to_plain(now)]
         return self._jobs.stats() | {
             "workers": self.workers.stats(now),

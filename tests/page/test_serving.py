@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -124,14 +125,13 @@ def test_what_is_left_of_a_pass_is_estimated_from_the_files_that_are_counted(
 ) -> None:
     go = tmp_path / "go"
     with (
+        ThreadPoolExecutor(1) as trainer,
         pydp2.launch(
             ["a", "b", "c", "d"], provider_file(WAITS), workers=1, page="127.0.0.1:0", args={"go": str(go)}
         ) as service,
         service.connect(batch_size=20) as data,
     ):
-        stream = iter(data)
-        for _ in range(4):
-            next(stream)
+        read = trainer.submit(lambda: len([*data]))  # it waits for the fifth batch, so the first four are used
 
         def job() -> dict[str, Any]:
             view = snapshot(service)["view"]
@@ -141,7 +141,7 @@ def test_what_is_left_of_a_pass_is_estimated_from_the_files_that_are_counted(
         assert wait_until(lambda: job()["share"] == 0.5)
         assert job()["is_estimate"]
         go.touch()
-        assert len([*stream]) == 4
+        assert read.result(timeout=60) == 8
         assert wait_until(lambda: job()["share"] == 1.0)
         assert not job()["is_estimate"]
 

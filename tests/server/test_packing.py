@@ -217,30 +217,36 @@ def test_best_fit_packs_window_after_window(
 
 
 # -- states and ranks --------------------------------------------------------------------------------------------------
-@given(cases(), st.sets(st.integers(0, 40)))
+@given(cases(), st.sets(st.integers(0, 40)), st.integers(0, 3))
 @example(
     {
         "documents": [[1] * 600] * 40, "source_batch": 1, "length": 1, "batch_size": 450, "strategy": "bfd_split",
         "last_row": "pad", "last_batch": "keep",
     },
     {3},
+    0,
 )  # fmt: skip
 def test_the_share_of_a_pass_follows_from_the_sequences_that_were_read(
-    case: dict[str, Any], hesitates: set[int]
+    case: dict[str, Any], hesitates: set[int], ahead: int
 ) -> None:
     data, found, batches = packed(case, hesitates=hesitates), [], []
     current = data.job.open(data.state)
     while not isinstance(outcome := current.next_group(), PassEnded):
+        data.job.note_unused(ahead)
         found.append(data.job.progress())  # also where a batch is not there yet
         if isinstance(outcome, BatchGroup):
             batches.append(found[-1])
             outcome.batches[0].rows.release()
+    data.job.note_unused(0)
+    found.append(data.job.progress())
     data.job.close()
+    assert found[-1]["share"] == 1.0
+    assert [progress["batch"] for progress in batches] == [max(0, i + 1 - ahead) for i in range(len(batches))]
     shares = [round(progress["share"], 9) for progress in found]
     assert shares == sorted(shares)
     assert all(progress["is_estimate"] for progress in found)
     assert {0.0 <= share <= 1.0 for share in shares} <= {True}
-    if batches and "drop" not in (case["last_batch"], case["last_row"]):
+    if batches and not ahead and "drop" not in (case["last_batch"], case["last_row"]):
         rest = case["documents"][round(batches[-1]["share"] * len(case["documents"])) :]
         assert not any(rest)
 

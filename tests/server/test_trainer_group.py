@@ -95,6 +95,58 @@ def test_what_a_killed_rank_had_not_used_goes_to_the_next_that_takes_its_place()
     assert stays.used == [(0, n) for n in range(0, 20, 2)]
 
 
+def used_batches(made: World) -> int:
+    """How many batches of the pass are used, as far as the service knows now."""
+    made.write()  # it looks at what trainers show
+    assert made.group.current is not None
+    made.group.current.note_unused()
+    return made.numbers.used
+
+
+@pytest.mark.parametrize(("world", "dynamic"), [(1, False), (2, False), (3, False), (2, True)])
+def test_the_service_knows_which_batches_are_used_and_not_only_which_were_sent(world: int, dynamic: bool) -> None:
+    made = World(60, 1 if dynamic else world, dynamic=dynamic, prefetch=8, shows=True)
+    trainers = [made.come(0 if dynamic else rank) for rank in range(world)]
+    for trainer in trainers:
+        made.begin(trainer)
+    for step in range(5):
+        for trainer in trainers:
+            made.next(trainer)
+        used = [batch for trainer in trainers for batch in trainer.used]
+        assert len(used) == world * step, "the last one of each is in its hand"
+        # A sole trainer says it for several batches at once.
+        assert used_batches(made) == len(used) or (world == 1 and 0 <= used_batches(made) <= len(used))
+    run_out(made, trainers)
+    assert (made.numbers.used, made.numbers.unused) == (60, 0)
+
+
+def test_batches_that_nobody_wants_any_more_are_not_used() -> None:
+    made = World(60, 1, prefetch=8)
+    trainer = made.come(0)
+    made.begin(trainer)
+    for _ in range(4):
+        made.next(trainer)
+    made.leave(trainer)
+    assert made.group.current is None
+    assert made.numbers.used == 4
+
+
+def test_the_pass_goes_on_as_if_a_rank_that_has_left_it_were_as_far_as_the_others() -> None:
+    made = World(60, 2, prefetch=8)
+    stays, leaves = made.come(0), made.come(1)
+    made.begin(stays)
+    made.begin(leaves)
+    for _ in range(4):
+        made.next(stays)
+    made.next(leaves)
+    made.leave(leaves)
+    assert used_batches(made) == 6
+    made.next(stays)
+    assert used_batches(made) == 8
+    run_out(made, [stays])
+    assert made.numbers.used == 60
+
+
 def test_a_place_is_taken_from_one_who_is_silent_and_from_nobody_else() -> None:
     made = World(20, 2)
     one, other = made.come(0), made.come(1)

@@ -73,6 +73,16 @@ class Numbers:
         self.early_ends: dict[int, tuple[int, str]] = {}
         """Files of the present pass that are known to end early."""
         self._rows: list[BatchRows] = []
+        self._cut = self.unused = 0
+        """Batches of the present pass that were cut, and those of them that are not used."""
+
+    @property
+    def used(self) -> int:
+        """Batches of the present pass that are used, as far as the service knows."""
+        return self._cut - self.unused
+
+    def note_unused(self, count: int) -> None:
+        self.unused = count
 
     def held_rows(self) -> list[BatchRows]:
         """Rows of batches that somebody holds."""
@@ -90,6 +100,7 @@ class Numbers:
         assert saved is None or saved.batch_index <= batch
         self.pass_id, self._next, self._ahead, self._world = pass_id, batch, set(start.acknowledged_ahead), world
         self._point = saved
+        self._cut, self.unused = batch + len(self._ahead), 0
         self._log, self._log_before = ChecksumLog(start.checksums), NO_CHECKSUMS
         self.known_buckets = self.known_buckets | {k: v for k, v in start.buckets.items() if k == "bounds"}
         self.running, self.early_ends = True, {**start.early_ends}
@@ -124,6 +135,7 @@ class Numbers:
                 return PassBroken(self.errors[self.pass_id])
             return PassEnded(self._next, 0, 0, True)
         self._next += len(group)
+        self._cut += len(group)
         self.known_buckets = self.known_buckets or {"bounds": [self.pass_id, self.pass_id + 1]}
         if self._next // 7 * 7 > (0 if self._point is None else self._point.batch_index):
             self._point = SnapshotPoint(self._next // 7 * 7, EMPTY, False, 0, 0, 0, 0, [], 0, 0)

@@ -358,13 +358,17 @@ class ClientGateway:
             for trainer in job_session.trainers.registry.trainers.values()
         ]
 
+    def note_used(self) -> None:
+        """Note what trainers show to be used and have not said yet."""
+        for job_session, trainer in self._trainers():
+            self._peers.note_used(job_session, trainer)
+
     def _write_snapshots(self, now: float, *, wait: bool = False) -> None:
         """Write down how the jobs stand, with what trainers show to be used and have not said yet; if it is time, or
         (``wait``) before this returns."""
         if not (wait or self._snapshotter.is_due(now)):
             return
-        for job_session, trainer in self._trainers():
-            self._peers.note_used(job_session, trainer)
+        self.note_used()
         self._snapshotter.write(self._sessions.values(), now, wait=wait)
 
     def _detach(self, peer: bytes, run: int, done: int) -> None:

@@ -138,6 +138,7 @@ class Delivery(ABC):
 
     def close(self) -> None:
         """End the pass for all trainers, and drop all batches."""
+        self.note_unused()
         self.stream.job.close()
         for trainer in self._trainers.values():
             trainer.flow.clear()
@@ -165,6 +166,7 @@ class Delivery(ABC):
     def leave(self, trainer: Trainer, done: int) -> None:
         """Note that ``trainer`` does not want the rest, after it has used ``done`` batches of its run."""
         self.acknowledge(trainer, done)
+        self.note_unused()
         self.take_back(trainer)
         if trainer.state is not PassState.ENDED:
             trainer.move(TrainerEvent.LEAVE)
@@ -173,6 +175,11 @@ class Delivery(ABC):
     def take_back(self, trainer: Trainer) -> None:
         """Take back the batches that ``trainer`` has not used: it does not want them, or others are to have them."""
         trainer.flow.clear()
+
+    def note_unused(self) -> None:
+        """Note how many of the batches that were cut are not used."""
+        if (unused := self._unused()) is not None:
+            self.stream.job.note_unused(unused)
 
     def first_missing(self, trainer: Trainer) -> int:
         """Return the first batch that ``trainer`` may still have to be sent."""
@@ -204,6 +211,10 @@ class Delivery(ABC):
     @abstractmethod
     def _queue(self, group: BatchGroup) -> None:
         """Keep the batches of ``group`` for their trainers."""
+
+    @abstractmethod
+    def _unused(self) -> int | None:
+        """Return the number of batches that were cut and are not used. None: nobody wants the rest."""
 
     @abstractmethod
     def _state(self) -> StreamState:
@@ -256,6 +267,17 @@ class SoloDelivery(Delivery):
             batch.release()
         else:
             trainer.flow.enqueue(batch)
+
+    def _unused(self) -> int | None:
+        # As if trainers that have left the pass were as far as those that have not, on average.
+        registry = self._registry
+        states = (*registry.passed_through.values(), *(trainer.state for trainer in self._trainers.values()))
+        staying = registry.size - states.count(PassState.LEFT)
+        return -(-registry.world * self._held() // staying) if staying else None
+
+    def _held(self) -> int:
+        """Return the number of batches that are kept for trainers: each counts once for each peer."""
+        return sum(len(trainer.flow.in_flight) for trainer in self._trainers.values())
 
     def _state(self) -> StreamState:
         return StreamState(self._pass_id, self._next)
@@ -339,6 +361,14 @@ class RankedDelivery(SoloDelivery):
                 unclaimed[number] = batch
         self._unclaimed.add(unclaimed)
 
+    def _unused(self) -> int | None:
+        unused = super()._unused()
+        groups = (outcome for outcome in self._ahead if isinstance(outcome, BatchGroup))
+        return None if unused is None else unused + sum(len(group.batches) for group in groups)
+
+    def _held(self) -> int:
+        return super()._held() + self._unclaimed.count
+
     def claim(self, trainer: Trainer) -> int:
         for batch in self._unclaimed.claim(trainer.number):
             trainer.flow.enqueue(batch)
@@ -369,6 +399,11 @@ class UnclaimedBatches:
     def __len__(self) -> int:
         """Groups: so many batches wait for a trainer at most."""
         return len(self._groups)
+
+    @property
+    def count(self) -> int:
+        """Number of batches: each counts once for each peer."""
+        return sum(map(len, self._groups))
 
     @property
     def first(self) -> int | None:
@@ -472,6 +507,9 @@ class SharedDelivery(Delivery):
 
     def acknowledge(self, trainer: Trainer, done: int) -> None:
         self._used.update(trainer.acknowledge(done))
+
+    def _unused(self) -> int:
+        return len(self._waiting) + sum(len(trainer.flow.in_flight) for trainer in self._trainers.values())
 
     @property
     def first_unused(self) -> int:

@@ -106,8 +106,11 @@ class JobPasses(ABC):
         """Pass under way; None: there is none."""
         self.samples = self.batches = self.dropped = self.blocked = 0
         """Samples and batches of the pass ``pass_id`` that were delivered; bad and blocked samples, once it is over."""
-        self.batches_before = 0
-        """Batches of that pass that were used before the state at which it was taken up."""
+        self.batches_before = self.used = 0
+        """Batches of that pass that were used before the state at which it was taken up, and that are used now."""
+        self.is_cut = False
+        """True once no more batches of that pass follow."""
+        self._used_weight = 0.0  # the highest that was found for the batches that are used
         self.total_samples = self.total_batches = 0
         self.known_buckets: dict[str, Any] = {}
         """Bounds of the buckets of all passes, as "bounds"; {} without buckets, and before they are known. A rank
@@ -127,19 +130,34 @@ class JobPasses(ABC):
         """Return how much of the pass has been delivered. None: it is not known, or the pass has no end."""
 
     def progress(self) -> dict[str, Any]:
-        """Return how far the pass is, as plain data: the batches before the next one, and the share of the pass."""
-        share = self.share()
+        """Return how far the pass is, as plain data: the number of its batches that are used, and their share."""
+        share = self._used_share()
         return {
-            "batch": self.batches_before + self.batches,
+            "batch": self.used,
             "share": None if share is None else share.value,
             "is_estimate": share is not None and share.is_estimate,
         }
+
+    def _used_share(self) -> PassShare | None:
+        """Return how much of the pass is used: that part of what was delivered. It never falls, although batches that
+        are delivered later may weigh less."""
+        share, delivered = self.share(), self.batches_before + self.batches
+        if share is None:
+            return None
+        done = share.total if self.is_cut else share.done
+        self._used_weight = max(self._used_weight, done * self.used / delivered if delivered else done)
+        return share._replace(done=min(self._used_weight, share.total))
+
+    def note_unused(self, count: int) -> None:
+        """Note that ``count`` of the batches that were delivered are not used. What is used stays used."""
+        self.used = max(self.used, self.batches_before + self.batches - count)
 
     def begin_pass(self, start: StreamState) -> None:
         """Close the pass before, and count anew for the pass that begins, or is taken up, at ``start``."""
         self.close()
         self.pass_id = start.pass_id
-        self.batches_before = start.batch + len(start.acknowledged_ahead)
+        self.batches_before = self.used = start.batch + len(start.acknowledged_ahead)
+        self.is_cut, self._used_weight = False, 0.0
         self.samples = self.batches = self.dropped = self.blocked = 0
 
     def close(self) -> None:
@@ -255,6 +273,7 @@ class GroupedPass(ABC):
                 continue
             if isinstance(outcome, PassEnded):
                 self._end = self._even_last_group(outcome)
+                self.job.is_cut = True
             elif outcome is None or self._last_batch != "keep" or not self._group:
                 return outcome
             break

@@ -218,7 +218,9 @@ class JobSession:
 
     def stats(self, now: float) -> dict[str, Any]:
         """Return statistics as plain data."""
-        registry = self.trainers.registry
+        registry, current = self.trainers.registry, self.trainers.current
+        if current is not None:
+            current.note_unused()
         waited = self._waited_until(now)
         return self.stream.stats() | {
             "progress": self.stream.progress(),
