@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 
-_WINDOW = 5.0
+import numpy as np
+
+_WINDOW = 5.0  # seconds
+_LONGEST_WINDOW = 60.0
+_INTERVALS = 4  # the window has so many at least: counts may come seconds apart, or many at once
 _BUCKET = 0.25
+_BEFORE_FIRST = 1.0  # seconds that the first count is taken to have lasted
 
 
 class RateCounter:
-    """Counter of a rate, in small buckets of time."""
+    """Counter of a rate: what is counted at a time was done in the interval since the count before."""
 
     def __init__(self) -> None:
         self.total = 0
-        self._buckets: deque[list[float]] = deque()  # [begin, count]
+        self._points: deque[tuple[float, int]] = deque()  # times, and the totals then
 
     def add(self, now: float, count: int) -> None:
         """Count ``count`` more at time ``now`` (seconds, monotonic)."""
+        points = self._points
+        if not points:
+            points.append((now - _BEFORE_FIRST, self.total))
+        elif len(points) > 1 and now - points[-2][0] <= _BUCKET:
+            points.pop()
         self.total += count
-        if not self._buckets or now - self._buckets[-1][0] > _BUCKET:
-            self._buckets.append([now, 0])
-            self._trim(now)
-        self._buckets[-1][1] += count
+        points.append((now, self.total))
+        while len(points) > _INTERVALS + 1 and points[1][0] <= now - _WINDOW:
+            points.popleft()
 
     def per_second(self, now: float) -> float:
-        """Return the rate over the last five seconds, or since the first count if that is less."""
-        self._trim(now)
-        if not self._buckets:
+        """Return the rate over the last five seconds, or if that is longer over the last few intervals, up to a minute.
+        A silence counts once it is longer than these intervals."""
+        if not self._points:
             return 0.0
-        span = max(now - self._buckets[0][0], _BUCKET)
-        return sum(count for _, count in self._buckets) / span
-
-    def _trim(self, now: float) -> None:
-        while self._buckets and now - self._buckets[0][0] > _WINDOW:
-            self._buckets.popleft()
+        times = [time for time, _ in self._points]
+        last = times[-_INTERVALS - 1 :]
+        window = min(max(_WINDOW, last[-1] - last[0]), _LONGEST_WINDOW)
+        end = max(last[-1], now - max(later - before for before, later in pairwise(last)))
+        begin = max(end - window, times[0])
+        done, total = np.interp([begin, end], times, [total for _, total in self._points])
+        return float(total - done) / (end - begin)
