@@ -78,18 +78,17 @@ def view_of(before: Stats, now: Stats) -> dict[str, Any]:
 
 
 def _job(name: str, job: Stats) -> dict[str, Any]:
-    """Return what is shown of a job, with its place in the pass and the seconds that are left, None: not known."""
-    progress, rate = job["progress"], job["batches_per_second"]
-    batch, share = progress["batch"], progress["share"]
+    """Return what is shown of a job."""
+    progress = job["progress"]
     return {
         "name": name,
         "pass": job["pass"],
         "attached": job["attached"],
         "ranks_to_come": job["ranks_to_come"],
-        "batch": batch,
-        "share": share,
+        "batch": progress["batch"],
+        "share": progress["share"],
         "is_estimate": progress["is_estimate"],
-        "seconds_left": batch * (1 / share - 1) / rate if share and rate > 0 else None,
+        "seconds_left": job["seconds_left"],
         "samples_per_second": job["samples_per_second"],
         "pool": job["pool"].get("samples", 0),
         "pool_bytes": job["pool"].get("bytes", 0),

@@ -32,7 +32,7 @@ _JOB_COUNTERS = (
     ("pydp2_batches", "batches delivered", "batches"),
 )
 _JOB_GAUGES = (
-    ("pydp2_samples_per_second", "samples delivered a second", "samples_per_second"),
+    ("pydp2_samples_per_second", "samples that trainers use a second", "samples_per_second"),
     ("pydp2_pass", "number of the pass", "pass"),
     ("pydp2_dropped_samples", "bad samples dropped in this pass", "dropped"),
 )
@@ -238,7 +238,7 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
     yield (
         "gauge",
         "pydp2_pass_progress_ratio",
-        "share of the pass that was delivered, if known",
+        "share of the pass that trainers have used, if known",
         ["job"],
         known,
     )

@@ -166,6 +166,24 @@ def test_a_pass_that_a_state_resumes_is_where_it_was(service: pydp2.Service) -> 
         assert not progress()["is_estimate"]
 
 
+def test_what_was_sent_ahead_of_a_trainer_is_neither_progress_nor_a_rate(service: pydp2.Service) -> None:
+    with service.connect(**OPTIONS | {"batch_size": 2}) as data:
+        stream = iter(data)
+        next(stream)
+        next(stream)
+
+        def job() -> dict[str, Any]:
+            found: dict[str, Any] = service.stats()["jobs"]["default"]
+            return found
+
+        assert wait_until(lambda: job()["ranks"][0]["batches_ahead"] > 30)
+        found = job()
+        assert found["batches"] > 30
+        assert found["progress"]["batch"] <= 1
+        assert found["batches_per_second"] <= 1
+        assert found["samples_per_second"] <= 2
+
+
 def test_only_those_with_the_token_see_the_service(service: pydp2.Service) -> None:
     for path in ("/", "/?token=", "/?token=x", "/snapshot.json", "/snapshot.json?token=%00"):
         assert Asked(url(service), path).status == 403

@@ -174,3 +174,4 @@ class Peers:
         """Note what ``trainer`` shows to be used; that counts although its process has died."""
         if trainer is not None and trainer.peer:
             job_session.trainers.note_used(trainer, self._hub.progress_of(trainer.peer))
+            job_session.note_used(trainer, time.monotonic())

@@ -145,6 +145,7 @@ class ClientGateway:
             case m.Need():
                 job_session.count_trainer_time(trainer, message)
                 job_session.trainers.need(trainer, message, now)
+                job_session.note_used(trainer, now)
 
     def _samples(self, peer: bytes, job: str, count: int) -> tuple[m.Message, list[Any]]:
         """Return the answer to AskSamples: the first rows of a batch that a trainer of ``job`` has not used yet. They
@@ -316,8 +317,8 @@ class ClientGateway:
         rows_in_cache = self._jobs.resources.rows_in_cache
         for job_session in list(self._sessions.values()):
             for peer, message, frames, batches in job_session.trainers.outbox.drain(rows_in_cache):
-                if self._peers.send(peer, message, frames):
-                    job_session.count_sent(batches, now)
+                if self._peers.send(peer, message, frames) and batches:
+                    job_session.note_sent(now)
 
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:

@@ -111,6 +111,9 @@ class JobPasses(ABC):
         self.is_cut = False
         """True once no more batches of that pass follow."""
         self._used_weight = 0.0  # the highest that was found for the batches that are used
+        self._began_at: float | None = None  # when trainers got the first batch of the pass since it was taken up
+        self.last_used_at = 0.0
+        """When trainers said last that batches are used."""
         self.total_samples = self.total_batches = 0
         self.known_buckets: dict[str, Any] = {}
         """Bounds of the buckets of all passes, as "bounds"; {} without buckets, and before they are known. A rank
@@ -152,12 +155,31 @@ class JobPasses(ABC):
         """Note that ``count`` of the batches that were delivered are not used. What is used stays used."""
         self.used = max(self.used, self.batches_before + self.batches - count)
 
+    def begin_time(self, now: float) -> bool:
+        """Note that batches went out. Return True if they are the first ones since the pass was begun or taken up."""
+        is_first = self._began_at is None
+        if is_first:
+            self._began_at = now
+        return is_first
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return the seconds to the end of the pass at its average speed so far. None: not known, or there is no
+        pass under way."""
+        share, done = self._used_share(), self.used - self.batches_before
+        if self.current is None or share is None or self._began_at is None or not (done and share.value):
+            return None
+        per_batch = (self.last_used_at - self._began_at) / done
+        ahead = self.batches_before + self.batches - self.used
+        # Trainers report for several batches at once: since the last report they go on with those that they have.
+        since = min(now - self.last_used_at, ahead * per_batch)
+        return max(0.0, self.used * (1 / share.value - 1) * per_batch - since)
+
     def begin_pass(self, start: StreamState) -> None:
         """Close the pass before, and count anew for the pass that begins, or is taken up, at ``start``."""
         self.close()
         self.pass_id = start.pass_id
         self.batches_before = self.used = start.batch + len(start.acknowledged_ahead)
-        self.is_cut, self._used_weight = False, 0.0
+        self.is_cut, self._used_weight, self._began_at = False, 0.0, None
         self.samples = self.batches = self.dropped = self.blocked = 0
 
     def close(self) -> None:

@@ -88,6 +88,8 @@ class Flow:
     sent_bytes: int = 0
     unread_bytes: int = 0  # sent in earlier runs of this connection, where they may still lie
     used_count: int = 0  # batches of the present run that are used
+    taken_batches: int = 0  # used since take_used()
+    taken_samples: int = 0
     credit: int = 0
     prefetch: int = 0  # batches that it asked for when it joined
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
@@ -130,10 +132,18 @@ class Flow:
             self.sent_bytes -= batch.cost
             self.sent -= 1
             self.used_count += 1
+            self.taken_batches += 1
+            self.taken_samples += len(batch.batch.cut.row_ids) - batch.batch.cut.padding
             self.unread_bytes = 0  # that came before it
             numbers.append(batch.index)
             batch.release()
         return numbers
+
+    def take_used(self) -> tuple[int, int]:
+        """Return once how many batches, and samples of them, are used since the last call."""
+        used = self.taken_batches, self.taken_samples
+        self.taken_batches = self.taken_samples = 0
+        return used
 
     def add_credit(self, count: int) -> None:
         """Let the trainer be sent ``count`` batches more. 0: it has read all that came, and waits."""

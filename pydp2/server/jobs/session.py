@@ -192,11 +192,21 @@ class JobSession:
         restore(self.trainers, snapshot, now)
 
     # -- figures ---------------------------------------------------------------------------------------------------
-    def count_sent(self, batches: Sequence[m.BatchHead], now: float) -> None:
-        """Batches went out."""
+    def note_sent(self, now: float) -> None:
+        """Batches went out: with the first ones of a pass trainers begin to work."""
+        if self.stream.begin_time(now):
+            self._count_used(0, 0, now)
+
+    def note_used(self, trainer: Trainer, now: float) -> None:
+        """Count the batches of ``trainer`` that are found to be used."""
+        batches, samples = trainer.flow.take_used()
         if batches:
-            self._samples.add(now, sum(head.rows for head in batches))
-            self._batches.add(now, len(batches))
+            self.stream.last_used_at = now
+            self._count_used(batches, samples, now)
+
+    def _count_used(self, batches: int, samples: int, now: float) -> None:
+        self._batches.add(now, batches)
+        self._samples.add(now, samples)
 
     def count_trainer_time(self, trainer: Trainer, need: m.Need) -> None:
         """Count how ``trainer`` spent its time before ``need``."""
@@ -219,16 +229,18 @@ class JobSession:
     def stats(self, now: float) -> dict[str, Any]:
         """Return statistics as plain data."""
         registry, current = self.trainers.registry, self.trainers.current
+        peers = registry.numbers.peers  # of a rank: all use the same batches
         if current is not None:
             current.note_unused()
         waited = self._waited_until(now)
         return self.stream.stats() | {
             "progress": self.stream.progress(),
+            "seconds_left": self.stream.seconds_left(now),
             "attached": not registry.empty,
             "ranks_to_come": registry.to_come,
             "first_trainer": registry.first_number,
-            "samples_per_second": self._samples.per_second(now),
-            "batches_per_second": self._batches.per_second(now),
+            "samples_per_second": self._samples.per_second(now) / peers,
+            "batches_per_second": self._batches.per_second(now) / peers,
             "trainer": {"waited_seconds": waited, "worked_seconds": self._worked},
             "ranks": [trainer.stats(now) for _, trainer in sorted(registry.trainers.items())],
             "bottleneck": bottleneck_of(waited, self._worked),
