@@ -29,6 +29,7 @@ _POLL_SECONDS = 0.5  # seconds between two requests for statistics
 _END_SECONDS = 3.0  # seconds for the server process to end
 _WRITE_TIMEOUT = 1.0  # longest time to wait for the terminal, in seconds
 _LINE_SECONDS = 5.0  # seconds between two lines if the terminal cannot redraw one
+_STALLED_LINE_SECONDS = 30.0  # the same while a trainer is attached and nothing is delivered
 
 
 @click.command(
@@ -267,7 +268,8 @@ def _display(console: Console, stack: contextlib.ExitStack) -> _Display:
 
 
 class _LineDisplay:
-    """Display that prints a line every few seconds, if there is progress."""
+    """Display that prints a line every few seconds while there is progress, and less often while a trainer is attached
+    and there is none."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -278,9 +280,12 @@ class _LineDisplay:
         return contextlib.nullcontext()
 
     def show(self, figures: StatsLine) -> None:
-        now = time.monotonic()
-        if now - self._shown_at >= _LINE_SECONDS and figures.progress != self._shown_progress:
-            self._shown_at, self._shown_progress = now, figures.progress
+        now, progress = time.monotonic(), figures.progress
+        is_attached, is_stalled = progress[0], progress == self._shown_progress
+        if is_stalled and not is_attached:
+            return
+        if now - self._shown_at >= (_STALLED_LINE_SECONDS if is_stalled else _LINE_SECONDS):
+            self._shown_at, self._shown_progress = now, progress
             self.log(", ".join(figures.parts()), "PROGRESS")
 
     def print(self, text: str, style: str = "") -> None:

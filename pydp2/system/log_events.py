@@ -62,7 +62,7 @@ class LogEvent(Enum):
     STORE_ANSWERS = INFO, "remote files", "The store answers again."
     PAGE_READY = INFO, "", "The page for the browser has this URL."
     SERVICE_READY = INFO, "", "`pydp2 serve` has started the service."
-    PROGRESS = INFO, "", "What the service has delivered so far, every few seconds."
+    PROGRESS = INFO, "", "What the service has delivered so far: every 5 s, or 30 s while trainers get nothing."
     SERVICE_ENDS = INFO, "", "The service ends, and why."
     COMMAND_FAILED = ERROR, "", "A command ends with this error."
     COMMAND_WARNING = WARNING, "", "A command warns of something, such as an option without effect."

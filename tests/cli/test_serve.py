@@ -13,9 +13,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydp2_cli import serve
+from pydp2_cli.stats_line import StatsLine
+from rich.console import Console
 
 import pydp2
 from pydp2.transport.service_address import without_token
@@ -24,6 +28,28 @@ from .test_live_line import resize
 
 SERVE = ("serve", "train.list", "--provider", "numbers_provider.process", "--workers", "1")
 Start = Callable[..., Any]
+
+
+def test_lines_go_on_more_rarely_while_a_trainer_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[float] = []
+    clock = {"now": 100.0}
+    monkeypatch.setattr(serve, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    display = serve._LineDisplay(Console())
+    monkeypatch.setattr(display, "log", lambda text, event: shown.append(clock["now"]))
+    figures = StatsLine()
+
+    def show_for(seconds: int, attached: bool, samples: int) -> list[float]:
+        shown.clear()
+        monkeypatch.setattr(StatsLine, "progress", (attached, 0, samples))
+        monkeypatch.setattr(StatsLine, "parts", lambda self: [])
+        for _ in range(2 * seconds):
+            clock["now"] += 0.5
+            display.show(figures)
+        return [when - clock["now"] + seconds for when in shown]
+
+    assert show_for(100, attached=True, samples=10) == [0.5, 30.5, 60.5, 90.5]
+    assert show_for(20, attached=True, samples=20) == [0.5]
+    assert show_for(100, attached=False, samples=20) == [0.5]
 
 
 def test_with_a_json_log_each_line_of_stderr_is_an_event(folder: Path, running: Start) -> None:
