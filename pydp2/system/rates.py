@@ -11,11 +11,12 @@ _WINDOW = 5.0  # seconds
 _LONGEST_WINDOW = 60.0
 _INTERVALS = 4  # the window has so many at least: counts may come seconds apart, or many at once
 _BUCKET = 0.25
-_BEFORE_FIRST = 1.0  # seconds that the first count is taken to have lasted
+_LEAST_SPAN = 1.0  # seconds: shorter ones say nothing
 
 
 class RateCounter:
-    """Counter of a rate: what is counted at a time was done in the interval since the count before."""
+    """Counter of a rate: what is counted at a time was done in the interval since the count before. A count of 0 says
+    that work begins."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -25,7 +26,7 @@ class RateCounter:
         """Count ``count`` more at time ``now`` (seconds, monotonic)."""
         points = self._points
         if not points:
-            points.append((now - _BEFORE_FIRST, self.total))
+            points.append((now - _LEAST_SPAN if count else now, self.total))
         elif len(points) > 1 and now - points[-2][0] <= _BUCKET:
             points.pop()
         self.total += count
@@ -44,4 +45,4 @@ class RateCounter:
         end = max(last[-1], now - max(later - before for before, later in pairwise(last)))
         begin = max(end - window, times[0])
         done, total = np.interp([begin, end], times, [total for _, total in self._points])
-        return float(total - done) / (end - begin)
+        return float(total - done) / max(end - begin, _LEAST_SPAN)

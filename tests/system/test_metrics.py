@@ -65,6 +65,16 @@ def test_counts_seconds_apart_have_their_rate_at_any_time(interval: float, count
     assert rates.per_second(now + 60 + interval) < count * at_once / interval / 10
 
 
+def test_the_first_count_has_its_rate_where_it_is_known_when_its_work_began() -> None:
+    rates = RateCounter()
+    rates.add(100, 0)
+    assert rates.per_second(101) == 0
+    rates.add(106, 32)
+    assert rates.per_second(107) == pytest.approx(32 / 6, rel=0.05)
+    rates.add(112, 32)
+    assert rates.per_second(113) == pytest.approx(32 / 6, rel=0.05)
+
+
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 1000)), max_size=200))
 def test_whatever_is_counted_a_rate_is_finite_and_memory_bounded(steps: list[tuple[float, int]]) -> None:
     rates, now = RateCounter(), 0.0
