@@ -131,6 +131,7 @@ class Client(Stream):
         self._next_batch = NextBatch(session.look_ahead, connection, run, session)
         self._steps = StepMetrics()
         self._last_head: m.BatchHead | None = None  # of the batch in hand
+        self._recorded_until = 0.0  # end of the last span of a call in a trace
         self._notice = WaitNotice(partial(ask_stats, target), job, None if self._dynamic else number, options)
         self._files: StringArray | tuple[StringArray, ...] | None = None
         self.batch_size = int(options["batch_size"])
@@ -301,17 +302,27 @@ class Client(Stream):
         run.waited += left - began
         steps.begin_step(began, left, progress.samples - now.samples)
         if self._connection.spans.is_recording:
-            self._record_step(began, worked, left, batch)
+            self._record_call(began, worked, left, batch.pass_id, batch.index)
         self._last_head = received.head
         return batch, progress
 
-    def _record_step(self, began: float, worked: float, left: float, batch: Batch) -> None:
-        """Add the spans of a call from ``began`` to ``left`` that returns ``batch``, and of the step before it, which
-        was one of the same pass."""
+    def _record_call(self, began: float, worked: float, now: float, pass_id: int, batch_index: int = -1) -> None:
+        """Add the spans of a call from ``began`` to ``now``, and of the step before it, which was one of the same pass;
+        without what was added before, while the call waited. ``batch_index``: -1 until the batch has come."""
         spans = self._connection.spans
-        if worked and self._last_head is not None:
-            spans.add(SpanKind.STEP, began - worked, began, batch.pass_id, self._last_head.batch_index)
-        spans.add(SpanKind.WAIT, began, left, batch.pass_id, batch.index)
+        until, self._recorded_until = self._recorded_until, now  # before they are added, so that none comes twice
+        if worked and until <= began and self._last_head is not None:
+            spans.add(SpanKind.STEP, max(began - worked, until), began, pass_id, self._last_head.batch_index)
+        spans.add(SpanKind.WAIT, max(began, until), now, pass_id, batch_index)
+
+    def _record_wait(self, began: float) -> None:
+        """Send a trace the part of the call under way that is over, if it is time for that. The call waits, and began
+        at ``began``."""
+        now, progress = time.perf_counter(), self._session.progress
+        if self._connection.spans.is_due(now, began):
+            worked = self._steps.last_worked if progress.calls else 0.0
+            self._record_call(began, worked, now, progress.position.pass_id)
+            self._send_spans()
 
     def _has_next(self, loop: LoopHandle) -> bool:
         try:
@@ -373,13 +384,13 @@ class Client(Stream):
                 self._fetch(0.0)
             elif action is ClientAction.AWAIT_ROWS:
                 first = connection.inbox[0]  # its rows may be here: no wait at first
-                self._await_rows(first, _ROWS_SECONDS if first is awaited else 0.0)
+                self._await_rows(first, _ROWS_SECONDS if first is awaited else 0.0, now)
                 awaited = first
             else:
-                self._carry_out(action)
+                self._carry_out(action, now)
 
-    def _carry_out(self, action: ClientAction) -> None:
-        """Carry out an action that ``_await_first`` does not."""
+    def _carry_out(self, action: ClientAction, began: float) -> None:
+        """Carry out an action that ``_await_first`` does not. ``began``: when the call did."""
         run, connection = self._run, self._connection
         inbox = connection.inbox
         match action:
@@ -395,8 +406,9 @@ class Client(Stream):
             case ClientAction.WAIT:
                 self._ask(time.monotonic(), waits=True)
                 now = self._session.progress
-                self._fetch(self._notice.patience(now.run, now.done, run.lease / BEATS_PER_LEASE))
-                self._show_life()
+                most = connection.spans.patience(run.lease / BEATS_PER_LEASE)
+                self._fetch(self._notice.patience(now.run, now.done, most))
+                self._show_life(began)
             case ClientAction.RECONNECT:
                 self._reconnect()
 
@@ -429,11 +441,13 @@ class Client(Stream):
         if (need := run.need(now, waits=waits)) is not None:
             self._send_need(need, now)
 
-    def _show_life(self) -> None:
-        """Say in good time that this trainer waits, but lives."""
+    def _show_life(self, began: float) -> None:
+        """Say in good time that this trainer waits, but lives. The call under way began at ``began``."""
         now = time.monotonic()
         if (need := self._run.sign_of_life(now)) is not None:
             self._send_need(need, now)
+        if self._connection.spans.is_recording:
+            self._record_wait(began)
 
     def _send_need(self, need: m.Need, now: float) -> None:
         """Send ``need``; after a silence beyond the lease begin anew, as others may have what was sent."""
@@ -469,9 +483,9 @@ class Client(Stream):
             self._session.check()
             self._run.lost = error
 
-    def _await_rows(self, received: ReceivedBatch, seconds: float) -> None:
+    def _await_rows(self, received: ReceivedBatch, seconds: float, began: float) -> None:
         """Take in rows of ``received`` that were asked for, and wait up to ``seconds`` for some; begin anew if they do
-        not come."""
+        not come. ``began``: when the call did."""
         connection = self._connection
         connection.wait_for_rows(seconds)
         if (report := connection.row_sources.report_missing(received.rows)) is not None:
@@ -479,7 +493,7 @@ class Client(Stream):
             self._begin()
             self._ask(time.monotonic())
         else:
-            self._show_life()  # over a slow line a batch may take long; after a silence this begins anew
+            self._show_life(began)  # over a slow line a batch may take long; after a silence this begins anew
 
     def _reconnect(self) -> None:
         """Go on with the service once it is started again. Raises the error with which it went if it cannot be waited

@@ -184,7 +184,7 @@ class Connection:
         return isinstance(item, Frame)
 
     def _decode(self) -> bool:
-        """Replace frames by their messages; return True if there are any that were not there before."""
+        """Replace frames by their messages; return True if there was one that a wait ends with: all but Probe."""
         self.check_damage()
         self._line.receive_frames(self.inbox)
         at, came = len(self.inbox), False
@@ -219,7 +219,7 @@ class Connection:
         kept: list[Any] = [] if isinstance(message, m.Probe | m.RecordSpans) else [(message, list(body))]
         self.inbox[begin:end] = kept
         self.is_damaged = torn
-        return bool(kept)
+        return bool(kept) or isinstance(message, m.RecordSpans)
 
     def wait_for_rows(self, seconds: float) -> None:
         """Take in rows that were asked for; wait up to ``seconds`` for some, or for a message of the service."""

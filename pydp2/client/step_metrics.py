@@ -16,6 +16,8 @@ class StepMetrics:
         self._since: float | None = None
         self._waited = 0.0  # before the step under way
         self._left: float | None = None  # when that began; None: none is under way
+        self.last_worked = 0.0
+        """Seconds that the trainer worked in the last step that is over."""
 
     def begin_step(self, began: float, now: float, rows: int) -> None:
         """Note that the trainer gets a batch of ``rows`` rows, for which it has waited since ``began``."""
@@ -30,7 +32,8 @@ class StepMetrics:
         got none."""
         if self._left is None:
             return 0.0
-        worked, self._left = now - self._left, None
+        self.last_worked = worked = now - self._left
+        self._left = None
         self._times.add(self._waited, worked)
         return worked
 

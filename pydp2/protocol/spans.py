@@ -83,10 +83,18 @@ class SpanBuffer:
             return
         self._values.extend((kind, int(began * 1e9), int(ended * 1e9), first, second))
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self, now: float, waits_since: float | None = None) -> bool:
         """Return True if spans are to be sent now: a few times a second, and also without any once this was switched,
-        as an answer."""
-        return self._is_changed or (self.is_on and now - self._sent_at > _SECONDS and len(self._values) > 0)
+        as an answer. ``waits_since``: when a wait began that is under way; once it is long, a part of it can be sent.
+        """
+        if self._is_changed:
+            return True
+        since = self._sent_at if waits_since is None else max(self._sent_at, waits_since)
+        return self.is_on and now - since > _SECONDS and (waits_since is not None or len(self._values) > 0)
+
+    def patience(self, most: float) -> float:
+        """Return the seconds that a wait may last before a part of it is due, at most ``most``."""
+        return min(_SECONDS, most) if self.is_on else most
 
     def take(self, now: float) -> tuple[int, list[bytes]]:
         """Return how many spans were lost since the last call, and the frames of those that wait."""

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client import look_ahead, session
+from pydp2.client import look_ahead, session, wait_notice
+from pydp2.protocol import spans
 from tests.interruptions import (
     ENTRIES,
     LEAVING,
@@ -30,6 +31,7 @@ from tests.interruptions import (
 from tests.runs import alarm
 
 CODE = """
+import time
 import numpy as np
 
 @provider(input_types=[integer_value(100000)], pool_size=100)
@@ -42,6 +44,12 @@ def cached(settings, filename):
     for i in range(60):
         yield int(filename) * 1000 + i
 
+@provider(input_types=[integer_value(100000)], pool_size=8)
+def slowly(settings, filename):
+    for i in range(12):
+        time.sleep(0.005)
+        yield int(filename) * 1000 + i
+
 @provider(input_types=[integer_value_sequence(100000)], pool_size=50)
 def long(settings, filename):
     for i in range(12):
@@ -52,6 +60,7 @@ def wide(settings, filename):
     for i in range(12):
         yield np.full(2000, int(filename) * 1000 + i, np.float32)
 """
+AWAITED = "batches that are waited for"
 FILES = [str(n) for n in range(8)]
 AHEAD = "rows that it shows, a batch ahead in a thread"
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -59,13 +68,15 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "batches in shared memory": ("long", {"batch_size": 4}),
     "rows that the service shows": ("wide", {"batch_size": 4}),
     AHEAD: ("wide", {"batch_size": 4}),
+    AWAITED: ("slowly", {"batch_size": 8}),
     "a cache that it shows": ("cached", {"batch_size": 8}),
     "batches for whoever asks": ("process", {"batch_size": 8, "share": "dynamic"}),
     "one of two ranks": ("process", {"batch_size": 8, "rank": 0, "world_size": 2, "last_batch": "pad"}),
 }
 LIKE_OTHERS = ("rows that the service shows", "one of two ranks")  # AHEAD has all steps of the first and more
 KIND = pytest.mark.parametrize(
-    "kind", [pytest.param(each, marks=pytest.mark.slow if each in LIKE_OTHERS else ()) for each in KINDS]
+    "kind",
+    [pytest.param(each, marks=pytest.mark.slow if each in LIKE_OTHERS else ()) for each in KINDS if each != AWAITED],
 )
 Sign = tuple[int, int, list[float]]
 
@@ -176,6 +187,35 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
     } <= injector.names
     assert kind != AHEAD or "LookAhead.give" in injector.names
     assert len(injector) > 1000
+
+
+@with_its_own_exception_state
+def test_interrupted_while_a_trace_records_it_goes_on_behind_the_last_batch(
+    served: Callable[[str], pydp2.Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wait_notice.WaitNotice, "_look", lambda _: None)  # it has a connection of its own
+    monkeypatch.setattr(spans, "_SECONDS", 0.001)  # of this client, so that each wait has many parts
+    recording, over, passes = {"Client._record_wait", "Client._record_call", "Client._send_spans"}, threading.Event(), 8
+    service = served(AWAITED)
+    seen, _ = undisturbed(service, AWAITED, passes)
+
+    def record() -> None:
+        while not over.is_set():
+            pydp2.trace(service.address, seconds=0.5)
+
+    recorder = threading.Thread(target=record)
+    found: list[Sign] = []
+    injector = Injector()
+    with alarm(240), connected(service, AWAITED, passes) as data:
+        recorder.start()
+        try:
+            while len(found) < len(seen) and not recording <= injector.names:  # most calls find a batch that waits
+                found += map(sign, interrupted_pass(injector, data, lambda: None))
+        finally:
+            over.set()
+            recorder.join()
+    assert found == seen[: len(found)]
+    assert recording <= injector.names
 
 
 # -- real signals ------------------------------------------------------------------------------------------------------

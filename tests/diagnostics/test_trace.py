@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pydp2_cli.trace import shares
 
 import pydp2
 from pydp2.errors import OptionError, ServiceUnreachable
+from tests.runs import wait_until
 
 PROVIDER = """
 import time
@@ -24,6 +26,17 @@ import time
 def process(settings, filename):
     for i in range(20000):
         time.sleep(float(filename))
+        yield i
+"""
+STALLED = """
+import os, time
+
+@provider(input_types=[integer_value(100000)], should_shuffle=False)
+def process(settings, filename):
+    for i in range(20000):
+        while i == 12 and not os.path.exists(filename):
+            time.sleep(0.01)
+        time.sleep(0.001)
         yield i
 """
 SECONDS = 0.5
@@ -39,17 +52,28 @@ def share(traced: dict[str, Any], begin: str, span: str) -> float:
     return next(parts.get(span, 0.0) for name, parts in shares(traced).items() if name.startswith(begin))
 
 
+def check_no_overlap(traced: dict[str, Any], process: str) -> None:
+    last = 0.0
+    for span in spans_of(traced, process):
+        if span["tid"] == 0 and span["name"] != "gather":  # that lies in a wait
+            assert span["ts"] >= last - 1, (process, span)
+            last = span["ts"] + span["dur"]
+
+
 @contextmanager
-def training(service: pydp2.Service, step: float, **options: Any) -> Iterator[list[Any]]:
-    """A trainer in a thread, whose steps take so long. Gives the numbers of its samples."""
+def training(
+    service: pydp2.Service, step: float | Callable[[list[Any]], object], **options: Any
+) -> Iterator[list[Any]]:
+    """A trainer in a thread, whose steps take so long, or call ``step``. Gives the numbers of its samples."""
     seen: list[Any] = []
     stop = threading.Event()
+    work = step if callable(step) else lambda _: time.sleep(step)
 
     def train() -> None:
         with service.connect(batch_size=4, **options) as data:
             for batch in data:
                 seen.extend(batch[0].tolist())
-                time.sleep(step)
+                work(seen)
                 if stop.is_set():
                     return
 
@@ -95,11 +119,65 @@ def test_spans_of_a_thread_do_not_overlap(provider_file: Callable[[str], str]) -
     with pydp2.launch(["0", "0.001"], provider_file(PROVIDER), workers=2) as service, training(service, 0.001):
         traced = pydp2.trace(service.address, seconds=SECONDS)
     for process in ("worker 0", "worker 1", "trainer", "server"):
-        last = 0.0
-        for span in spans_of(traced, process):
-            if span["tid"] == 0 and span["name"] != "gather":  # that lies in a wait
-                assert span["ts"] >= last - 1, (process, span)
-                last = span["ts"] + span["dur"]
+        check_no_overlap(traced, process)
+
+
+def test_a_wait_that_lasts_longer_than_the_trace_is_a_wait(provider_file: Callable[[str], str], tmp_path: Path) -> None:
+    go_on = tmp_path / "go_on"
+    with pydp2.launch([str(go_on)], provider_file(STALLED), workers=1) as service, training(service, 0.0) as seen:
+        wait_until(lambda: len(seen) == 12)
+        traced = pydp2.trace(service.address, seconds=SECONDS)
+        go_on.touch()
+    assert share(traced, "trainer 0", "wait") > 0.99
+    assert share(traced, "trainer 0", "no report") == 0.0
+    check_no_overlap(traced, "trainer 0")
+    assert [span["args"] for span in spans_of(traced, "trainer 0")] == [{"pass": 0}] * len(spans_of(traced, "trainer"))
+
+
+def test_parts_of_a_wait_are_the_whole_wait_once_the_batch_has_come(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go_on"
+    with (
+        pydp2.launch([str(go_on)], provider_file(STALLED), workers=1) as service,
+        training(service, 0.001) as seen,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        wait_until(lambda: len(seen) == 12)
+        trace = threads.submit(pydp2.trace, service.address, seconds=1.0)
+        release = threading.Timer(1.0 + 0.5, go_on.touch)  # a second passes until the generator has no report
+        release.start()
+        traced = trace.result()
+        release.join()
+    check_no_overlap(traced, "trainer 0")
+    whole = shares(traced)[next(name for name in shares(traced) if name.startswith("trainer 0"))]
+    assert whole["wait"] + whole["step"] > 0.95
+    waits = [span["args"] for span in spans_of(traced, "trainer 0") if span["name"] == "wait"]
+    assert "batch" not in waits[0]
+    batches = [span["batch"] for span in waits if "batch" in span]
+    assert batches == [*range(3, 3 + len(batches))]
+    steps = [span["args"]["batch"] for span in spans_of(traced, "trainer 0") if span["name"] == "step"]
+    assert len(steps) == len({*steps})
+
+
+def test_the_step_before_a_wait_that_lasts_longer_than_the_trace_is_in_it(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    go_on, step_over = tmp_path / "go_on", threading.Event()
+
+    def work(seen: list[Any]) -> None:
+        if len(seen) == 12:
+            step_over.wait()
+
+    with pydp2.launch([str(go_on)], provider_file(STALLED), workers=1) as service, training(service, work) as seen:
+        wait_until(lambda: len(seen) == 12)
+        release = threading.Timer(1.0 + SECONDS / 2, step_over.set)  # the trace begins a second after it was asked for
+        release.start()
+        traced = pydp2.trace(service.address, seconds=SECONDS)
+        release.join()
+        go_on.touch()
+    assert share(traced, "trainer 0", "step") + share(traced, "trainer 0", "wait") > 0.95
+    check_no_overlap(traced, "trainer 0")
 
 
 def test_the_stream_is_the_same_with_a_trace(provider_file: Callable[[str], str]) -> None:

@@ -57,6 +57,25 @@ def test_spans_are_due_as_an_answer_and_then_four_times_a_second() -> None:
     assert buffer.take(99.0) == (0, [])
 
 
+def test_a_part_of_a_wait_is_due_as_an_answer_and_then_four_times_a_second_if_it_is_long() -> None:
+    buffer = SpanBuffer()
+    assert buffer.patience(7.0) == 7.0
+    assert not buffer.is_due(10.0, 5.0)
+    buffer.switch(True, 10.0)
+    assert buffer.is_due(10.0, 5.0)
+    buffer.take(10.0)
+    assert buffer.patience(7.0) == 0.25
+    assert buffer.patience(0.1) == 0.1
+    assert not buffer.is_due(10.2, 5.0)
+    assert buffer.is_due(10.3, 5.0)
+    assert not buffer.is_due(10.3, 10.1)
+    assert not buffer.is_due(10.3)
+    buffer.switch(False, 10.3)
+    assert buffer.is_due(10.3, 10.3)
+    buffer.take(10.3)
+    assert not buffer.is_due(99.0, 5.0)
+
+
 def test_frames_are_such_as_a_client_may_send_and_the_rest_is_counted_as_lost() -> None:
     buffer = SpanBuffer()
     buffer.switch(True, 0.0)
