@@ -80,6 +80,7 @@ CLIENT_LINK: TransitionTable = {
     (LinkState.NEW, S, m.Refused): LinkState.NEW,
     (LinkState.NEW, S, m.Closing): LinkState.CLOSED,
     (LinkState.NEW, C, m.AskTrace): LinkState.ASKED,
+    (LinkState.ASKED, S, m.Probe): LinkState.ASKED,
     (LinkState.ASKED, S, m.Trace): LinkState.NEW,
     (LinkState.ASKED, S, m.Refused): LinkState.NEW,
     (LinkState.ASKED, S, m.Closing): LinkState.CLOSED,

@@ -66,8 +66,8 @@ class SpanBuffer:
         self._sent_at = 0.0
 
     def switch(self, on: bool, now: float) -> None:
-        """Begin to record, or end it."""
-        self._is_changed = self.is_on != on
+        """Begin to record, also anew, or end it."""
+        self._is_changed = on or self.is_on
         self.is_on = on
         self.is_recording = on or self._is_changed
         self._sent_at = now

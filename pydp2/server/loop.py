@@ -199,7 +199,7 @@ class Server:
                 self._trace.start(now)
             case TraceState.STARTING:
                 self._trace.begin(now)
-            case TraceState.RECORDING:
+            case TraceState.RECORDING | TraceState.ABANDONED:
                 self._trace.end(now)
                 self.workers.record(on=False)
                 self._gateway.record(on=False)

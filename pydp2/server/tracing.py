@@ -4,7 +4,8 @@ Somebody asks for a trace of some seconds (``AskTrace``). The server tells all w
 that come meanwhile; they answer, and send their spans four times a second. A trainer reads what it is told only behind
 the batches that came before, so the trace begins a moment later. After its time is over, the server tells all to stop,
 waits a moment for their last spans, and answers with all of them. A process that does not answer in time, because it is
-in a long call of the user's code, gets a span that says so.
+in a long call of the user's code, gets a span that says so. If the peer that asked is gone, nobody waits for the trace:
+it is abandoned, all are told to stop, and the next one may begin.
 
 All processes of a machine have the same monotonic clock. The clock of another host is compared with ours by the time
 at which its messages arrive: the least difference is that of the clocks, and of the fastest way of a message.
@@ -41,6 +42,7 @@ class TraceState(Enum):
     ASKED = "asked"
     STARTING = "starting"
     RECORDING = "recording"
+    ABANDONED = "abandoned"
     ENDING = "ending"
 
 
@@ -50,6 +52,7 @@ class TraceEvent(Enum):
     ASK = "ask"
     TELL = "tell all to record"
     BEGIN = "begin"
+    ABANDON = "abandon"
     END = "end"
     ANSWER = "answer"
 
@@ -58,6 +61,10 @@ TRACE_TRANSITIONS: dict[tuple[TraceState, TraceEvent], TraceState] = {
     (TraceState.OFF, TraceEvent.ASK): TraceState.ASKED,
     (TraceState.ASKED, TraceEvent.TELL): TraceState.STARTING,
     (TraceState.STARTING, TraceEvent.BEGIN): TraceState.RECORDING,
+    (TraceState.STARTING, TraceEvent.ABANDON): TraceState.ABANDONED,
+    (TraceState.RECORDING, TraceEvent.ABANDON): TraceState.ABANDONED,
+    (TraceState.ABANDONED, TraceEvent.ASK): TraceState.ASKED,
+    (TraceState.ABANDONED, TraceEvent.END): TraceState.OFF,
     (TraceState.RECORDING, TraceEvent.END): TraceState.ENDING,
     (TraceState.ENDING, TraceEvent.ANSWER): TraceState.OFF,
 }
@@ -138,7 +145,7 @@ class TraceRecorder:
     def ask(self, peer: bytes, seconds: float) -> None:
         """Begin with a trace of ``seconds`` for ``peer``. Raises OptionError while there is another one, and for a
         time that is too long."""
-        if self.state is not TraceState.OFF:
+        if self.state not in (TraceState.OFF, TraceState.ABANDONED):
             raise OptionError("a trace of this service is being recorded for somebody else; ask again when it is done")
         if not 0 < seconds <= MAX_SECONDS:
             raise OptionError(f"a trace needs more than 0 and at most {MAX_SECONDS} seconds, got {seconds:g}")
@@ -152,8 +159,8 @@ class TraceRecorder:
     def add(self, key: object, message: m.RecordedSpans, body: Sequence[Any]) -> None:
         """Add the spans of a process. Raises RemoteProtocolError if they are none."""
         spans, source = decode_spans("RecordedSpans", body), self._sources.get(key)
-        if source is None or self.state is TraceState.OFF:
-            return  # of a trace that is over
+        if source is None or self.state is TraceState.OFF or (message.is_last and self.state is not TraceState.ENDING):
+            return  # of a trace that is over; nobody was told to stop in this one
         source.lost += message.lost
         source.has_begun, source.is_over = True, source.is_over or message.is_last
         room = max(0, _MOST_SPANS - self._spans)
@@ -185,6 +192,11 @@ class TraceRecorder:
         self._until = now + self._seconds
         self._began_ns = time.monotonic_ns()
 
+    def abandon(self) -> None:
+        """Note that the peer that asked for the trace is gone."""
+        self.move(TraceEvent.ABANDON)
+        self.peer, self._sources = b"", {}
+
     def end(self, now: float) -> None:
         """Note that all are told to stop."""
         self.move(TraceEvent.END)
@@ -196,7 +208,7 @@ class TraceRecorder:
         match self.state:
             case TraceState.OFF:
                 return False
-            case TraceState.ASKED:
+            case TraceState.ASKED | TraceState.ABANDONED:
                 return True
             case TraceState.STARTING:
                 return now >= self._answer_by or all(source.has_begun for source in self._sources.values())

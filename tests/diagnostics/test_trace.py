@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -213,6 +215,51 @@ def test_one_trace_is_recorded_at_a_time(provider_file: Callable[[str], str]) ->
         assert [type(error) for error in errors] == [OptionError]
         assert "ask again when it is done" in str(errors[0])
         assert pydp2.trace(service.address, seconds=0.01)["otherData"]["lost_spans"] == 0
+
+
+@contextmanager
+def interrupted_trace(address: str, data: pydp2.Client, number: int) -> Iterator[None]:
+    """A process that asks for a long trace, and ends by the signal ``number`` once ``data`` was told to record."""
+    program = f"import pydp2; pydp2.trace({address!r}, seconds=100)"
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as asker:
+        train_until(data, lambda: spans_on(data))
+        asker.send_signal(number)
+    yield
+
+
+def train_until(data: pydp2.Client, what: Callable[[], bool]) -> None:
+    """Take batches, of as many passes as it takes, until ``what()`` is true."""
+    deadline = time.monotonic() + 30
+    while not what():
+        for _ in data:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+            if what():
+                break
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_trace_ends_with_the_process_that_asked_for_it(provider_file: Callable[[str], str], number: int) -> None:
+    with (
+        pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service,
+        service.connect(batch_size=4) as data,
+        interrupted_trace(service.address, data, number),
+    ):
+        train_until(data, lambda: not spans_on(data))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_another_trace_may_follow_at_once(provider_file: Callable[[str], str], number: int) -> None:
+    with (
+        pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service,
+        service.connect(batch_size=4) as data,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        for _ in range(2):
+            with interrupted_trace(service.address, data, number):
+                trace = threads.submit(pydp2.trace, service.address, seconds=0.1)
+                train_until(data, trace.done)
+                assert share(trace.result(), "trainer 0", "step") > 0.0
 
 
 def test_a_service_without_trainers_can_be_traced(provider_file: Callable[[str], str]) -> None:

@@ -52,9 +52,21 @@ def test_spans_are_due_as_an_answer_and_then_four_times_a_second() -> None:
     buffer.add(SpanKind.WAIT, 19.0, 21.0)  # began while it was on
     assert buffer.is_due(20.0)
     assert len(decode_spans("x", buffer.take(21.0)[1])) == 1
+    buffer.switch(False, 30.0)
+    assert not buffer.is_due(30.0)  # it was off
     buffer.add(SpanKind.WAIT, 21.0, 22.0)
     assert not buffer.is_due(99.0)
     assert buffer.take(99.0) == (0, [])
+
+
+def test_a_trace_that_takes_the_place_of_another_is_answered_too() -> None:
+    buffer = SpanBuffer()
+    buffer.switch(True, 10.0)
+    buffer.take(10.0)
+    buffer.add(SpanKind.STEP, 10.0, 10.1)
+    buffer.switch(True, 10.2)
+    assert buffer.is_due(10.2)
+    assert buffer.take(10.2) == (0, [])
 
 
 def test_a_part_of_a_wait_is_due_as_an_answer_and_then_four_times_a_second_if_it_is_long() -> None:

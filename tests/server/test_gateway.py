@@ -22,7 +22,7 @@ from pydp2.protocol import messages as m
 from pydp2.server.gateway.job_table import JobTable
 from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
-from pydp2.server.tracing import TraceRecorder
+from pydp2.server.tracing import TraceRecorder, TraceState
 from pydp2.system.log_events import LogEvent
 
 from ..simulated.network import Hub, Network
@@ -50,7 +50,8 @@ class Side:
         spec = replace(spec, sources=sources or spec.sources)
         files = FileList.of(["a", "b", "c"])
         jobs = JobTable(spec, files, hub, pool, self._note, snapshots)
-        self.gateway = ClientGateway(spec, hub, jobs, self._note, snapshots, jobs.stats, TraceRecorder(files))
+        self.trace = TraceRecorder(files)
+        self.gateway = ClientGateway(spec, hub, jobs, self._note, snapshots, jobs.stats, self.trace)
         jobs.provider_ready(SCHEMA, "," * (len(spec.sources) - 1))
         self.now = time.monotonic()
 
@@ -63,6 +64,18 @@ class Side:
         peer.say(m.Attach(m.WIRE_VERSION, "default", rank, self.world, session, {"batch_size": 1}, 1))
         self.pass_time(0.0)
         return peer
+
+    def ask_trace(self) -> Peer:
+        """A process that asks for a trace of 100 s."""
+        peer = Peer(self.hub)
+        peer.say(m.AskTrace(100_000))
+        self.pass_time(0.0)
+        return peer
+
+    def begin_trace(self) -> None:
+        self.gateway.record(on=True)
+        self.trace.start(self.now)
+        self.trace.begin(self.now)
 
     def pass_time(self, seconds: float) -> None:
         self.now = max(self.now, time.monotonic()) + seconds  # peers vanish by the real clock
@@ -155,3 +168,25 @@ def test_a_trainer_is_told_the_sources_and_their_first_files(tmp_path: Path) -> 
     assert told(SourceTerms(name="wiki", **terms), SourceTerms(name="code", first_file=2, **terms)) == [
         ["wiki", 0], ["code", 2],
     ]  # fmt: skip
+
+
+def test_a_trace_is_abandoned_once_the_process_that_asked_for_it_is_gone(side: Side) -> None:
+    trainer, asker = side.attach(0, "trainer"), side.ask_trace()
+    side.begin_trace()
+    assert kinds(trainer) == ["Welcome", "RecordSpans"]
+    side.pass_time(3.0)
+    assert side.trace.state is TraceState.RECORDING
+    asker.cut()
+    side.pass_time(3.0)
+    assert side.trace.state is TraceState.ABANDONED
+
+
+def test_the_next_trace_need_not_wait_for_the_end_of_one_whose_process_is_gone(side: Side) -> None:
+    first = side.ask_trace()
+    side.begin_trace()
+    assert kinds(side.ask_trace()) == ["Refused"]
+    first.cut()
+    assert kinds(side.ask_trace()) == []
+    assert side.trace.state is TraceState.ASKED
+    side.begin_trace()
+    assert side.trace.state is TraceState.RECORDING

@@ -95,8 +95,8 @@ def test_the_time_behind_the_last_report_has_no_report(recorder: TraceRecorder) 
 def test_spans_before_and_after_the_trace_are_left_out(recorder: TraceRecorder) -> None:
     began = recording(recorder, seconds=1.0)
     spans = frames((SpanKind.IDLE, 5, 6, -1, -1), (SpanKind.IDLE, began + 10**10, began + 10**11, -1, -1))
-    recorder.add(1, m.RecordedSpans(3, 0, True), spans)
     recorder.end(1.0)
+    recorder.add(1, m.RecordedSpans(3, 0, True), spans)
     about, (_, worker) = answer(recorder)
     assert not len(worker)
     assert [source["lost"] for source in about["sources"]] == [0, 3]
@@ -106,8 +106,8 @@ def test_the_clock_of_another_host_is_compared_with_ours(recorder: TraceRecorder
     began = recording(recorder, WORKER | {"host": "far"})
     now = time.monotonic_ns()
     ahead = 3600 * 10**9
-    recorder.add(1, m.RecordedSpans(0, now + ahead, True), frames((SpanKind.IDLE, began + ahead, now + ahead, -1, -1)))
     recorder.end(10.0)
+    recorder.add(1, m.RecordedSpans(0, now + ahead, True), frames((SpanKind.IDLE, began + ahead, now + ahead, -1, -1)))
     _, (_, worker) = answer(recorder)
     assert abs(worker[0, 1] - began) < 10**9
 
@@ -119,6 +119,46 @@ def test_there_is_one_trace_at_a_time_and_none_without_end(recorder: TraceRecord
     recorder.ask(b"peer", 1.0)
     with pytest.raises(OptionError, match="for somebody else"):
         recorder.ask(b"other", 1.0)
+
+
+def test_a_trace_that_nobody_waits_for_is_abandoned(recorder: TraceRecorder) -> None:
+    recording(recorder, seconds=10.0)
+    recorder.abandon()
+    assert recorder.is_due(0.0)
+    assert not recorder.is_recording
+    recorder.end(0.0)
+    assert recorder.state is TraceState.OFF
+    assert recorder.peer == b""
+    recording(recorder)
+
+
+def test_another_trace_may_begin_at_once_in_place_of_one_that_nobody_waits_for(recorder: TraceRecorder) -> None:
+    recorder.ask(b"peer", 10.0)
+    recorder.add_source(1, WORKER)
+    recorder.add_source(2, WORKER)
+    recorder.start(0.0)
+    recorder.abandon()
+    recorder.ask(b"other", 1.0)
+    assert recorder.peer == b"other"
+    recorder.add_source(1, WORKER)
+    recorder.start(5.0)
+    assert not recorder.is_due(5.0)
+    recorder.add(1, m.RecordedSpans(0, 0, False), [])
+    assert recorder.is_due(5.0)
+    recorder.begin(5.0)
+    recorder.end(6.0)
+    about, _ = answer(recorder)
+    assert len(about["sources"]) == 2
+
+
+def test_the_last_spans_of_the_trace_before_end_nothing(recorder: TraceRecorder) -> None:
+    began = recording(recorder, seconds=1.0)
+    late = frames((SpanKind.IDLE, began, began + 5, -1, -1))
+    recorder.add(1, m.RecordedSpans(0, 0, True), late)  # the process was in a long call when it was told to stop
+    recorder.end(1.0)
+    assert not recorder.is_due(1.0)
+    recorder.add(1, m.RecordedSpans(0, 0, True), [])
+    assert recorder.is_due(1.0)
 
 
 def test_spans_of_strangers_and_of_a_trace_that_is_over_do_not_count(recorder: TraceRecorder) -> None:

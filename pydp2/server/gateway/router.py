@@ -184,10 +184,16 @@ class ClientGateway:
 
     # -- traces ----------------------------------------------------------------------------------------------------
     def _ask_trace(self, peer: bytes, seconds: float) -> None:
+        self._check_trace_peer()
         try:
             self._trace.ask(peer, seconds)
         except OptionError as error:
             self._peers.send(peer, m.Refused(to_wire(error)))
+
+    def _check_trace_peer(self) -> None:
+        """Abandon the trace if the peer that asked for it is gone."""
+        if self._trace.is_recording and not self._peers.send(self._trace.peer, m.Probe()):
+            self._trace.abandon()
 
     def record(self, on: bool) -> None:
         """Tell all trainers to record spans, or to stop."""
@@ -322,12 +328,13 @@ class ClientGateway:
 
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:
-        """Look whether trainers are still there, now and then, and whose lease ran out."""
+        """Look whether trainers, and who asked for a trace, are still there, now and then, and whose lease ran out."""
         self._drop_peers(now)
         if now - self._probed > self._spec.timing.trainer_probe:
             self._probed = now
             for _, trainer in self._trainers():
                 self._peers.probe(trainer)
+            self._check_trace_peer()
         for job_session, trainer in self._peers.silent_since(now - self._spec.timing.trainer_last_words):
             alone = job_session.trainers.registry.is_single_rank
             text = "the trainer is gone; its job is free" if alone else f"{trainer.name} is gone"
