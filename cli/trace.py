@@ -36,11 +36,11 @@ _LEAST_SHARE = 0.005
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, 300, min_open=True),
+    type=click.FloatRange(0.001, 300),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Length of the trace, at most 300.",
+    help="Length of the trace.",
 )
 @click.option(
     "--picture",

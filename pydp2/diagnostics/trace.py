@@ -14,8 +14,8 @@ from pydp2.api.access import find_target
 from pydp2.api.service import require_allowed_process
 from pydp2.client.connection import ask_stats, ask_trace
 from pydp2.errors import OptionError
-from pydp2.options.values import seconds as seconds_option
-from pydp2.protocol.spans import MAX_SECONDS, SpanKind, Spans
+from pydp2.options.values import seconds_from
+from pydp2.protocol.spans import MAX_SECONDS, MIN_SECONDS, SpanKind, Spans
 
 _EVENTS: dict[SpanKind, tuple[str, int]] = {
     SpanKind.GENERATOR: ("generator", 0),
@@ -55,7 +55,7 @@ def trace(
     Args:
         address: the address that the service printed, or the path of its connection file; default: the file that the
             environment variable ``PYDP2_CONNECTION`` names.
-        seconds: length of the trace, at most 300.
+        seconds: length of the trace, from 0.001 to 300.
         key: folder with the keys of this process, for an address with ``?key=…``. The role ``observer`` is enough.
 
     Raises:
@@ -63,7 +63,7 @@ def trace(
         ServiceUnreachable: no service answers.
     """
     require_allowed_process()
-    if (length := seconds_option("seconds", seconds)) > MAX_SECONDS:
+    if (length := seconds_from(MIN_SECONDS)("seconds", seconds)) > MAX_SECONDS:
         raise OptionError(f"seconds must be at most {MAX_SECONDS}, got {length:g}; record several traces")
     target = find_target(address, key, "observer", "trainer")
     ask_stats(target)  # where no service answers, this says so in seconds, and not after the time of the trace

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from pydp2.errors import RemoteProtocolError
 
+MIN_SECONDS = 0.001
+"""Number of seconds that a trace has at least: a message says it in milliseconds."""
 MAX_SECONDS = 300
 """Number of seconds that a trace may have at most."""
 _FIELDS = 5

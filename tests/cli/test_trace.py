@@ -36,6 +36,7 @@ def test_it_writes_a_file_and_draws_a_picture(
 def test_wrong_usage_is_told_before_anything_is_recorded(cli: Callable[..., Result]) -> None:
     for arguments, words in (
         (("--seconds", 0), "'--seconds'"),
+        (("--seconds", 1e-6), "'--seconds'"),
         (("--seconds", 301), "'--seconds'"),
         (("--seconds", "nan"), "'--seconds'"),
         (("no/out.json",), "there is no folder no; make it first"),
