@@ -55,7 +55,8 @@ def trace(
     Args:
         address: the address that the service printed, or the path of its connection file; default: the file that the
             environment variable ``PYDP2_CONNECTION`` names.
-        seconds: length of the trace, from 0.001 to 300.
+        seconds: length of the trace, from 0.001 to 300. The call takes up to 2 seconds longer while a process is in a
+            long call of your code.
         key: folder with the keys of this process, for an address with ``?key=…``. The role ``observer`` is enough.
 
     Raises:
