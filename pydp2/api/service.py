@@ -280,6 +280,7 @@ def launch(
             worker_address=rundir.address("workers"),
             host_address=None if keys is None else worker_address(bind, chosen.worker_bind),
             run_dir=str(rundir.path),
+            program_pid=os.getpid(),
             connection=None if claim is None else str(claim.path),
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=_cache_dir(chosen.cache_dir),

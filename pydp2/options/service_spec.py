@@ -135,6 +135,8 @@ class ServiceSpec(WorkerTerms):
     prepared: int = -1
     """Descriptor that leads to the program, for a copy of the zygote (pydp2/host/engine/prepared.py); -1: no copy is
     wanted."""
+    program_pid: int = -1
+    """Pid of the program that starts the service."""
 
     @classmethod
     def from_options(cls, options: ServiceOptions, **resolved: Any) -> ServiceSpec:

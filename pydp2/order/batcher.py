@@ -59,9 +59,12 @@ class BlockedOnFile:
 
 @dataclass(frozen=True, slots=True)
 class PassFailed:
-    """The pass cannot go on; every batch cut before was complete."""
+    """The pass cannot go on; every batch cut before was complete. ``file`` and ``sample``: where it stops, None: not
+    known."""
 
     error: Error
+    file: int | None = None
+    sample: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,7 @@ class Batcher:
             if run is WAIT:
                 return BlockedOnFile(file)
             if isinstance(run, FileFailure):
-                return self._fail(run.error)
+                return self._fail(run.error, run.file, run.sample)
             if isinstance(run, SampleRun):
                 self.pool.add(file, run)
                 self._restore.consume(run.hi - run.lo)
@@ -258,11 +261,12 @@ class Batcher:
             self._take_snapshot(self.pool.start_tail(), ended=True)
             return None
         if isinstance(run, FileFailure):
-            return self._fail(run.error)
+            return self._fail(run.error, run.file, run.sample)
         assert isinstance(run, SampleRun)
         too_large = too_large_text(self.plan, run)
         if too_large:
-            return self._fail(SampleTooLarge(f"file {self.merge.current_label}, {too_large}"))
+            error = SampleTooLarge(f"file {self.merge.current_label}, {too_large}")
+            return self._fail(error, self.merge.current_file, int(run.sample_indices[run.lo]))
         run.hi = run.lo + self._pull_limit(run, level)
         self.pool.add(self.merge.current_file, run)
         self.merge.consume(run.hi - run.lo)
@@ -291,8 +295,8 @@ class Batcher:
         stop = full & heavy
         return int(np.argmax(stop)) if stop.any() else count
 
-    def _fail(self, error: Error) -> PassFailed:
-        self._failure = PassFailed(error)
+    def _fail(self, error: Error, file: int | None = None, sample: int | None = None) -> PassFailed:
+        self._failure = PassFailed(error, file, sample)
         return self._failure
 
 

@@ -85,7 +85,8 @@ class PoolRestore:
                 NotRepeatable(
                     f"file {self._source.label(file)}: process() yields fewer samples than when the state was saved; "
                     "it must give the same samples whenever it is run"
-                )
+                ),
+                file,
             )
         if isinstance(run, SampleRun):
             left = len(self._rereads[file].sample_indices) - self._consumed

@@ -32,10 +32,12 @@ WAIT = SourceState.WAIT
 
 @dataclass(frozen=True, slots=True)
 class FileFailure:
-    """The file goes no further and the pass with it: the error that the user's code raised, or why
-    the file was given up."""
+    """File ``file`` goes no further and the pass with it: the error that the user's code raised, or why
+    the file was given up. ``sample``: sample index at which it stops, None: not known."""
 
     error: Error
+    file: int
+    sample: int | None = None
 
 
 class ChunkSpan:

@@ -288,6 +288,8 @@ class Server:
         """Write a line to stderr. Of an event with a label, the first few lines are written, then a count at every
         power of two."""
         self._events.append((time.monotonic(), event, text, fields))
+        if event is LogEvent.PASS_FAILED and self._jobs.is_read_by(str(fields["job"]), self._spec.program_pid):
+            return  # this program, which has the same stderr, gets the error as an exception
         if event.label:
             self._logged[event.label] += 1
             count = self._logged[event.label]

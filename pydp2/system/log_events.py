@@ -35,6 +35,7 @@ class LogEvent(Enum):
     BLOCK_LIST_BEYOND_END = WARNING, "block list", "`block_list` names samples behind the end of a file."
     QUARANTINE_FAILED = ERROR, "", "The file of `quarantine` cannot be written."
     PASS_RESUMED = INFO, "", "A pass goes on in its middle, and how much is read again."
+    PASS_FAILED = ERROR, "failed", "A pass ends with an error, which its trainers get."
     PASS_LOSSES = WARNING, "", "A pass is over; so many of its samples were dropped."
     PASS_PADDING = INFO, "", "A pass with `bucket_by` is over; its share of padding."
     PASS_EMPTY = WARNING, "empty", "A pass had no samples."

@@ -121,7 +121,7 @@ class Arrivals:
         if file not in self._closed:
             return WAIT
         if self._files[file].raises and not self._skip:
-            return FileFailure(ProviderError(f"raised {file} {len(self._files[file].items)}"))
+            return FileFailure(ProviderError(f"raised {file} {len(self._files[file].items)}"), file)
         return END
 
     def plain_run(self, file: int) -> Any:
@@ -244,8 +244,8 @@ def stream(
                 assert len(store) == 0 or options.last_batch == "drop"
                 assert isinstance(made.next(), PassDone)  # and it stays so
                 return found
-            case PassFailed(error):
-                assert made.next() == PassFailed(error)
+            case PassFailed(error) as failed:
+                assert made.next() == failed
                 found.error = _named(str(error))
                 return found
 

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.errors import BudgetExceeded, NotRepeatable, OptionError
+from pydp2.errors import BadSample, BudgetExceeded, FileCondemned, NotRepeatable, OptionError
 
 from ..provider_code import lines as lines_of_file
 from ..provider_code import yields
@@ -131,6 +133,46 @@ def test_every_loss_is_a_line_of_the_quarantine_and_never_two(
     assert dropped[0]["reason"] == "expected a value from 0 to 999, got -1" or "got -1" in dropped[0]["reason"]
     assert "no more of this one" in raised[0]["reason"]
     assert "dropped: file f" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "slot"),
+    [("-1", BadSample, {"slot": "slot 0"}), ("os.kill(os.getpid(), 9)", FileCondemned, {})],
+    ids=["bad sample", "killed worker"],
+)
+def test_the_service_logs_once_that_a_pass_ended_with_an_error(
+    item: str, error: type[Exception], slot: dict[str, str], provider_file: Callable[..., str]
+) -> None:
+    code = f"""
+    import os
+
+    @provider(input_types=[integer_value(9)])
+    def process(settings, filename):
+        for i in range(9):
+            yield {item} if (filename, i) == ("b", 5) else i
+    """
+    with pydp2.launch(["a", "b"], provider_file(code), workers=1) as service:
+        ranks = [service.connect(rank=rank, world_size=2, batch_size=4, job="train") for rank in range(2)]
+        for data in ranks:
+            assert isinstance(consume(data).error, error)
+        (failed,) = [event for event in service.stats()["events"] if event["event"] == "pass_failed"]
+        for data in ranks:
+            data.close()
+    assert failed["level"] == "error"
+    assert failed["about"] == {"job": "train", "file": "b", "sample": "5", **slot}
+    assert failed["text"].startswith("job 'train': pass 0 ends with an error: file b, sample 5")
+
+
+def test_who_does_not_get_the_exception_finds_the_error_in_the_log(
+    provider_file: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trainer = "import sys, pydp2\nwith pydp2.connect(sys.argv[1], batch_size=4) as data: list(data)"
+    with pydp2.launch(["a"], provider_file(yields("integer_value(9)", "[1, 2, -1]")), workers=1) as service:
+        with service.connect(batch_size=4) as data:
+            assert isinstance(consume(data).error, BadSample)
+        assert capfd.readouterr().err == "", "the exception says it"
+        assert subprocess.run([sys.executable, "-c", trainer, service.address], check=False, timeout=60).returncode == 1
+    assert "pydp2: failed: pass 0 ends with an error: file a, sample 2" in capfd.readouterr().err
 
 
 def test_figures_tell_how_many_were_dropped_of_the_pass_that_is_over(provider_file: Callable[..., str]) -> None:

@@ -237,7 +237,7 @@ def test_a_file_given_up_ends_behind_what_is_committed(entry: FileLedger) -> Non
     error = Error("three workers died")
     entry.end_early(error, skip=False)
     assert sample_indices(entry) == [0, 1]
-    assert entry.next_run() == FileFailure(error)
+    assert entry.next_run() == FileFailure(error, entry.file, 2)
     assert entry.ended
 
 

@@ -98,4 +98,4 @@ def test_a_file_that_is_not_what_it_was_fails_the_pass_even_once_the_merge_has_l
     changed = NotRepeatable("another one")
     ledger.end_early(changed, skip=True)
     checksums.note_end(ledger)
-    assert checksums.next_to_compare() == FileFailure(changed)
+    assert checksums.next_to_compare() == FileFailure(changed, 3, 0)

@@ -208,6 +208,7 @@ def test_a_rank_that_was_cut_off_while_a_pass_failed_is_told_when_others_are_in_
     for trainer in (one, other, one, other, one, other):
         made.next(trainer)
     assert str(one.error) == str(other.error) == "of pass 0"
+    assert made.logs == ["pass 0 ends with an error: of pass 0"], "once for all ranks"
     other.over, other.error = False, None  # the message has not reached it
     one.position = one.position.next_pass()
     made.begin(one)

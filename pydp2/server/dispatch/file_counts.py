@@ -165,7 +165,7 @@ class CountingBatcher(Batcher):
             if run is END:
                 return PassDone(0)
             if isinstance(run, FileFailure):
-                return self._fail(run.error)
+                return self._fail(run.error, run.file, run.sample)
             assert isinstance(run, SampleRun)
             run.release()
             self.merge.consume(run.hi - run.lo)

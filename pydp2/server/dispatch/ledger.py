@@ -154,7 +154,7 @@ class FileLedger:
         """End or failure behind the runs; None: it is not known yet."""
         if self.state is FileState.FAILED:
             assert self.end_error is not None
-            return FileFailure(self.end_error)
+            return FileFailure(self.end_error, self.file, self.committed)
         return END if self.ended else None
 
     @property
@@ -437,7 +437,7 @@ class FileLedger:
         is not known yet. While its worker lacks the credit to come so far, the merge has to go on."""
         assert self.reread is not None
         if self.end_error is not None and (self.reread.start == UNREACHED or isinstance(self.end_error, NotRepeatable)):
-            return FileFailure(self.end_error)
+            return FileFailure(self.end_error, self.file, self.committed)
         if self.ended or self.committed >= min(self.reread.checksum_index, self.until):
             return END
         return END if self.need > self.unspent and self.reread.start < UNREACHED else WAIT

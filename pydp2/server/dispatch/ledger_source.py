@@ -56,7 +56,7 @@ class LedgerSource:
         if run is END and not losses.error and ledger.meet_end():
             self._dispatcher.actions += losses.end(file, ledger.committed, ledger.early_end)
         if losses.error:
-            return FileFailure(losses.error)
+            return FileFailure(losses.error, file)
         if ledger.dropped and isinstance(run, SampleRun):
             run.hi = run.lo + losses.allowed_samples(ledger.dropped, run.sample_indices[run.lo : run.hi])
         return WAIT if run is None else run

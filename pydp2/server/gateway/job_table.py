@@ -137,6 +137,11 @@ class JobTable:
         """True while a trainer is connected."""
         return any(not job.trainers.registry.empty for job in self.sessions.values())
 
+    def is_read_by(self, job: str, pid: int) -> bool:
+        """Return True if all trainers of ``job`` are in process ``pid`` of this machine."""
+        trainers = self.sessions[job].trainers.registry.trainers.values() if job in self.sessions else ()
+        return bool(trainers) and all(trainer.pid == pid and not trainer.host for trainer in trainers)
+
     def trainer_totals(self) -> tuple[int, float, float, bool]:
         """Return the samples that trainers got, the seconds that they waited and worked, and whether one is there."""
         sessions = [*self.sessions.values()]

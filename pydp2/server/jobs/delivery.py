@@ -15,15 +15,18 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from pydp2.data.columns.checksum_log import LoggedChecksums, joined
-from pydp2.errors import Error, to_wire
+from pydp2.errors import BadSample, Error, to_wire
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol import messages as m
+from pydp2.server.actions import JobLog
 from pydp2.server.jobs.groups import BatchGroup, GroupedPass, JobPasses, Outcome, PassBroken, PassEnded
 from pydp2.server.jobs.membership import RankRegistry, Trainer, TrainerEvent
 from pydp2.server.jobs.sending import InFlightBatch, StateFeed, split_group, without_received
 from pydp2.server.snapshots.job_snapshot import PassState
+from pydp2.system.log_events import LogEvent
 
 # Groups that may wait for a rank, besides the last one of a pass: so many, and twice what any rank asks for at a time;
 # for a rank that is not there, twice what any rank asked for at first.
@@ -38,13 +41,18 @@ class PassOutcomes:
     """Ends of the passes of ``stream``. Errors of the last ones that failed are kept: a rank that was cut off meanwhile
     asks for one."""
 
-    def __init__(self, stream: JobPasses) -> None:
+    def __init__(self, stream: JobPasses, log: JobLog) -> None:
         self._stream = stream
+        self._log = log
         self.errors: dict[int, Error] = {}
 
-    def keep_error(self, pass_id: int, error: Error) -> None:
-        """Keep why pass ``pass_id`` failed."""
-        self.errors[pass_id] = error
+    def keep_error(self, pass_id: int, broken: PassBroken) -> None:
+        """Keep why pass ``pass_id`` failed, and log it."""
+        error = self.errors[pass_id] = broken.error
+        slot = error.slot if isinstance(error, BadSample) else ""
+        about: dict[str, Any] = {"file": broken.file, "sample": broken.sample, "slot": slot or None}
+        known = {name: value for name, value in about.items() if value is not None}
+        self._log(f"pass {pass_id} ends with an error: {error}", LogEvent.PASS_FAILED, **known)
         if len(self.errors) > _ERRORS:
             del self.errors[min(self.errors)]
 
@@ -97,7 +105,7 @@ class Delivery(ABC):
                 continue
             self.end = outcome
             if isinstance(outcome, PassBroken):
-                self._outcomes.keep_error(self._pass_id, outcome.error)
+                self._outcomes.keep_error(self._pass_id, outcome)
                 self._outbox.note_change()
         else:
             return True

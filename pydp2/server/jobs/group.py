@@ -53,7 +53,7 @@ class TrainerGroup:
         self.stream = stream
         self.registry = RankRegistry(options)
         self.outbox = self.registry.outbox
-        self.outcomes = PassOutcomes(stream)
+        self.outcomes = PassOutcomes(stream, log)
         self.current: Delivery | None = None
         """Pass under way; None: there is none."""
         self._on_end = on_end

@@ -69,9 +69,11 @@ class PassEnded:
 
 @dataclass(frozen=True, slots=True)
 class PassBroken:
-    """The pass failed."""
+    """The pass failed, in ``file`` at the sample index ``sample``, None: not known."""
 
     error: Error
+    file: str | None = None
+    sample: int | None = None
 
 
 Outcome = BatchGroup | PassEnded | PassBroken

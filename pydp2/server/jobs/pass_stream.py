@@ -335,8 +335,9 @@ class PassStream(GroupedPass):
                 return self._batch_of(outcome)
             case PassDone(batches):
                 return self._check_length(batches) or self._end_after(batches)
-            case PassFailed(error):
-                return PassBroken(error)
+            case PassFailed(error, file, sample):
+                label = None if file is None else self.dispatcher.label(file)
+                return PassBroken(error, label, sample)
 
     def _next_outcome(self) -> BatchCut | BlockedOnFile | PassFailed | PassDone:
         """Return what comes next in the stream. Before the first batch that is delivered, all files are compared of
@@ -348,7 +349,7 @@ class PassStream(GroupedPass):
             return outcome
         found = self._checksums.next_to_compare()  # its error says more than that of a pass which is another one
         if isinstance(found, FileFailure):
-            return PassFailed(found.error)
+            return PassFailed(found.error, found.file, found.sample)
         if outcome is not None:
             return outcome
         if found is not None:
