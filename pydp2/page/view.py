@@ -100,6 +100,7 @@ def _losses(now: Stats) -> list[list[Any]]:
     """Return what was lost, as text and number."""
     found = [
         ["samples dropped in this pass", now["dropped"]],
+        ["files cut short in this pass", now["ended_early"]],
         ["samples on the block list", now["blocked"]],
         ["workers that died", now["workers_lost"]],
         ["peers that were refused", sum(peer["count"] for peer in now["refused"])],

@@ -35,6 +35,7 @@ _JOB_GAUGES = (
     ("pydp2_samples_per_second", "samples that trainers use a second", "samples_per_second"),
     ("pydp2_pass", "number of the pass", "pass"),
     ("pydp2_dropped_samples", "bad samples dropped in this pass", "dropped"),
+    ("pydp2_files_ended_early", "files of this pass whose rest was left out", "ended_early"),
 )
 _WORKER_COUNTERS = (
     ("pydp2_worker_busy_seconds", "seconds that a worker spent on samples", "busy_seconds"),

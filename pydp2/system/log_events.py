@@ -36,7 +36,7 @@ class LogEvent(Enum):
     QUARANTINE_FAILED = ERROR, "", "The file of `quarantine` cannot be written."
     PASS_RESUMED = INFO, "", "A pass goes on in its middle, and how much is read again."
     PASS_FAILED = ERROR, "failed", "A pass ends with an error, which its trainers get."
-    PASS_LOSSES = WARNING, "", "A pass is over; so many of its samples were dropped."
+    PASS_LOSSES = WARNING, "", "A pass is over; so many of its samples were dropped, and files cut short."
     PASS_PADDING = INFO, "", "A pass with `bucket_by` is over; its share of padding."
     PASS_EMPTY = WARNING, "empty", "A pass had no samples."
     POOL_LIMITED = WARNING, "pool", "The pool has another size than the provider asks for."

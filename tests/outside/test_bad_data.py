@@ -17,6 +17,7 @@ import pytest
 
 import pydp2
 from pydp2.errors import BadSample, BudgetExceeded, FileCondemned, NotRepeatable, OptionError
+from pydp2.page.view import view_of
 
 from ..provider_code import lines as lines_of_file
 from ..provider_code import yields
@@ -182,6 +183,22 @@ def test_figures_tell_how_many_were_dropped_of_the_pass_that_is_over(provider_fi
             assert sum(len(batch) for batch in data) == 100
             figures = data.stats()
             assert [figures[name] for name in ("pass", "samples_in_pass", "dropped")] == [number, 100, 50]
+
+
+def test_figures_tell_how_many_files_were_cut_short(
+    provider_file: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = {name: value for name, value in OPTIONS.items() if name != "on_error"}
+    with (
+        pydp2.launch(FILES, provider_file(BAD), on_error="skip", workers=1) as service,
+        service.connect(**job) as data,
+    ):
+        assert service.stats()["ended_early"] == 0
+        assert consume(data).error is None
+        found = service.stats()
+    assert found["ended_early"] == found["jobs"]["default"]["ended_early"] == 3
+    assert ["files cut short in this pass", 3] in view_of(found, found)["losses"]
+    assert "pass 0: 94 bad samples were dropped and 3 files were cut short\n" in capfd.readouterr().err
 
 
 def test_files_that_kill_or_hang_are_in_the_quarantine_too(provider_file: Callable[..., str], tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_prometheus_finds_what_the_statistics_say(provider_file: Callable[[str],
             assert seen["pydp2_workers", ""] == seen["pydp2_workers_wanted", ""] == 1
             assert seen["pydp2_workers_lost_total", ""] == 0
             assert seen["pydp2_pass_progress_ratio", "default"] == 1.0
+            assert seen["pydp2_files_ended_early", "default"] == 0
             assert seen["pydp2_memory_bytes", ""] > 1e6
             assert ("pydp2_worker_busy_seconds_total", "0,0") in seen
             assert ("pydp2_trainer_waited_seconds_total", "default") in seen

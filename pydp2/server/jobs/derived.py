@@ -132,7 +132,7 @@ class DerivedJob(JobPasses):
 
         return {
             **self.totals(),
-            **{name: sum(stats[name] for stats in streams) for name in ("dropped", "blocked")},
+            **{name: sum(stats[name] for stats in streams) for name in ("dropped", "blocked", "ended_early")},
             **{name: total(name) for name in ("pool", "read_ahead", "run_again")},
             "padding": {},
             "fill": next((stats["fill"] for stats in streams if stats["fill"] and not stats["fill"]["is_full"]), None),

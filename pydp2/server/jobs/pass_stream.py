@@ -179,6 +179,7 @@ class JobStream(JobPasses):
             **self.totals(),
             "dropped": self.dropped if current is None else current.losses.dropped,
             "blocked": self.blocked if current is None else current.dispatcher.samples_blocked,
+            "ended_early": self.ended_early if current is None else current.losses.ended,
             "padding": {} if buckets is None else self.padding.figures(self._bucket_slot(buckets)),
             **(_NO_PASS if current is None else current.stats()),
         }
@@ -383,6 +384,7 @@ class PassStream(GroupedPass):
             self.job.on_reading(self.dispatcher, False)
         self.job.memory.close_pass(self._store)
         self.job.dropped, self.job.blocked = self.losses.dropped, self.dispatcher.samples_blocked
+        self.job.ended_early = self.losses.ended
 
 
 def _equal_share(file: int) -> int:

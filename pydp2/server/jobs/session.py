@@ -9,7 +9,7 @@ from typing import Any
 
 from pydp2.data.rowstore.pool_memory import PoolMemory
 from pydp2.data.schema.provider_schema import Schema
-from pydp2.errors import OptionError
+from pydp2.errors import OptionError, count_text
 from pydp2.options.file_list import FileList
 from pydp2.options.job_options import JobOptions
 from pydp2.options.service_spec import ServiceSpec
@@ -155,9 +155,13 @@ class JobSession:
     def _log_pass_end(self, end: PassEnded) -> None:
         if padding := self.stream.describe_padding():
             self._log(padding, LogEvent.PASS_PADDING)
+        losses = []
         if end.dropped:
-            what = "bad sample was" if end.dropped == 1 else "bad samples were"
-            self._log(f"pass {self.stream.pass_id}: {end.dropped} {what} dropped", LogEvent.PASS_LOSSES)
+            losses.append(f"{count_text(end.dropped, 'bad sample was', 'bad samples were')} dropped")
+        if cut := self.stream.stats()["ended_early"]:
+            losses.append(f"{count_text(cut, 'file was', 'files were')} cut short")
+        if losses:
+            self._log(f"pass {self.stream.pass_id}: {' and '.join(losses)}", LogEvent.PASS_LOSSES)
         if end.is_empty and self._files:
             whose = "its file" if self._files == 1 else f"any of {self._files} files"
             text = f"pass {self.stream.pass_id} has no samples: process yielded nothing for {whose}"
@@ -259,6 +263,7 @@ _NO_STATS: dict[str, Any] = {
     "batches_per_second": 0.0,
     "dropped": 0,
     "blocked": 0,
+    "ended_early": 0,
     "pool": {},
     "read_ahead": {"used": 0},
     "run_again": {"files": 0, "samples": 0},
