@@ -223,7 +223,8 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
     """Yield each metric: kind, name, help text, names of its labels, and pairs of label values and number."""
     jobs = stats["jobs"]
     of_jobs = [([name], job) for name, job in jobs.items()]
-    workers = [([str(worker["worker"]), str(worker["host"])], worker) for worker in stats["workers"]]
+    active = [worker for worker in stats["workers"] if worker["active"]]  # not the spare one
+    workers = [([str(worker["worker"]), str(worker["host"])], worker) for worker in active]
     hosts = [([str(host["host"])], host) for host in stats["hosts"]]
     for kind, rows, labels, named in (
         ("counter", _JOB_COUNTERS, ["job"], of_jobs),

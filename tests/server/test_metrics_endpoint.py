@@ -63,6 +63,10 @@ def test_prometheus_finds_what_the_statistics_say(provider_file: Callable[[str],
             assert seen["pydp2_files_ended_early", "default"] == 0
             assert seen["pydp2_memory_bytes", ""] > 1e6
             assert ("pydp2_worker_busy_seconds_total", "0,0") in seen
+            assert wait_until(lambda: len(service.stats()["workers"]) == 2), "the spare worker is there"
+            published = service.stats()["uptime_seconds"]
+            assert wait_until(lambda: found()["pydp2_uptime_seconds", ""] > published)
+            assert [labels for name, labels in found() if name == "pydp2_worker_files"] == ["0,0"]
             assert ("pydp2_trainer_waited_seconds_total", "default") in seen
         assert get(address, "/elsewhere")[0] == 404
     with pytest.raises(OSError, match="refused"):
