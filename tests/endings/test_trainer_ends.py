@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+import pydp2
 from pydp2.transport import Hub, Line
 from tests.transport.conftest import let_in
 
@@ -120,6 +121,8 @@ def test_a_service_outlives_a_trainer_that_only_connected(how: str, program: Sta
     killed = how in {"SIGTERM", "SIGKILL"}
     assert wait_until(lambda: server.screen.count("is gone") == killed)
     assert server.screen == "pydp2: trainer: the trainer is gone; its job is free\n" * killed
+    told = [event for event in pydp2.stats(address)["events"] if event["event"] == "trainer_gone"]
+    assert [event["about"] for event in told] == [{"job": "default", "rank": "0"}] * killed
     os.killpg(server.pid, signal.SIGINT)
     server.ended()
     assert following.ended() == 1

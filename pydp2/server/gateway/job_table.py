@@ -123,6 +123,7 @@ class JobTable:
                 "through the service from now on; let trainers reach that address, or start the host without a "
                 "row server",
                 LogEvent.ROW_SERVER_UNREACHABLE,
+                rank=trainer.rank,
             )
         restart_pass(job_session.trainers)
 

@@ -338,7 +338,7 @@ class ClientGateway:
         for job_session, trainer in self._peers.silent_since(now - self._spec.timing.trainer_last_words):
             alone = job_session.trainers.registry.is_single_rank
             text = "the trainer is gone; its job is free" if alone else f"{trainer.name} is gone"
-            self._jobs.log_job(job_session.name, text, LogEvent.TRAINER_GONE)
+            self._jobs.log_job(job_session.name, text, LogEvent.TRAINER_GONE, rank=trainer.rank)
         if now - self._retried > self._spec.timing.taken_rank_retry:
             self._retried = now
             if self._jobs.resources is not None:
