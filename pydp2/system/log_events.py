@@ -8,7 +8,7 @@ from typing import Protocol
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 LogFields = Mapping[str, "str | int"]
-"""Fields of a line, by name: "worker", "host", "file", "sample", "slot", "job" that it is about."""
+"""Fields of a line, by name: "worker", "host", "file", "sample", "slot", "job", "rank" that it is about."""
 
 
 class LogEvent(Enum):
@@ -44,7 +44,7 @@ class LogEvent(Enum):
     CACHE_UNREADABLE = WARNING, "cache", "Something in the cache on disk cannot be used and is made again."
     CACHE_NOT_WRITTEN = WARNING, "", "The cache on disk does not keep all files, and why."
     LEASE_ENDED = WARNING, "lease", "A trainer was silent for too long; others get its batches."
-    RANK_LATE = WARNING, "", "The ranks of a job wait for one of them."
+    RANK_LATE = WARNING, "late", "The ranks of a job wait for one of them."
     TRAINER_GONE = WARNING, "trainer", "A trainer vanished without leaving its job."
     ROWS_LOST = WARNING, "rows lost", "Rows of the pass were lost with their host and are read again."
     ROW_SERVER_UNREACHABLE = WARNING, "row server", "A trainer cannot fetch rows from a host; the service sends them."

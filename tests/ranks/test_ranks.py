@@ -336,11 +336,14 @@ def test_it_is_said_which_rank_the_others_wait_for(
     service = pydp2.launch(FILES, address, workers=2)
     child = subprocess.Popen([sys.executable, "-c", WAITS, service.address], stdout=subprocess.PIPE, text=True)
     try:
+        text = "job 'default' waits for rank 1, which never came; connect with rank=1, world_size=2"
         screen, deadline = "", time.monotonic() + 30
         while "waits for" not in screen and time.monotonic() < deadline:
             screen += capfd.readouterr().err
             time.sleep(0.05)
-        assert screen == "pydp2: job 'default' waits for rank 1, which never came; connect with rank=1, world_size=2\n"
+        assert screen == "pydp2: late: " + text + "\n"
+        (late,) = [event for event in service.stats()["events"] if event["event"] == "rank_late"]
+        assert (late["text"], late["about"]) == (text, {"job": "default", "rank": "1"})
         with service.connect(rank=1, world_size=2, **OPTIONS) as other:
             assert [numbered(batch) for batch in other] == alone[1::2]
             out, _ = child.communicate(timeout=30)

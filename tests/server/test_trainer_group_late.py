@@ -155,6 +155,32 @@ def test_no_queue_is_longer_than_its_window_and_the_last_group(seed: int) -> Non
     assert all(member.state in (PassState.IN, PassState.ENDED) for member in made.group.registry.trainers.values())
 
 
+def test_a_rank_that_is_behind_is_named_each_time_that_the_others_wait_for_it() -> None:
+    made = World(8, 2)  # all fit into the window: nobody waits within a pass
+    ranks = [made.come(rank) for rank in range(2)]
+
+    def read(trainer: Trainer) -> None:
+        while not trainer.over:
+            made.next(trainer)
+
+    for slow in (1, 0, 1):
+        for trainer in ranks:
+            if trainer.over:
+                made.begin(trainer)
+        read(ranks[1 - slow])
+        made.begin(ranks[1 - slow])
+        for _ in range(20):
+            made.now += 0.5
+            made.beat(ranks[slow])
+            made.group.check_leases(made.now)
+        read(ranks[slow])
+        made.group.check_leases(made.now)
+    assert made.logs == [
+        f"job 'default' waits for rank {rank}, which is behind the others (process 1)" for rank in (1, 0, 1)
+    ]
+    assert made.fields == [{"rank": 1}, {"rank": 0}, {"rank": 1}]
+
+
 # -- many ranks --------------------------------------------------------------------------------------------------------
 def test_ranks_that_are_not_there_are_nowhere_remembered_one_by_one() -> None:
     made = World(2, 65_536)

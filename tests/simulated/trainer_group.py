@@ -36,6 +36,7 @@ from pydp2.server.jobs.membership import GroupOptions
 from pydp2.server.jobs.membership import Trainer as Member
 from pydp2.server.jobs.resume import restart_pass, restore, take_snapshot
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
+from pydp2.system.log_events import LogEvent
 
 SLOTS = Slots((integer_value(1 << 20),), ("n",))
 LEASE = 30.0
@@ -286,6 +287,7 @@ class World:
         self.places = TrainerNumbers(world, peers)
         self.random = Random(seed)
         self.logs: list[str] = []
+        self.fields: list[dict[str, Any]] = []
         self.ended: list[PassEnded] = []
         self.disk: list[bytes] = []
         self.now = 1.0
@@ -306,8 +308,12 @@ class World:
                 prefetch_bytes=options.prefetch_bytes,
             ),
             on_end=self.ended.append,
-            log=lambda text, kind, **how: self.logs.append(text),
+            log=self._log,
         )  # fmt: skip
+
+    def _log(self, text: str, event: LogEvent, /, *, names_job: bool = False, **fields: str | int) -> None:
+        self.logs.append(text)
+        self.fields.append(fields)
 
     # -- the service -----------------------------------------------------------------------------------------------
     def serve(self) -> None:

@@ -118,8 +118,8 @@ class TrainerGroup:
             late = registry.late_for_next_pass()
             if late is None:
                 late = ([], False) if current is None else current.late_trainers()
-            for text in self._missing_ranks.overdue_messages(*late, now):
-                self.log(text, LogEvent.RANK_LATE, names_job=True)
+            for text, fields in self._missing_ranks.overdue_messages(*late, now):
+                self.log(text, LogEvent.RANK_LATE, names_job=True, **fields)
 
     # -- requests for passes ---------------------------------------------------------------------------------------
     def begin(self, trainer: Trainer, begin: m.BeginPass, start: StreamState, now: float) -> None:

@@ -451,38 +451,40 @@ def _peers_text(peers: int) -> str:
 
 
 class MissingRanks:
-    """Missing trainers of the job of ``registry``. Each is named once for each time that it is missing, after
+    """Missing trainers of the job of ``registry``. Each is named once for each time that the others wait for it, after
     ``missed`` seconds."""
 
     def __init__(self, registry: RankRegistry, missed: float) -> None:
         self._registry = registry
         self._missed = missed
-        self._since = 0.0
+        self._since: dict[int, float] = {}  # by number, of those that the others wait for now
         self._named: set[int] = set()
 
     def rank_returned(self, trainer: Trainer) -> None:
         """Note that ``trainer`` is there again."""
-        self._named.discard(trainer.number)
+        self._since.pop(trainer.number, None)
 
-    def overdue_messages(self, late: Sequence[Trainer], waits_for_absent: bool, now: float) -> list[str]:
-        """Return the lines for the log when others wait for the trainers that are ``late``, and for some that are not
-        there."""
+    def overdue_messages(
+        self, late: Sequence[Trainer], waits_for_absent: bool, now: float
+    ) -> list[tuple[str, dict[str, int]]]:
+        """Return the lines for the log, each with its fields, when others wait for the trainers that are ``late``, and
+        for some that are not there."""
         registry = self._registry
         absent = registry.absent_numbers(_NAMED) if waits_for_absent else []
-        if not (late or absent):
-            self._since = 0.0
-            return []
-        self._since = self._since or now
-        if now - self._since < self._missed:
-            return []
-        lines = [(trainer.name, self._why(trainer, now)) for trainer in late if trainer.number not in self._named]
-        numbers = [number for number in absent if number not in self._named]
-        self._named.update(numbers, (trainer.number for trainer in late))
-        if numbers:
+        self._since = {n: self._since.get(n, now) for n in (*absent, *(trainer.number for trainer in late))}
+        overdue = {number for number, since in self._since.items() if now - since >= self._missed}
+        new, self._named = overdue - self._named, overdue
+        lines = [(trainer.name, self._why(trainer, now), [trainer.rank]) for trainer in late if trainer.number in new]
+        if numbers := [number for number in absent if number in new]:
+            others = registry.absent - len(absent)
             why = "left" if registry.left_at >= {*numbers} else "never came"
-            who = self._names(numbers, registry.absent - len(absent))
-            lines.append((who, f"{why}; connect with {registry.numbers.keywords(numbers[0])}"))
-        return [f"job {registry.name!r} waits for {who}, which {why}" for who, why in lines]
+            why += f"; connect with {registry.numbers.keywords(numbers[0])}"
+            ranks = [registry.numbers.rank(number) for number in numbers]
+            lines.append((self._names(numbers, others), why, [] if others else ranks))
+        return [
+            (f"job {registry.name!r} waits for {who}, which {why}", {"rank": ranks[0]} if len(ranks) == 1 else {})
+            for who, why, ranks in lines
+        ]
 
     def _names(self, numbers: Sequence[int], others: int) -> str:
         """Return the names of the trainers ``numbers``, beside which ``others`` are not named."""
@@ -494,7 +496,10 @@ class MissingRanks:
         return who + (f" and {others} others" if others else "")
 
     def _why(self, trainer: Trainer, now: float) -> str:
+        silent = now - trainer.last_heard
+        if trainer.peer and silent < 1:
+            return f"is behind the others ({trainer.process})"
         if trainer.peer:
-            return f"has not asked for a batch for {now - trainer.last_heard:.0f} s ({trainer.process})"
+            return f"has not asked for a batch for {silent:.0f} s ({trainer.process})"
         again = self._registry.numbers.keywords(trainer.number, world=False)
-        return f"is gone since {now - trainer.last_heard:.0f} s; connect it again with {again}"
+        return f"is gone since {silent:.0f} s; connect it again with {again}"
