@@ -19,7 +19,7 @@ BOTTLENECK_TEXTS = {
     "balanced": "neither waits much",
     "": "nothing to say yet",
 }
-"""Text for each value of the stats' ``bottleneck``."""
+"""Text for each value of the stats' ``bottleneck`` of one rank."""
 
 
 class StatsLine:
@@ -71,7 +71,7 @@ class StatsLine:
         if workers_share is not None:
             parts.append(f"workers wait {workers_share:.0%}")
         if trainer is not None:
-            parts.append(_bottleneck_text(trainer, workers_share or 0.0))
+            parts.append(_bottleneck_text(trainer, workers_share or 0.0, late_rank_name(jobs.values())))
         return parts
 
     def _trainer_wait_share(self) -> float | None:
@@ -113,8 +113,11 @@ def _sample_count(stats: Stats) -> int:
     return int(stats["samples"])
 
 
-def _bottleneck_text(trainer: float, workers: float) -> str:
-    """Return text with the bottleneck, from the shares of the time in which trainer and workers wait."""
+def _bottleneck_text(trainer: float, workers: float, late: str) -> str:
+    """Return text with the bottleneck, from the shares of the time in which trainer and workers wait, and the name
+    of the rank that others wait for."""
+    if late and trainer > _LOW_SHARE:
+        return f"bottleneck: {late}"
     if trainer > _HIGH_SHARE:
         # If workers wait too, the trainer does not wait for them.
         return (

@@ -427,7 +427,7 @@ def _stats_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
             *([] if progress["share"] is None else [f"{about}{100 * progress['share']:.0f} % done"]),
             f"{job['samples_per_second']:,.0f} samples/s",
             f"pool {job['pool'].get('samples', 0):,}",
-            *([f"bottleneck: {job['bottleneck']}"] if job["bottleneck"] in ("workers", "trainer") else []),
+            *([f"bottleneck: {job['bottleneck']}"] if job["bottleneck"] not in ("", "balanced") else []),
         ]
         rows.append((f"job {name}", ", ".join(texts) if job["attached"] else "no trainer is attached"))
     return rows

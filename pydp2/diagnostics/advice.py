@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from pydp2.data.native import COMPILED, PackingForm
 from pydp2.errors import count_text
+from pydp2.system.late_rank import LITTLE
 
-LITTLE = 0.1
-"""Share of its time that a trainer may wait and still count as fed."""
 _WAITS = 0.5  # share of its time that a generator must wait for waiting to count as the cause
 _LARGE = 1 << 20  # bytes of a large sample
 _STREAM = 5e8  # bytes per second

@@ -11,18 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.diagnostics.advice import LITTLE
 from pydp2.errors import count_text
+from pydp2.system.late_rank import LITTLE, STALLED_SECONDS, Lateness, late_rank, longest_wait, seconds_of_work
 
 Stats = Mapping[str, Any]
 _SERVER_BUSY = 0.85  # share of its time from which the server's loop is the limit
 _SHORT_PASSES = 3  # passes between two looks, seconds apart
 _IDLE = 0.3  # share of their time that workers may wait before they are no limit
 _LONG_SAMPLE = 5.0  # seconds
-_GONE = 1.0  # seconds without a sign of life after which a rank without a connection counts as gone
-_STALLED = 1.0  # seconds that a rank waits before another one counts as stalled
-_SLOWER = 1.5  # ratio of the work with a batch from which a rank is slower than the others
-_FEW_STEPS = 8  # steps before a rank is compared with others
 _STAGES = ("storage", "generator", "packing", "waiting")
 
 
@@ -92,7 +88,7 @@ def _headline(now: Stats, exposed: tuple[float, str] | None, stage: str) -> str:
     ranks = ranks_of(now)
     if stage == "rank":
         most, longest = (max((rank[key] for _, rank in ranks), default=0.0) for key in ("exposed", "waiting_seconds"))
-        if longest > _STALLED:
+        if longest > STALLED_SECONDS:
             return f"Ranks wait for another rank, for {longest:.0f} s now."
         if most <= LITTLE:
             return "Ranks wait for another rank once they have used their batches."
@@ -170,58 +166,28 @@ def _narrowest(
 def _late_rank(now: Stats) -> tuple[str, str] | None:
     """Return a sentence about a rank that the others of its job wait for, and the remedy."""
     for name, job in now["jobs"].items():
-        for find in (_gone_rank, _slow_rank, _stalled_rank):
-            if (found := find(f"of job {name}", job["ranks"])) is not None:
-                return found
-        waiting = max((rank["waiting_seconds"] for rank in job["ranks"]), default=0.0)
-        if job["ranks_to_come"] and waiting > _STALLED:
+        ranks = job["ranks"]
+        if (late := late_rank(ranks)) is not None:
+            return _about_late_rank(name, ranks, *late)
+        if job["ranks_to_come"] and longest_wait(ranks) > STALLED_SECONDS:
             missing = count_text(job["ranks_to_come"], "rank")
             return f"The others wait for {missing} of job {name} that did not come yet.", "Start them."
     return None
 
 
-def _gone_rank(job: str, ranks: Sequence[Stats]) -> tuple[str, str] | None:
-    """Return a sentence about a rank that is gone in the middle of a pass."""
-    for rank in ranks:
-        if not rank["connected"] and rank["state"] == "in" and rank["silent_seconds"] > _GONE:
-            return (
-                f"The others wait for {rank['name']} {job} ({rank['process']}), which is gone for "
-                f"{rank['silent_seconds']:.0f} s.",
-                "Start it again: it goes on where it was.",
-            )
-    return None
-
-
-def _slow_rank(job: str, ranks: Sequence[Stats]) -> tuple[str, str] | None:
-    """Return a sentence about a rank that works much longer with a batch than the others, and has batches ready."""
-    works = sorted((rank["step_seconds"] - rank["wait_seconds"], at) for at, rank in enumerate(ranks))
-    if len(works) < 2 or min(rank["steps"] for rank in ranks) < _FEW_STEPS:
-        return None
-    (others, _), (longest, at) = works[-2], works[-1]
-    slow = ranks[at]
-    is_waited_for = any(rank["exposed"] > LITTLE for rank in ranks)
-    if not is_waited_for or longest <= _SLOWER * others or slow["exposed"] > LITTLE or not slow["batches_ahead"]:
-        return None
-    return (
-        f"The others wait for {slow['name']} {job} ({slow['process']}): it works {1000 * longest:.3g} ms with a batch, "
-        f"they {1000 * others:.3g} ms.",
-        'Find out what slows it down, or let whoever is ready take the next batch (share="dynamic").',
-    )
-
-
-def _stalled_rank(job: str, ranks: Sequence[Stats]) -> tuple[str, str] | None:
-    """Return a sentence about a rank that asks for nothing, although another one waits."""
-    if max((rank["waiting_seconds"] for rank in ranks), default=0.0) <= _STALLED:
-        return None
-    silent = [rank for rank in ranks if not rank["waiting_seconds"] and rank["silent_seconds"] > _STALLED]
-    if not silent:
-        return None
-    rank = max(silent, key=lambda rank: rank["silent_seconds"])
-    return (
-        f"The others wait for {rank['name']} {job} ({rank['process']}), which has not asked for data for "
-        f"{rank['silent_seconds']:.0f} s.",
-        "Find out what its process does: a long step, an evaluation, or a stop.",
-    )
+def _about_late_rank(job: str, ranks: Sequence[Stats], rank: Stats, why: Lateness) -> tuple[str, str]:
+    who, seconds = f"{rank['name']} of job {job} ({rank['process']})", f"{rank['silent_seconds']:.0f} s"
+    match why:
+        case Lateness.GONE:
+            what, remedy = f", which is gone for {seconds}", "Start it again: it goes on where it was."
+        case Lateness.SLOW:
+            others = max(seconds_of_work(other) for other in ranks if other is not rank)
+            what = f": it works {1000 * seconds_of_work(rank):.3g} ms with a batch, they {1000 * others:.3g} ms"
+            remedy = 'Find out what slows it down, or let whoever is ready take the next batch (share="dynamic").'
+        case Lateness.STALLED:
+            what = f", which has not asked for data for {seconds}"
+            remedy = "Find out what its process does: a long step, an evaluation, or a stop."
+    return f"The others wait for {who}{what}.", remedy
 
 
 def _filling(now: Stats) -> str | None:

@@ -37,8 +37,8 @@ def test_the_line_has_pass_rates_pool_and_memory_of_server_and_working_workers()
 
 
 def test_of_several_jobs_each_is_named_before_what_all_have_together() -> None:
-    train = {"pass": 3, "samples_per_second": 12000.4, "attached": True}
-    evaluation = {"pass": 0, "samples_per_second": 0.0, "attached": False}
+    train = {"pass": 3, "samples_per_second": 12000.4, "attached": True, "ranks": []}
+    evaluation = {"pass": 0, "samples_per_second": 0.0, "attached": False, "ranks": []}
     assert line(stats(1, jobs={"train": train, "eval": evaluation}))[:3] == [
         "train: pass 3, 12,000 samples/s", "eval: pass 0, no trainer", "12,346 samples/s",
     ]  # fmt: skip
@@ -86,6 +86,16 @@ def test_who_waits_for_whom_is_taken_from_the_last_seconds(
         "waited": 100.0 + waited, "computed": 7.0 + computed, "idle": 50.0 + idle, "busy": 3.0 + busy,
     }  # fmt: skip
     assert line(stats(10, **begun), stats(12, **ended))[5:] == expected
+
+
+def test_where_ranks_wait_for_another_that_is_the_bottleneck() -> None:
+    fast = {
+        "name": "rank 0", "connected": True, "state": "in", "silent_seconds": 0.1, "steps": 20, "step_seconds": 0.05,
+        "wait_seconds": 0.045, "exposed": 0.9, "batches_ahead": 0,
+    }  # fmt: skip
+    slow = fast | {"name": "rank 1", "wait_seconds": 0.0, "exposed": 0.0, "batches_ahead": 2}
+    looks = [stats(at, waited=at / 2, computed=at / 2, jobs={"train": {"ranks": [fast, slow]}}) for at in (10.0, 12.0)]
+    assert line(*looks)[-1] == "bottleneck: rank 1"
 
 
 def test_what_is_older_than_the_last_seconds_is_forgotten() -> None:

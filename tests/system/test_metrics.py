@@ -102,6 +102,11 @@ def test_who_waits_for_whom_in_one_word(waited: float, worked: float, word: str)
     assert bottleneck_of(waited, worked) == word
 
 
+@pytest.mark.parametrize(("waited", "word"), [(9, "rank 1"), (2, "rank 1"), (0.5, "trainer"), (0, "trainer")])
+def test_the_rank_that_others_wait_for_is_the_bottleneck_and_not_the_workers(waited: float, word: str) -> None:
+    assert bottleneck_of(waited, 10 - waited, "rank 1") == word
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_a_process_is_its_resident_part() -> None:
     before = resident_bytes(os.getpid())

@@ -27,23 +27,26 @@ from pydp2.server.jobs.plan import derived_identity, job_plan, small_pool_warnin
 from pydp2.server.jobs.resume import restore, take_snapshot
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.system.late_rank import LITTLE, late_rank_name
 from pydp2.system.log_events import LogEvent
 from pydp2.system.rates import RateCounter
 
 
-def bottleneck_of(waited: float, worked: float) -> str:
-    """Return "workers" if the trainer spends its time waiting for batches, "trainer" if
-    batches are always there for it.
+def bottleneck_of(waited: float, worked: float, late: str = "") -> str:
+    """Return "workers" if the trainer spends its time waiting for batches, "trainer" if batches are always there for
+    it, or ``late``, the name of the rank that the others wait for, if there is one.
 
-    Both arguments are seconds over the same stretch. Return "" when the stretch is too short to say.
+    ``waited`` and ``worked`` are seconds over the same stretch. Return "" when the stretch is too short to say.
     """
     total = waited + worked
     if total < 0.05:
         return ""
     share = waited / total
-    if share > 0.3:
-        return "workers"
-    return "trainer" if share < 0.1 else "balanced"
+    if share < LITTLE:
+        return "trainer"
+    if late:
+        return late
+    return "workers" if share > 0.3 else "balanced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +236,7 @@ class JobSession:
     def stats(self, now: float) -> dict[str, Any]:
         """Return statistics as plain data."""
         registry, current = self.trainers.registry, self.trainers.current
+        ranks = [trainer.stats(now) for _, trainer in sorted(registry.trainers.items())]
         peers = registry.numbers.peers  # of a rank: all use the same batches
         if current is not None:
             current.note_unused()
@@ -246,8 +250,8 @@ class JobSession:
             "samples_per_second": self._samples.per_second(now) / peers,
             "batches_per_second": self._batches.per_second(now) / peers,
             "trainer": {"waited_seconds": waited, "worked_seconds": self._worked},
-            "ranks": [trainer.stats(now) for _, trainer in sorted(registry.trainers.items())],
-            "bottleneck": bottleneck_of(waited, self._worked),
+            "ranks": ranks,
+            "bottleneck": bottleneck_of(waited, self._worked, late_rank_name([{"ranks": ranks}])),
         }
 
 
@@ -279,7 +283,7 @@ def combine_stats(jobs: Sequence[dict[str, Any]], budget: int) -> dict[str, Any]
     trainer = total["trainer"]
     return total | {
         "read_ahead": {"budget": budget, "used": total["read_ahead"]["used"]},
-        "bottleneck": bottleneck_of(trainer["waited_seconds"], trainer["worked_seconds"]),
+        "bottleneck": bottleneck_of(trainer["waited_seconds"], trainer["worked_seconds"], late_rank_name(jobs)),
     }
 
 
