@@ -239,9 +239,10 @@ def _needed(m: Measured, before: str, after: str) -> str:
     need, most = workers_for(m, m.step), most_workers(m)
     if need <= most:
         return f"{before}{_count(need, 'worker')} would feed your {_step(m.step)}{after}"
+    of_cores = f"{most} that the " if most > m.cores else ""  # workers that wait share a core
     return (
-        f"{before}your {_step(m.step)} would need {_count(need, 'worker')}, more than the {_count(m.cores, 'core')} "
-        f"here can run{after}"
+        f"{before}your {_step(m.step)} would need {_count(need, 'worker')}, more than the {of_cores}"
+        f"{_count(m.cores, 'core')} here can run{after}"
     )
 
 

@@ -103,6 +103,7 @@ def test_a_generator_that_waits_is_told_from_one_that_computes() -> None:
     cause, sentence = said(waits=0.7, busy=0.3, step=0.001, trainer_waits=0.9, cores=2)
     assert cause == "waiting"
     assert "waits for the disk, the network or another process 70 % of the time: more workers help" in sentence
+    assert sentence.endswith("more than the 6 that the 2 cores here can run")
 
 
 def test_a_trainer_that_is_fed_needs_nothing() -> None:
