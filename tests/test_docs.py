@@ -139,9 +139,16 @@ def test_a_python_block_runs_in_a_folder_with_the_digits(page: Path, code: str, 
         run_block(folder)
 
 
-def run_block(folder: Path) -> None:
+def run_block(folder: Path) -> str:
     done = run_program(["block.py"], folder, DEADLINE)
     assert done.returncode == 0, f"it exited with {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_figures_that_the_page_prints_say_what_the_trainer_waited_for(folder: Path) -> None:
+    code = next(code for _, code in blocks(ROOT / "docs/serving.md", "python") if "bottleneck" in code)
+    (folder / "block.py").write_text(code, "utf-8")
+    assert run_block(folder).endswith("bottleneck: workers\n")
 
 
 @contextmanager
