@@ -67,11 +67,10 @@ def command(
             raise click.UsageError("--plot needs --watch or --seconds")
         picture.check_plot("--plot", plot)
     limit = seconds if seconds is not None else math.inf if watch else 0.0
-    looks, began, watched = list[picture.Look](), time.monotonic(), False
-    show = _print_json if as_json else _Report()
-    screen = _Screen() if limit and not as_json and sys.stdout.isatty() else contextlib.nullcontext(show)
+    looks = list[picture.Look]()
     try:
-        with screen as draw:
+        with contextlib.nullcontext(_print_json) if as_json else _report(address, key, fills=limit > 0) as draw:
+            began, watched = time.monotonic(), not as_json
             while True:
                 try:
                     found = pydp2.stats(address, key=key)
@@ -105,15 +104,44 @@ def _print_json(found: dict[str, Any]) -> None:
     click.echo(json.dumps(found))
 
 
-class _Report:
-    """Report of a service, which is printed below what was printed before."""
+def _report(address: str | None, key: Path | None, *, fills: bool) -> _Report:
+    """Return the report of a service, after a first look: who waits for whom takes two. ``fills``: it fills the
+    screen, if there is one."""
+    import pydp2
 
-    def __init__(self) -> None:
+    first = pydp2.stats(address, key=key)
+    time.sleep(_WATCH_SECONDS)
+    return _Screen(first) if fills and sys.stdout.isatty() else _Report(first)
+
+
+class _Report:
+    """Report of a service, which is printed below what was printed before; a context manager. ``first``: a look before
+    those that are shown."""
+
+    def __init__(self, first: dict[str, Any]) -> None:
         self._line = StatsLine()
+        self._looks: deque[dict[str, Any]] = deque(maxlen=_ANSWER_LOOKS)
+        self._add(first)
+
+    def __enter__(self) -> _Report:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave what was printed."""
+
+    def _add(self, found: dict[str, Any]) -> tuple[str, str]:
+        """Add a look at the service. Return the sentence about the trainers, and what follows of it."""
+        from pydp2.page.view import first_line, view_of
+
+        if self._looks and found["uptime_seconds"] < self._looks[-1]["uptime_seconds"]:
+            self._looks.clear()  # the service was started again
+        self._looks.append(found)
+        self._line.add_stats(found)
+        return first_line(view_of(self._looks[0], found))
 
     def __call__(self, found: dict[str, Any]) -> None:
-        """Print a line about the whole service, and tables of its workers and of other hosts."""
-        self._line.add_stats(found)
+        """Print who waits for whom, a line about the whole service, and tables of its workers and of other hosts."""
+        click.echo(" ".join(filter(None, self._add(found))))
         click.echo(" · ".join(self._line.parts()))
         for part in _parts(found):
             if isinstance(part, str):
@@ -122,14 +150,13 @@ class _Report:
                 stdout_console().print(part, markup=False)
 
 
-class _Screen:
-    """Report that fills the screen, with what the page for a browser says on top; a context manager."""
+class _Screen(_Report):
+    """Report that fills the screen."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: dict[str, Any]) -> None:
         from rich.live import Live
 
-        self._line = StatsLine()
-        self._looks: deque[dict[str, Any]] = deque(maxlen=_ANSWER_LOOKS)
+        super().__init__(first)
         self._last = ""
         self._live = Live(console=stdout_console(), screen=True, auto_refresh=False)
 
@@ -146,13 +173,7 @@ class _Screen:
         from rich.console import Group
         from rich.text import Text
 
-        from pydp2.page.view import first_line, view_of
-
-        if self._looks and found["uptime_seconds"] < self._looks[-1]["uptime_seconds"]:
-            self._looks.clear()  # the service was started again
-        self._looks.append(found)
-        self._line.add_stats(found)
-        headline, rest = first_line(view_of(self._looks[0], found))
+        headline, rest = self._add(found)
         self._last = f"{headline} {rest}".rstrip()
         parts = [part if not isinstance(part, str) else Text(part) for part in (_rank_table(found), *_parts(found))]
         above = [Text(headline, style="bold"), Text(rest), Text(" · ".join(self._line.parts()), style="dim")]
