@@ -71,7 +71,7 @@ class StatsLine:
         if workers_share is not None:
             parts.append(f"workers wait {workers_share:.0%}")
         if trainer is not None:
-            parts.append(_bottleneck_text(trainer, workers_share or 0.0, late_rank_name(jobs.values())))
+            parts.append(_bottleneck_text(trainer, workers_share or 0.0, jobs))
         return parts
 
     def _trainer_wait_share(self) -> float | None:
@@ -113,10 +113,12 @@ def _sample_count(stats: Stats) -> int:
     return int(stats["samples"])
 
 
-def _bottleneck_text(trainer: float, workers: float, late: str) -> str:
-    """Return text with the bottleneck, from the shares of the time in which trainer and workers wait, and the name
-    of the rank that others wait for."""
-    if late and trainer > _LOW_SHARE:
+def _bottleneck_text(trainer: float, workers: float, jobs: Mapping[str, Stats]) -> str:
+    """Return text with the bottleneck, from the shares of the time in which trainer and workers wait, and the ranks of
+    ``jobs``."""
+    from pydp2.system.late_rank import late_rank_name  # imported late: completion imports this module at every key
+
+    if trainer > _LOW_SHARE and (late := late_rank_name(jobs.values())):
         return f"bottleneck: {late}"
     if trainer > _HIGH_SHARE:
         # If workers wait too, the trainer does not wait for them.
