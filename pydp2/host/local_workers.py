@@ -147,6 +147,10 @@ class LocalWorkers:
         """Return file, attempt and sample index of the sample that a worker is asking for; None between samples."""
         return WorkerStatus(self._engine.row(connection.status_row)).running_sample
 
+    def seconds(self, connection: WorkerConnection, now: float) -> float:
+        """Return :meth:`WorkerStatus.seconds` of a worker."""
+        return WorkerStatus(self._engine.row(connection.status_row)).seconds(now)
+
     def look(self, now: float) -> None:
         """Look at what each worker is doing; see :mod:`.worker_activity`."""
         for connection in self.connections.values():
@@ -155,8 +159,9 @@ class LocalWorkers:
     def activity(self, connection: WorkerConnection, now: float) -> dict[str, Any]:
         """Return what a worker is doing as plain data; see :data:`.worker_activity.NO_ACTIVITY`."""
         status = WorkerStatus(self._engine.row(connection.status_row))
-        waits = status.waits_for_store
-        return connection.activity.stats(status.running_sample, self._files, now, waits_for_store=waits)
+        return connection.activity.stats(
+            status.running_sample, self._files, status.seconds(now), waits_for_store=status.waits_for_store
+        )
 
     # -- events ----------------------------------------------------------------------------------------------------
     def receive(self, owner: WorkerOwner, ready: Container[Any], now: float, most: int) -> bool:

@@ -81,8 +81,6 @@ class WorkerConnection:
     """Host of the worker, which has its own watchdog; 0: this one."""
     status_row: int = 0
     """Row of the status page, for a worker of this host."""
-    last_busy: int = 0
-    idle: int = 0
     state: WatchState = RUNNING  # only move() changes it
     kill_reason: str = ""  # why it is being killed
     timed_out: bool = False  # True if one of its samples exceeded sample_timeout

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydp2.errors import RemoteProtocolError
 
-FIGURES = frozenset(("busy_us", "idle_us", "waited_us", "worked_us", "sent_ns"))
+FIGURES = frozenset(("busy_us", "idle_us", "generator_us", "store_us", "waited_us", "worked_us", "sent_ns"))
 """Names of the fields that are figures."""
 MAX_FIGURE = 1 << 53
 """Largest figure: microseconds of 285 years."""

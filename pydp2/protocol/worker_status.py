@@ -8,17 +8,18 @@ running. So exactly that file is blamed (docs/internals/deaths.md). A row is sha
 from __future__ import annotations
 
 FIELD_COUNT = 8
-FILE, ATTEMPT, SAMPLE_INDEX, RUNNING, STARTED_NS, WORKER, WAITS_SINCE_NS = range(7)
+FILE, ATTEMPT, SAMPLE_INDEX, RUNNING, STARTED_NS, WORKER, WAITS_SINCE_NS, SINCE_NS = range(8)
 NO_FILE = -1
 
 
 class WorkerStatus:
     """Status row of one worker, which writes it; the server reads it."""
 
-    __slots__ = ("row",)
+    __slots__ = ("_waited_ns", "row")
 
     def __init__(self, row: memoryview) -> None:
         self.row = row
+        self._waited_ns = 0
 
     @property
     def running_sample(self) -> tuple[int, int, int] | None:
@@ -51,6 +52,17 @@ class WorkerStatus:
         """True if the worker waits for blocks of a remote file."""
         return self.row[WAITS_SINCE_NS] != 0
 
+    def seconds(self, now: float) -> float:
+        """Return for how many seconds the worker has been in the generator, or, without a sample, has had nothing to
+        do; 0.0 if it does something else. ``now``: ``time.monotonic()``."""
+        since = self.row[SINCE_NS]
+        return max(0.0, now - since / 1e9) if since else 0.0
+
+    def store_seconds(self, now_ns: int) -> float:
+        """Return, in the worker, how many seconds it has waited for a store so far."""
+        since = self.row[WAITS_SINCE_NS]
+        return (self._waited_ns + (now_ns - since if since else 0)) / 1e9
+
     def note_wait(self, begins: bool, now_ns: int) -> None:
         """Note, in the worker, that a wait for a store begins or is over. Waits of several threads count as one."""
         row = self.row
@@ -58,4 +70,5 @@ class WorkerStatus:
             row[WAITS_SINCE_NS] = row[WAITS_SINCE_NS] or now_ns
         elif since := row[WAITS_SINCE_NS]:  # 0: another thread has noted the end
             row[STARTED_NS] += now_ns - since
+            self._waited_ns += now_ns - since
             row[WAITS_SINCE_NS] = 0

@@ -254,8 +254,7 @@ class Server:
         self._advised_at = now
         workers = self.workers
         samples, waited, worked, attached = self._jobs.trainer_totals()
-        read, busy, idle = workers.read_samples, workers.busy_us / 1e6, workers.idle_us / 1e6
-        totals = Totals(samples, waited, worked, read, busy, idle, self._busy_seconds)
+        totals = Totals(samples, waited, worked, workers.read_samples, *workers.busy_and_idle(), self._busy_seconds)
         self._scaling.add(now, totals, self.pool.target, attached=attached)
         if self._endpoint is not None:
             self._endpoint.publish(self.stats(), ready=bool(self.pool.active))

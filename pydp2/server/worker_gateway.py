@@ -21,7 +21,7 @@ from pydp2.data.schema.provider_schema import Schema
 from pydp2.errors import HostRefused, ProtocolError, RemoteProtocolError, from_wire
 from pydp2.host.local_workers import LocalWorkers
 from pydp2.host.watchdog import WorkerConnection
-from pydp2.host.worker_activity import NO_ACTIVITY
+from pydp2.host.worker_activity import NO_ACTIVITY, WorkerSeconds
 from pydp2.options.service_spec import ServiceSpec
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import check_ints
@@ -112,8 +112,7 @@ class WorkerGateway:
         self._cell_grants: CellGrants | None = None
         self.read_samples = 0
         """Number of samples that workers have sent."""
-        self.busy_us = self.idle_us = 0
-        """Microseconds, of all workers together, in which they were busy with samples, and in which they waited."""
+        self._ended_busy = self._ended_idle = 0.0  # seconds of workers that are gone
 
     # -- rounds ----------------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -201,6 +200,7 @@ class WorkerGateway:
         connection.link.check_received(message)
         match message:
             case m.Declared():
+                connection.activity.ready_at = now
                 self._declared(worker, connection, message)
             case m.Broken(error):
                 self.apply(self._pool.handle(WorkerBroken(worker, from_wire(error))))
@@ -218,6 +218,7 @@ class WorkerGateway:
                 self._cell_grants.worker_gone(exited.worker)
             self._service.look_at_files()
         self._trace.drop_source(exited.worker)
+        self._keep_seconds(connection)
         running = None
         if exited.running:
             file, attempt, sample_index = exited.running
@@ -238,9 +239,7 @@ class WorkerGateway:
         self, worker: int, connection: WorkerConnection, chunk: m.Chunk, body: Sequence[memoryview], now: float
     ) -> None:
         self.read_samples += chunk.rows
-        self.busy_us += max(0, chunk.busy_us - connection.last_busy)
-        self.idle_us += max(0, chunk.idle_us - connection.idle)
-        connection.last_busy, connection.idle = chunk.busy_us, chunk.idle_us
+        connection.activity.report(WorkerSeconds.of_chunk(chunk), now)
         if self.schema is None:
             return
         pool = self._pool
@@ -352,14 +351,19 @@ class WorkerGateway:
 
     def _host_gone(self, event: HostGone) -> None:
         for worker in self._pool.workers_of(event.host):
-            self._remote.pop(worker, None)
+            if (connection := self._remote.pop(worker, None)) is not None:
+                self._keep_seconds(connection)
             self._trace.drop_source(worker)
         self._pool.remove_host(event.host, event.running, event.how)
         self._jobs.fit_budget()
         self._jobs.restart_broken_passes()
 
     def _remote_connection(self, host: int, worker: int) -> WorkerConnection:
-        return self._remote.setdefault(worker, WorkerConnection(host=host))
+        if (connection := self._remote.get(worker)) is None:
+            connection = self._remote[worker] = WorkerConnection(host=host)
+            if self._hosts is not None and (session := self._hosts.sessions.get(host)) is not None:
+                session.activities[worker] = connection.activity
+        return connection
 
     def _remote_sent(self, hosts: HostGateway, host: int, worker: int, frames: list[memoryview], now: float) -> None:
         connection = self._remote_connection(host, worker)
@@ -388,8 +392,25 @@ class WorkerGateway:
         self._send(worker, m.RecordSpans(on=True))
 
     # -- statistics, the end ---------------------------------------------------------------------------------------
+    def busy_and_idle(self) -> tuple[float, float]:
+        """Return the seconds, of all workers together, in which they were busy with samples, and in which they had
+        nothing to do."""
+        seconds = [
+            connection.activity.seconds for connection in (*self._local.connections.values(), *self._remote.values())
+        ]
+        return (
+            self._ended_busy + sum(worker.busy for worker in seconds),
+            self._ended_idle + sum(worker.idle for worker in seconds),
+        )
+
+    def _keep_seconds(self, connection: WorkerConnection) -> None:
+        """Keep the seconds of a worker that is gone."""
+        self._ended_busy += connection.activity.seconds.busy
+        self._ended_idle += connection.activity.seconds.idle
+
     def stats(self, now: float) -> list[dict[str, Any]]:
-        """Return statistics of each worker as plain data."""
+        """Return statistics of each worker as plain data, with the times up to ``now``."""
+        self.look(now)
         running = {
             worker: connection for worker, connection in self._local.connections.items() if connection.pid
         } | self._remote
@@ -400,8 +421,6 @@ class WorkerGateway:
                 "active": self._pool.is_active(number),
                 "files": self._pool.files_of(number),
                 "samples_per_second": connection.rates.per_second(now),
-                "busy_seconds": connection.last_busy / 1e6,
-                "idle_seconds": connection.idle / 1e6,
                 "memory": 0 if connection.host else resident_bytes(connection.pid),
                 "host": connection.host,
             }
@@ -414,15 +433,18 @@ class WorkerGateway:
         if not connection.host:
             return self._local.activity(connection, now)
         session = None if self._hosts is None else self._hosts.sessions.get(connection.host)
-        activity = None if session is None else session.activities.get(worker)
-        if session is None or activity is None:
+        if session is None:
             return NO_ACTIVITY
         running = session.running.get(worker)
         is_known = running is not None and running[0] < len(self._jobs.files)
-        return activity.stats(running if is_known else None, self._jobs.files, now)
+        seconds = now - session.since.get(worker, now)
+        return connection.activity.stats(running if is_known else None, self._jobs.files, seconds)
 
     def look(self, now: float) -> None:
-        """Look at what the workers of this machine are doing."""
+        """Look at what the workers of this machine are doing, and which of all workers have begun."""
+        for worker in self._pool.active:
+            if (connection := self._local.connections.get(worker) or self._remote.get(worker)) is not None:
+                connection.activity.begin(now)
         self._local.look(now)
 
     def close(self) -> None:

@@ -160,7 +160,7 @@ def test_a_host_that_asks_for_more_than_it_reads_is_cut_off(
         beating = liars(service.host_address, pair)
         beating.join(len(FILES))
         for _ in range(20_000):
-            beating.say(0, m.HostBeat(1, [], {}))
+            beating.say(0, m.HostBeat(1, [], {}, []))
         assert wait_until(lambda: refused(service, "hosts") == {"broke the protocol": 1})
         answers = 0
         while isinstance(said := beating.heard(seconds=0.5), m.Message):
@@ -184,7 +184,7 @@ def test_a_host_that_does_not_end_a_worker_is_lost(
         assert said is not None
         began = time.monotonic()
         while not isinstance(said := liar.heard(seconds=0.5), m.Closing):
-            liar.say(0, m.HostBeat(time.monotonic_ns(), [], {}))
+            liar.say(0, m.HostBeat(time.monotonic_ns(), [], {}, []))
             assert time.monotonic() - began < 10
         assert not hosts(service)
     assert "a worker that it was told to end had not ended after 2 s" in capfd.readouterr().err
@@ -200,7 +200,7 @@ def test_statistics_of_a_thousand_workers_reach_whoever_asks(
             while not isinstance(said := liar.heard(), m.StartWorker):
                 assert said is not None
             liar.say(1, m.WorkerStarted(said.worker, 77))
-        liar.say(0, m.HostBeat(1, [], {"memory": "x" * 60_000, "deep": [[[[[[[[]]]]]]]]}))
+        liar.say(0, m.HostBeat(1, [], {"memory": "x" * 60_000, "deep": [[[[[[[[]]]]]]]]}, []))
         assert wait_until(lambda: len(service.stats()["workers"]) > 1000)
         assert len(data.stats()["workers"]) > 1000
         assert stream(data), "who asked goes on"
@@ -290,7 +290,7 @@ def test_a_host_whose_key_is_removed_loses_its_connection_and_others_read_its_fi
         with service.connect(**OPTIONS) as data:
             batches = iter(data)
             seen = [digest(next(batches)) for _ in range(3)]
-            deaf.say(0, m.HostBeat(1, [], {}))
+            deaf.say(0, m.HostBeat(1, [], {}, []))
             keys.drop(folder, "deaf")
             began = time.monotonic()
             assert deaf.is_cut(0, 3.0)

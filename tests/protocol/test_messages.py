@@ -116,7 +116,7 @@ def test_a_field_of_another_type_is_refused_by_its_name(message: m.Message) -> N
 
 
 @pytest.mark.parametrize(
-    "message", [m.Chunk(0, [], [], 1, 1), m.Need(1, 1, 0, 1, 1), m.HostBeat(1, [], {}), m.HostReceived(0, 1)],
+    "message", [m.Chunk(0, [], [], 1, 1), m.Need(1, 1, 0, 1, 1), m.HostBeat(1, [], {}, []), m.HostReceived(0, 1)],
     ids=lambda message: type(message).__name__,
 )  # fmt: skip
 @pytest.mark.parametrize(("figure", "read"), [(-1, 0), (-(1 << 63), 0), ((1 << 64) - 1, MAX_FIGURE)])

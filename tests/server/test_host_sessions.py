@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pydp2.errors import HostRefused, RemoteProtocolError
+from pydp2.host.worker_activity import WorkerActivity, WorkerSeconds
 from pydp2.protocol import messages as m
 from pydp2.server.hosts.host_sessions import (
     MAX_DATA_CONNECTIONS,
@@ -83,32 +84,36 @@ def test_a_host_is_silent_until_it_is_heard_again(sessions: HostSessions) -> Non
     session = join(sessions, "a")
     assert sessions.silent(10.0, 10.0) == []
     assert sessions.silent(10.5, 10.0) == [session]
-    session.note_beat(10.5, 7, [[3, 1, 2, 4]], {"memory": 5})
+    session.note_beat(10.5, m.HostBeat(7, [[3, 1, 2, 4]], {"memory": 5}, []))
     assert sessions.silent(20.0, 10.0) == []
     assert (session.beat_ns, session.running, session.figures) == (7, {3: (1, 2, 4)}, {"memory": 5})
 
 
 def test_beats_tell_what_the_workers_of_a_host_do(sessions: HostSessions) -> None:
     session = join(sessions, "a")
-    files = ["x", "y.txt"]
-    session.note_beat(10.0, 7, [[3, 1, 2, 4]], {})
-    session.note_beat(11.0, 8, [[3, 1, 2, 4]], {})
-    found = session.activities[3].stats(session.running[3], files, 11.5)
-    assert (found["file"], found["sample"], found["sample_seconds"]) == ("y.txt", 4, 1.5)
-    assert found["generator_seconds"] == 1.0
-    session.note_beat(12.0, 9, [[3, 1, 2, 90]], {})
-    session.note_beat(13.0, 9, [], {})
-    session.note_beat(14.0, 9, [], {})
-    found = session.activities[3].stats(None, files, 14.0)
-    assert (found["file"], found["sample"], found["sample_seconds"]) == (None, None, 0.0)
-    assert found["generator_seconds"] == 2.0
+    activity = session.activities[3] = WorkerActivity()
+    activity.begin(9.0)
+    session.note_beat(10.0, m.HostBeat(7, [[3, 1, 2, 4]], {}, [[3, 600_000]]))
+    assert session.since == {3: 9.4}
+    assert activity.seconds == pytest.approx(WorkerSeconds(busy=1.0, generator=0.6))
+    session.note_beat(11.0, m.HostBeat(8, [[3, 1, 2, 4]], {}, [[3, 1_600_000]]))
+    assert activity.seconds == pytest.approx(WorkerSeconds(busy=2.0, generator=1.6))
+    session.note_beat(12.0, m.HostBeat(9, [], {}, [[3, 250_000], [4, 1]]))
+    assert activity.seconds == pytest.approx(WorkerSeconds(busy=2.75, idle=0.25, generator=1.6))
+    assert session.running == {}
+
+
+@pytest.mark.parametrize("since", [[[1]], [[1, -2]], [[1, 2.5]], [3]])
+def test_times_of_a_beat_that_are_none_are_refused(sessions: HostSessions, since: list[object]) -> None:
+    with pytest.raises(RemoteProtocolError, match="HostBeat"):
+        join(sessions, "a").note_beat(11.0, m.HostBeat(8, [], {}, since))
 
 
 @pytest.mark.parametrize("running", [[[1, 2, 3]], [[1, 2, 3, -1]], [[1, 2, 3, "4"]], [5]])
 def test_a_beat_that_is_none_is_refused_and_changes_nothing(sessions: HostSessions, running: list[object]) -> None:
     session = join(sessions, "a")
     with pytest.raises(RemoteProtocolError, match="HostBeat"):
-        session.note_beat(1.0, 7, running, {})
+        session.note_beat(1.0, m.HostBeat(7, running, {}, []))
     assert (session.heard_at, session.beat_ns, session.running) == (0.0, 0, {})
 
 
@@ -200,5 +205,5 @@ def test_a_name_is_shown_as_a_terminal_can_show_it(sessions: HostSessions) -> No
 def test_of_the_figures_of_a_host_only_known_numbers_are_kept(sessions: HostSessions) -> None:
     session = join(sessions)
     figures = {"pid": 7, "memory": "x" * 60_000, "round_trip_ms": 0.5, "window_bytes": [[[]]], "other": 1}
-    session.note_beat(1.0, 5, [], figures)
+    session.note_beat(1.0, m.HostBeat(5, [], figures, []))
     assert session.figures == {"pid": 7, "round_trip_ms": 0.5}

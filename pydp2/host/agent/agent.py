@@ -65,7 +65,7 @@ from pydp2.host.watchdog import WorkerConnection
 from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import WorkerTerms, send_plain, status_rows
 from pydp2.protocol import messages as m
-from pydp2.protocol.figures import clip
+from pydp2.protocol.figures import clip, microseconds
 from pydp2.protocol.link_states import LinkState
 from pydp2.protocol.state_table import next_state
 from pydp2.remote.owner import FetchOptions
@@ -385,6 +385,7 @@ class Agent:
         workers = self._workers.connections
         samples = ((worker, self._workers.running_sample(each)) for worker, each in workers.items())
         running = [[worker, *sample] for worker, sample in samples if sample is not None]
+        since = [[worker, microseconds(self._workers.seconds(each, now))] for worker, each in workers.items()]
         figures = {
             "pid": os.getpid(),
             "memory": sum(resident_bytes(each.pid) for each in workers.values() if each.pid),
@@ -392,7 +393,7 @@ class Agent:
             "window_bytes": link.queue.window,
             "round_trip_ms": round(self._round_trip * 1e3, 3),
         }
-        link.send(m.HostBeat(self._beat_ns, running, figures))
+        link.send(m.HostBeat(self._beat_ns, running, figures, since))
 
     def _to_worker(self, link: ServiceLink, worker: int, body: Sequence[Any]) -> None:
         connection = self._workers.connections.get(worker)

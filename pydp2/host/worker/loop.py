@@ -39,7 +39,7 @@ from pydp2.protocol.figures import clip, microseconds
 from pydp2.protocol.file_ranges import FileAssignment, check_ints
 from pydp2.protocol.link_states import Link
 from pydp2.protocol.spans import SpanKind
-from pydp2.protocol.worker_status import ATTEMPT, FILE, RUNNING, SAMPLE_INDEX, STARTED_NS, WorkerStatus
+from pydp2.protocol.worker_status import ATTEMPT, FILE, RUNNING, SAMPLE_INDEX, SINCE_NS, STARTED_NS, WorkerStatus
 from pydp2.providers.error_location import with_location
 from pydp2.providers.source_providers import SourceProviders
 from pydp2.remote.remote_file import open_ahead
@@ -143,7 +143,9 @@ class WorkerLoop:
             if task is None:
                 self._flush()
                 self._idle_since = began = time.perf_counter()
+                self._status.row[SINCE_NS] = time.monotonic_ns()
                 self._receive(-1)
+                self._status.row[SINCE_NS] = 0
                 ended = time.perf_counter()
                 self._idle += ended - began
                 self.spans.add(SpanKind.IDLE, self._idle_since, ended)
@@ -421,7 +423,9 @@ class WorkerLoop:
                 frames.append(np.array(packed.weights, np.int64))
         turn = time.perf_counter() - self._turn_since if self._turn_since else 0.0  # one may last as long as a file
         busy, idle = microseconds(self._busy + turn), microseconds(self._idle)
-        self.send(m.Chunk(rows, parts, blocked, busy, idle, int(cells is not None)), frames)
+        generator = microseconds(self._drawer.generator_seconds())
+        store = microseconds(self._status.store_seconds(time.monotonic_ns()))
+        self.send(m.Chunk(rows, parts, blocked, busy, idle, int(cells is not None), generator, store), frames)
         if packed is not None:
             self._tasks.note_sent(part.attempt for part in packed.ranges)
 
@@ -434,7 +438,6 @@ class WorkerLoop:
             self.spans.add(SpanKind.IDLE, self._idle_since, now)
             self._idle_since = now
         self.spans.switch(on, now)
-        self._drawer.measures = on
 
     def _begin_sending(self) -> tuple[SpanKind, float]:
         """Return kind and begin of a span of sending."""
@@ -450,10 +453,11 @@ class WorkerLoop:
 
     def _draw_measured(self, task: FileTask, next_stop: int) -> bool:
         """Draw as :meth:`SampleDrawer.draw`, and note the time of it."""
-        first, began = task.next_index, time.perf_counter()
-        added = self._drawer.draw(task, next_stop)
-        ended = time.perf_counter()
-        self.spans.note_draw(task.file, first, began, ended, self._drawer.packing_seconds(began, ended))
+        drawer, first, began = self._drawer, task.next_index, time.perf_counter()
+        asked = drawer.generator_seconds()
+        added = drawer.draw(task, next_stop)
+        ended, asked = time.perf_counter(), drawer.generator_seconds() - asked
+        self.spans.note_draw(task.file, first, began, ended, ended - began - asked)
         return added
 
     def _send_spans(self) -> None:

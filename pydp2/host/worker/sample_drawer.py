@@ -15,6 +15,7 @@ from pydp2.errors import BadSample, ProviderError
 from pydp2.host.worker.chunk_builder import ChunkBuilder
 from pydp2.host.worker.task import FileTask
 from pydp2.host.worker.yielded_samples import YieldedSamples
+from pydp2.protocol.worker_status import SINCE_NS
 from pydp2.providers.error_location import user_error, with_location
 from pydp2.providers.source_providers import SourceProviders
 from pydp2.system.stdlib import time
@@ -40,9 +41,10 @@ class SampleDrawer:
         self._providers, self._builder, self._files, self._marker = providers, builder, files, marker
         self._send_lock = send_lock
         self._sample_loop = builder.sample_loop(providers.is_single_slot, marker, providers.other_names)
+        self._sample_loop.measures = True
         self._task: FileTask | None = None
-        self._measures = False
-        self._asked_until = 0.0  # when the sample loop came back last, if this measures
+        self._asked_ns = 0  # in calls of the user's code that are over
+        self._asked_since = 0  # when the present one began, in nanoseconds; 0: there is none
         self.provider = providers.of_file(0)
         """Provider of the file of ``task``."""
 
@@ -55,20 +57,16 @@ class SampleDrawer:
     def task(self, task: FileTask) -> None:
         self._task, self.provider = task, self._providers.of_file(task.file)
 
-    @property
-    def measures(self) -> bool:
-        """True while :meth:`packing_seconds` has an answer."""
-        return self._measures
+    def generator_seconds(self) -> float:
+        """Return how many seconds the generators have had so far, with those of a call that is under way."""
+        since = self._asked_since
+        return (self._asked_ns + (time.monotonic_ns() - since if since else 0)) / 1e9
 
-    @measures.setter
-    def measures(self, on: bool) -> None:
-        self._measures = self._sample_loop.measures = on
-
-    def packing_seconds(self, began: float, ended: float) -> float:
-        """Return how many of the seconds of the last :meth:`draw`, from ``began`` to ``ended``, were needed for checks
-        and packing; the rest is the generator's."""
-        nanoseconds, self._sample_loop.packing_ns = self._sample_loop.packing_ns, 0
-        return nanoseconds / 1e9 + ended - max(began, self._asked_until)
+    def _end_asking(self) -> None:
+        """Count the call that is over: what the sample loop packed meanwhile is not the generator's."""
+        packing, self._sample_loop.packing_ns = self._sample_loop.packing_ns, 0
+        since, self._asked_since = self._asked_since, 0
+        self._asked_ns += max(0, time.monotonic_ns() - since - packing)
 
     @property
     def in_user_code(self) -> bool:
@@ -83,11 +81,13 @@ class SampleDrawer:
     def user_code(self) -> Iterator[None]:
         """Run the user's code within this context: meanwhile, another thread may send."""
         self._builder.copy_lent()
+        self._asked_since = time.monotonic_ns()
         self._sample_loop.in_user_code = True
         try:
             yield
         finally:
             self._sample_loop.in_user_code = False
+            self._end_asking()
             if self._sample_loop.send_pending:
                 self._wait_for_flush()
 
@@ -147,17 +147,19 @@ class SampleDrawer:
         assert task.iterator is not None
         sample_loop = self._sample_loop
         self._builder.copy_lent()
+        row = self._marker.row
+        self._asked_since = row[SINCE_NS] = time.monotonic_ns()
         try:
             try:
                 return sample_loop.next_unpacked(
                     task.iterator, task.next_sample, *self._builder.packing_budget(task, next_stop), _BURST_NS
                 )
             finally:
+                row[SINCE_NS] = 0
+                self._end_asking()
                 if sample_loop.send_pending:  # as in user_code()
                     self._wait_for_flush()
                 self.collect_counts()
-                if self._measures:
-                    self._asked_until = time.perf_counter()
         except StopIteration:
             if not task.is_over:
                 self._builder.end_file(task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeAlias
 
-WIRE_VERSION = 12
+WIRE_VERSION = 13
 HEADER_LIMIT = 64 * 1024
 INT_LIMIT = 1 << 62  # all numbers on the wire are below it, so that sums and shared memory of 64 bits hold them
 

@@ -124,11 +124,13 @@ class WorkerExited(Message):
 @dataclass(frozen=True, slots=True)
 class HostBeat(Message):
     """Host, every second: it is there. ``sent_ns`` is its own clock; ``running``: the samples that its workers ask for,
-    as ``[worker, file, attempt, sample index]``; ``figures`` are statistics."""
+    as ``[worker, file, attempt, sample index]``; ``figures`` are statistics; ``since``: for how long workers
+    have been in the generator, or, without a sample, have had nothing to do, as ``[worker, microseconds]``."""
 
     sent_ns: int
     running: list[Any]
     figures: Plain
+    since: list[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ class Chunk(Message):
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample held back that costs ``need`` (0:
     it reached its pause). ``busy_us``: time spent on samples so far, ``idle_us``: time without anything to do, in us.
+    ``generator_us``: part of ``busy_us`` in which it asked generators for samples, ``store_us``: in which it waited for
+    a store.
     """
 
     has_body: ClassVar[bool] = True
@@ -127,3 +129,5 @@ class Chunk(Message):
     busy_us: int
     idle_us: int
     naming_frames: int = 0
+    generator_us: int = 0
+    store_us: int = 0

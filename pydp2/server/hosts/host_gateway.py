@@ -242,8 +242,8 @@ class HostGateway:
         match message:
             case m.Prepared(opened):
                 self._prepared(session, opened)
-            case m.HostBeat(sent_ns, running, figures):
-                session.note_beat(now, sent_ns, running, figures)
+            case m.HostBeat():
+                session.note_beat(now, message)
                 if now - session.beat_at >= self._timing.host_beat / MAX_BEATS:
                     session.beat_at = now
                     self._report(session, now)

@@ -15,6 +15,7 @@ from pydp2.errors import HostRefused
 from pydp2.host.worker_activity import WorkerActivity
 from pydp2.protocol.file_ranges import check_ints
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, host_link
+from pydp2.protocol.messages import HostBeat
 from pydp2.system.rates import RateCounter
 
 MAX_WORKER_SLOTS = 1024
@@ -29,7 +30,6 @@ _MAX_ALL_WORKER_SLOTS = 4096  # workers of all hosts: even an idle one takes mem
 _FIGURES = ("pid", "memory", "waiting_bytes", "window_bytes", "round_trip_ms")
 _NAME_LENGTH = 100
 _SERVICE_HOST = "the host of the service"
-_LONGEST_BEAT = 2.0  # seconds that a beat stands for at most in what a worker does
 _REPORT_BYTES = 1 << 20  # bytes after which the host is told how much was received
 
 
@@ -56,8 +56,10 @@ class HostSession:
     reported: int = 0
     drain_until: float = 0.0
     running: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    since: dict[int, float] = field(default_factory=dict)
+    """Time at which each of its workers began to ask for its sample, or to have nothing to do."""
     activities: dict[int, WorkerActivity] = field(default_factory=dict)
-    """Activities of its workers, which its beats tell."""
+    """Activities of its workers, by number; beats tell what they do."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     ends_at: dict[int, float] = field(default_factory=dict)
     """Workers that the host was told to end, with the deadline for each."""
@@ -75,17 +77,17 @@ class HostSession:
         """True if it is time to tell the host how much was received."""
         return self.received - self.reported >= _REPORT_BYTES
 
-    def note_beat(self, now: float, sent_ns: int, running: Sequence[Any], figures: Mapping[str, Any]) -> None:
+    def note_beat(self, now: float, beat: HostBeat) -> None:
         """Store the content of a beat. Raises RemoteProtocolError."""
-        rows = [check_ints("HostBeat", row, 4) for row in running]
-        known = {name: figures.get(name) for name in _FIGURES}
+        rows = [check_ints("HostBeat", row, 4) for row in beat.running]
+        since = [check_ints("HostBeat", pair, 2) for pair in beat.since]
+        known = {name: beat.figures.get(name) for name in _FIGURES}
         self.figures = {name: value for name, value in known.items() if type(value) in (int, float)}
-        self.heard_at, self.beat_ns = now, sent_ns
+        self.heard_at, self.beat_ns = now, beat.sent_ns
         self.running = {worker: (file, attempt, index) for worker, file, attempt, index in rows}
-        for worker in self.running:
-            self.activities.setdefault(worker, WorkerActivity(_LONGEST_BEAT))
+        self.since = {worker: now - us / 1e6 for worker, us in since}
         for worker, activity in self.activities.items():
-            activity.note(self.running.get(worker), now)
+            activity.note(self.running.get(worker), now, now - self.since.get(worker, now))
 
     def stats(self, now: float) -> dict[str, Any]:
         """Return statistics of the host as plain data."""
