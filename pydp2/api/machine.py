@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import resource
 
 from pydp2.errors import OptionError
 from pydp2.server.available_memory import AvailableMemory, available_memory
-from pydp2.system import cgroups
+from pydp2.system.processors import cores as cores
 
 _BASE_OPEN_FILES = 60  # descriptors: some 36 of the server, those of clients, some for the death of a worker, a reserve
 _PROCESS_BYTES = 56 << 20  # bytes of memory of server, supervisor and zygote before anything is read
 _WORKER_BYTES = 8 << 20  # bytes of memory of each worker
-
-
-def cores() -> int:
-    """Return the cores that this process may use: affinity and the control groups' quotas, rounded up, at least 1."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cgroups.cpu_quota()
-    return max(1, min(count, quota) if quota else count)
 
 
 def memory() -> AvailableMemory:

@@ -85,6 +85,7 @@ class WorkerConnection:
     kill_reason: str = ""  # why it is being killed
     timed_out: bool = False  # True if one of its samples exceeded sample_timeout
     kill_at: float = 0.0  # time at which its stack must be written
+    computed: float = 0.0  # seconds in which it computed or waited for a core
     rates: RateCounter = field(default_factory=RateCounter)
     activity: WorkerActivity = field(default_factory=WorkerActivity)
 

@@ -69,6 +69,11 @@ class WorkerActivity:
     _spare: float = 0.0  # seconds for which it was a spare one
     _looked: float | None = None  # None: it has not begun
 
+    @property
+    def has_begun(self) -> bool:
+        """True if it may have files, or had some."""
+        return self._looked is not None
+
     def begin(self, now: float) -> None:
         """Note that the worker may have files: its time counts from here on. Later calls change nothing."""
         if self._looked is None:

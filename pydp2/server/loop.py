@@ -49,7 +49,7 @@ from pydp2.server.gateway.job_table import JobTable
 from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.hosts.host_gateway import HostGateway
 from pydp2.server.jobs.plan import provider_identity
-from pydp2.server.scaling import ScalingAdvisor, Totals
+from pydp2.server.scaling import Limits, ScalingAdvisor, Totals
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.tracing import TraceRecorder, TraceState
 from pydp2.server.worker_gateway import WorkerGateway
@@ -58,6 +58,7 @@ from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.system.log_events import LogEvent, LogFields
 from pydp2.system.log_writer import write_event
 from pydp2.system.process_memory import resident_bytes
+from pydp2.system.processors import cores
 from pydp2.transport import Hub, Poller
 from pydp2.transport.hub import LACKS_DESCRIPTORS
 
@@ -139,6 +140,7 @@ class Server:
         self._chores_at = self._look_at = self._advised_at = self._busy_seconds = 0.0
         self._release_at = self._began + self._timing.heap_release
         self._scaling = ScalingAdvisor()
+        self._cores = cores()
         self._endpoint: MetricsEndpoint | None = None
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -254,8 +256,17 @@ class Server:
         self._advised_at = now
         workers = self.workers
         samples, waited, worked, attached = self._jobs.trainer_totals()
-        totals = Totals(samples, waited, worked, workers.read_samples, *workers.busy_and_idle(), self._busy_seconds)
-        self._scaling.add(now, totals, self.pool.target, attached=attached)
+        totals = Totals(
+            samples,
+            waited,
+            worked,
+            workers.read_samples,
+            *workers.busy_and_idle(),
+            self._busy_seconds,
+            workers.computed_seconds(),
+        )
+        limits = Limits(self._jobs.readable_files, None if self._hosts is not None else self._cores)
+        self._scaling.add(now, totals, self.pool.target, attached=attached, limits=limits)
         if self._endpoint is not None:
             self._endpoint.publish(self.stats(), ready=bool(self.pool.active))
 

@@ -60,6 +60,7 @@ from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.system.log_events import LogEvent, LogFields
 from pydp2.system.process_memory import resident_bytes
+from pydp2.system.processors import core_seconds
 
 _MAX_MESSAGES = 256  # messages that are read in one turn, so that trainers are served in between
 
@@ -112,7 +113,7 @@ class WorkerGateway:
         self._cell_grants: CellGrants | None = None
         self.read_samples = 0
         """Number of samples that workers have sent."""
-        self._ended_busy = self._ended_idle = 0.0  # seconds of workers that are gone
+        self._ended_busy = self._ended_idle = self._ended_computed = 0.0  # seconds of workers that are gone
 
     # -- rounds ----------------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -403,10 +404,19 @@ class WorkerGateway:
             self._ended_idle + sum(worker.idle for worker in seconds),
         )
 
+    def computed_seconds(self) -> float:
+        """Return the seconds in which workers of this machine that have begun computed, or waited for a core."""
+        connections = self._local.connections.values()
+        for connection in connections:
+            if connection.pid and connection.activity.has_begun:
+                connection.computed = max(connection.computed, core_seconds(connection.pid))
+        return self._ended_computed + sum(connection.computed for connection in connections)
+
     def _keep_seconds(self, connection: WorkerConnection) -> None:
         """Keep the seconds of a worker that is gone."""
         self._ended_busy += connection.activity.seconds.busy
         self._ended_idle += connection.activity.seconds.idle
+        self._ended_computed += connection.computed
 
     def stats(self, now: float) -> list[dict[str, Any]]:
         """Return statistics of each worker as plain data, with the times up to ``now``."""

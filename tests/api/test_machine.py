@@ -27,7 +27,7 @@ def test_cores_are_those_that_the_process_may_run_on() -> None:
 def test_a_quota_of_the_control_groups_counts_where_it_is_less(
     monkeypatch: pytest.MonkeyPatch, quota: int | None, cores: int
 ) -> None:
-    monkeypatch.setattr(machine.cgroups, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(cgroups, "cpu_quota", lambda: quota)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     assert machine.cores() == cores
 

@@ -6,16 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.server.scaling import DOWN_SECONDS, UP_SECONDS, ScalingAdvice, ScalingAdvisor, Totals
+from pydp2.server.scaling import DOWN_SECONDS, UP_SECONDS, Limits, ScalingAdvice, ScalingAdvisor, Totals
+
+UNLIMITED = Limits()
 
 
-def after(seconds: float, workers: int = 2, *, attached: bool = True, **per_second: float) -> ScalingAdvice:
+def after(
+    seconds: float, workers: int = 2, *, attached: bool = True, limits: Limits = UNLIMITED, **per_second: float
+) -> ScalingAdvice:
     """The advice after so many seconds, of each of which the same can be said."""
     usual = {"samples": 1000, "waited": 0.0, "worked": 1.0, "read": 1000, "busy": 1.0, "idle": 0.0, "server": 0.1}
     spent = usual | per_second
     advisor = ScalingAdvisor()
     for second in range(int(seconds) + 1):
-        advisor.add(float(second), Totals(**{k: v * second for k, v in spent.items()}), workers, attached=attached)  # type: ignore[arg-type]
+        totals = Totals(**{k: v * second for k, v in spent.items()})  # type: ignore[arg-type]
+        advisor.add(float(second), totals, workers, attached=attached, limits=limits)
     return advisor.advice
 
 
@@ -52,6 +57,38 @@ def test_more_workers_are_not_advised_where_they_would_not_help(why: str, per_se
     assert (advice.wanted, advice.reason) == (2, why)
 
 
+WAITS = {"waited": 0.75, "worked": 0.25, "busy": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "limited_by", "limits", "computed"),
+    [
+        (9, "", Limits(files=9, cores=2), 0.01),
+        (4, "files", Limits(files=4, cores=2), 0.01),
+        (2, "files", Limits(files=1, cores=2), 0.01),
+        (2, "cores", Limits(files=100, cores=2), 2.0),
+        (4, "cores", Limits(files=100, cores=2), 0.9),
+        (2, "cores", Limits(files=100, cores=2), 1.2),
+        (3, "cores", Limits(files=8, cores=3), 2.0),
+        (9, "", Limits(files=100), 2.0),
+    ],
+)
+def test_no_more_workers_are_wanted_than_have_a_file_and_a_core(
+    wanted: int, limited_by: str, limits: Limits, computed: float
+) -> None:
+    advice = after(60, limits=limits, computed=computed, **WAITS)
+    assert (advice.wanted, advice.limited_by) == (wanted, limited_by)
+
+
+def test_the_reason_names_the_limit() -> None:
+    assert after(60, limits=Limits(files=1), **WAITS).reason == (
+        "1 file can be read at a time: cut files into parts (?part=1/8)"
+    )
+    assert after(60, limits=Limits(cores=2), computed=2.0, **WAITS).reason == (
+        "workers compute, and 2 cores can run no more of them"
+    )
+
+
 @pytest.mark.parametrize(
     ("why", "options"),
     [
@@ -79,4 +116,11 @@ def test_whatever_is_counted_the_advice_is_a_number_of_workers(
         advisor.add(float(second), Totals(*step), workers, attached=attached)  # type: ignore[arg-type]
         assert advisor.advice.wanted >= min(1, workers)
         assert advisor.advice.reason
-        assert set(advisor.advice.to_plain(workers)) == {"workers", "wanted", "reason", "demand", "supply"}
+        assert set(advisor.advice.to_plain(workers)) == {
+            "workers",
+            "wanted",
+            "reason",
+            "demand",
+            "supply",
+            "limited_by",
+        }

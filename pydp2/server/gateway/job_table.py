@@ -143,6 +143,11 @@ class JobTable:
         trainers = self.sessions[job].trainers.registry.trainers.values() if job in self.sessions else ()
         return bool(trainers) and all(trainer.pid == pid and not trainer.host for trainer in trainers)
 
+    @property
+    def readable_files(self) -> int:
+        """Number of files that can be read at a time: each job with a trainer reads those of the list."""
+        return len(self.files) * sum(not job.trainers.registry.empty for job in self.sessions.values())
+
     def trainer_totals(self) -> tuple[int, float, float, bool]:
         """Return the samples that trainers got, the seconds that they waited and worked, and whether one is there."""
         sessions = [*self.sessions.values()]
