@@ -167,13 +167,14 @@ def packs(settings, filename):
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "most"), [("sleeps", 0.95, 1.0), ("computes", 0.8, 1.0), ("packs", 0.0, 0.5)]
+    ("name", "samples", "least", "most"),
+    [("sleeps", 1, 0.95, 1.0), ("computes", 50, 0.8, 1.0), ("packs", 100, 0.0, 0.5)],
 )
 def test_a_worker_spends_its_time_where_it_is(
-    provider_file: Callable[[str], str], name: str, least: float, most: float
+    provider_file: Callable[[str], str], name: str, samples: int, least: float, most: float
 ) -> None:
     provider = provider_file(STAGES).removesuffix("process") + name
-    with pydp2.load(["a"], provider, batch_size=1, workers=1) as data:
+    with pydp2.load(["a"], provider, batch_size=samples, workers=1) as data:
         stream = iter(data)
 
         def spent() -> tuple[float, float]:
