@@ -227,8 +227,7 @@ def _idle_workers(now: Stats, waiting: float) -> tuple[str, str]:
 
 
 def _busy_stage(now: Stats, stage: str, share: float) -> tuple[str, str]:
-    wanted, workers = now["scaling"]["wanted"], now["scaling"]["workers"]
-    more = f"Take {wanted} workers in place of {workers}" if wanted > workers else "Take more workers"
+    more = _more_workers(now["scaling"])
     match stage:
         case "storage":
             return (
@@ -244,6 +243,20 @@ def _busy_stage(now: Stats, stage: str, share: float) -> tuple[str, str]:
         f"process takes {percent(share)} of the workers' time.",
         f"{more}, make process faster, or read once (cache=CacheType.CACHE_PASS_IN_MEM).",
     )
+
+
+def _more_workers(scaling: Mapping[str, Any]) -> str:
+    """Return the advice on the number of workers, without its full stop."""
+    wanted, workers = scaling["wanted"], scaling["workers"]
+    if wanted > workers:
+        more = f"Take {wanted} workers in place of {workers}"
+        return f"{more} (as many as there are files)" if scaling["limited_by"] == "files" else more
+    match scaling["limited_by"]:
+        case "files":
+            return "Cut the files into parts (?part=1/8) for more workers"
+        case "cores":
+            return "Workers have all cores here: add some of other hosts (pydp2 worker)"
+    return "Take more workers"
 
 
 def _who(now: Stats, stage: str) -> str:

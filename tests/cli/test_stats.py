@@ -50,14 +50,16 @@ def test_it_shows_how_a_service_is_doing(
         assert table[0].split() == ["worker", "pid", "files", "samples/s", "busy", "idle", "memory"]
         assert len(table) == 2
         with service.connect(**OPTIONS) as data:
-            next(iter(data))
+            loop = iter(data)
+            next(loop)
             monkeypatch.setenv("PYDP2_CONNECTION", str(file))
             found = json.loads(cli("stats", "--json").stdout)
             assert list(found["jobs"]) == ["default"]
             head, line, *_ = cli("stats").stdout.splitlines()
             assert head.startswith("The trainer "), "it says who waits"
             assert line.startswith("pass 0 · ")
-            assert cli("stats", "--seconds", "0.1").stdout.splitlines()[0] == head, "from the first look on"
+            first = cli("stats", "--seconds", "0.1").stdout.splitlines()[0]
+            assert first.partition(", for ")[0] == head.partition(", for ")[0], "from the first look on"
 
 
 def test_watching_ends_with_the_service(

@@ -34,7 +34,7 @@ def stats(
         "attached": True, "ranks_to_come": 0, "uptime_seconds": uptime, "busy_seconds": server,
         "trainer": {"waited_seconds": waited, "worked_seconds": worked}, "jobs": {"train": job},
         "workers": [WORKER | (worker or {})], "remote": None, "read_ahead": {"used": 0, "budget": 100},
-        "scaling": {"workers": 1, "wanted": 1},
+        "scaling": {"workers": 1, "wanted": 1, "limited_by": ""},
     }  # fmt: skip
     return found | more
 
@@ -68,8 +68,22 @@ def test_busy_workers_are_told_apart_by_what_they_do(stage: str, worker: dict[st
 
 def test_more_workers_are_named_if_that_helps() -> None:
     busy = {"busy_seconds": 10.0, "generator_seconds": 9.0}
-    answer = found(5.0, 5.0, worker=busy, scaling={"workers": 2, "wanted": 7})
-    assert "Take 7 workers in place of 2" in answer.remedy
+    answer = found(5.0, 5.0, worker=busy, scaling={"workers": 2, "wanted": 7, "limited_by": ""})
+    assert answer.remedy.startswith("Take 7 workers in place of 2, make process faster")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "limit", "remedy"),
+    [
+        (7, "files", "Take 7 workers in place of 2 (as many as there are files), make process faster"),
+        (2, "files", "Cut the files into parts (?part=1/8) for more workers, make process faster"),
+        (2, "cores", "Workers have all cores here: add some of other hosts (pydp2 worker), make process faster"),
+    ],
+)
+def test_what_keeps_more_workers_from_helping_is_named(wanted: int, limit: str, remedy: str) -> None:
+    scaling = {"workers": 2, "wanted": wanted, "limited_by": limit}
+    busy = {"busy_seconds": 10.0, "generator_seconds": 9.0}
+    assert found(5.0, 5.0, worker=busy, scaling=scaling).remedy.startswith(remedy)
 
 
 def test_a_busy_server_is_named_before_workers() -> None:
