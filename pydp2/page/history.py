@@ -77,8 +77,7 @@ class History:
         """Go on with the points of ``path``; without them if there are none, or they are damaged."""
         try:
             _require_regular(path)  # a pipe or a device may have no end
-            with path.open("rb") as file:
-                recent, coarse, pending, seconds = _saved(file.read(_MOST_BYTES + 1))
+            recent, coarse, pending, seconds = _read(path)
         except (OSError, ValueError, RecursionError):
             return
         if len(coarse) < self._room:
@@ -87,9 +86,14 @@ class History:
 
 
 def require_place(path: Path) -> None:
-    """Raise OSError unless points can be saved to ``path``."""
+    """Raise OSError unless points can be saved to ``path``, where no other file would be replaced."""
     if path.exists():
-        _require_regular(path)  # it would be replaced
+        _require_regular(path)
+        try:
+            if path.stat().st_size:
+                _read(path)
+        except (ValueError, RecursionError):
+            raise OSError(errno.EINVAL, "it is another file than a history, or a damaged one") from None
     temporary = _temporary(path)
     temporary.touch()
     temporary.unlink()
@@ -108,6 +112,12 @@ def mean(points: Sequence[Point]) -> Point:
     """Return the mean of points; of a number that some of them lack, that of the others."""
     names = dict.fromkeys(name for point in points for name in point)
     return {name: sum(found := [p[name] for p in points if name in p]) / len(found) for name in names}
+
+
+def _read(path: Path) -> tuple[list[Point], list[Point], list[Point], int]:
+    """Return what :func:`_saved` does of a file. Raises OSError too."""
+    with path.open("rb") as file:
+        return _saved(file.read(_MOST_BYTES + 1))
 
 
 def _saved(text: bytes) -> tuple[list[Point], list[Point], list[Point], int]:

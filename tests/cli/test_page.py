@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 
 import pydp2
+from pydp2.page.history import require_place
 from tests.runs import NUMBERS
 
 pytest.importorskip("uvicorn")
@@ -45,13 +46,18 @@ def test_an_address_that_is_none_is_wrong_usage(cli: Callable[..., Result], wron
         ("/proc/h.json", "/proc/h.json cannot be written: "),
         ("/dev/full", "/dev/full cannot be written: it is no regular file; name another file"),
         ("pipe", "pipe cannot be written: it is no regular file; name another file"),
+        ("train.list", "train.list cannot be written: it is another file than a history, or a damaged one; name "),
     ],
 )
 def test_a_history_that_cannot_be_kept_is_wrong_usage(
     cli: Callable[..., Result], file: str, words: str, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "train.list").write_text("a.txt\n")
+    (tmp_path / "new.json").touch()  # it has nothing to lose
+    require_place(tmp_path / "new.json")
     result = cli("page", "ipc:///nowhere", "--history", file)
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
-    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "train.list", "new.json"}
+    assert (tmp_path / "train.list").read_text() == "a.txt\n"
