@@ -105,22 +105,6 @@ class Connection:
         self.target = target
         self.name = target.name
         self._session = session
-        self._zmq = new_context()
-        try:
-            self._line = _local_line(self._zmq, target, deadline) or Line(
-                self._zmq,
-                target.address,
-                watch=True,
-                deadline=deadline,
-                key_pair=target.key_pair,
-                ack_timeout=ack_timeout,
-            )
-        except AdmissionRefused as why:
-            self._zmq.term()
-            raise NotAdmitted(f"the service at {self.name} turned this process away: {why}") from None
-        except BaseException:
-            self._zmq.term()
-            raise
         self._link = client_link(LinkRole.CLIENT)
         self.inbox: list[Any] = []
         """Items that came and were not taken yet: messages with their raw frames, as pairs, or what the caller has put
@@ -134,6 +118,22 @@ class Connection:
         """Sources of the rows of batches."""
         self.spans = SpanBuffer()
         """Spans for a trace, while the service records one."""
+        self._zmq = new_context()
+        try:
+            self._line = _local_line(self._zmq, target, deadline) or Line(
+                self._zmq,
+                target.address,
+                watch=True,
+                deadline=deadline,
+                key_pair=target.key_pair,
+                ack_timeout=ack_timeout,
+            )
+        except BaseException as error:
+            # An exception of a signal handler may leave the socket of a line open, and term() would wait for that.
+            self._zmq.destroy(linger=0)
+            if isinstance(error, AdmissionRefused):
+                raise NotAdmitted(f"the service at {self.name} turned this process away: {error}") from None
+            raise
 
     def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
         """Send one message, with raw frames."""

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client import look_ahead, session, wait_notice
+from pydp2.client import connection, look_ahead, session, wait_notice
 from pydp2.protocol import spans
+from pydp2.transport import line
 from tests.interruptions import (
     ENTRIES,
     LEAVING,
@@ -216,6 +217,24 @@ def test_interrupted_while_a_trace_records_it_goes_on_behind_the_last_batch(
             recorder.join()
     assert found == seen[: len(found)]
     assert recording <= injector.names
+
+
+def test_an_exception_when_a_line_has_just_been_made_does_not_wait_for_its_socket(
+    served: Callable[[str], pydp2.Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, lines = served(next(iter(KINDS))), list[line.Line]()
+
+    def interrupted(*arguments: Any, **options: Any) -> line.Line:
+        lines.append(line.Line(*arguments, **options))
+        raise Interruption
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connection, "Line", interrupted)
+        with alarm(20), pytest.raises(Interruption):
+            service.connect(batch_size=8)
+    assert lines.pop()._socket.closed
+    with service.connect(batch_size=8) as data:
+        next(iter(data))
 
 
 # -- real signals ------------------------------------------------------------------------------------------------------
