@@ -27,7 +27,7 @@ ALLOWED = {
     "pydp2/server/cache/entry_names.py": 2,
     "pydp2/providers/notebook.py": 1,
     "cli/cache.py": 2,
-    "pydp2/page/watch.py": 2,
+    "pydp2/page/watch.py": 1,
     "pydp2/host/engine/prepared.py": 1,
     "pydp2/system/log_writer.py": 2,
 }
