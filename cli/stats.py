@@ -7,7 +7,6 @@ import json
 import math
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from pydp2_cli.stats_line import StatsLine
 
 _WATCH_SECONDS = 1.0
 _SHOWN_REFUSALS = 20
-_ANSWER_LOOKS = 10  # looks over which the answer is made
 
 
 @click.command("stats", params=service_address(), short_help="Show how a service is doing.")
@@ -120,7 +118,9 @@ class _Report:
 
     def __init__(self, first: dict[str, Any]) -> None:
         self._line = StatsLine()
-        self._looks: deque[dict[str, Any]] = deque(maxlen=_ANSWER_LOOKS)
+        from pydp2.page.view import Looks
+
+        self._looks = Looks()
         self._add(first)
 
     def __enter__(self) -> _Report:
@@ -133,11 +133,8 @@ class _Report:
         """Add a look at the service. Return the sentence about the trainers, and what follows of it."""
         from pydp2.page.view import first_line, view_of
 
-        if self._looks and found["uptime_seconds"] < self._looks[-1]["uptime_seconds"]:
-            self._looks.clear()  # the service was started again
-        self._looks.append(found)
         self._line.add_stats(found)
-        return first_line(view_of(self._looks[0], found))
+        return first_line(view_of(self._looks.add(found), found))
 
     def __call__(self, found: dict[str, Any]) -> None:
         """Print who waits for whom, a line about the whole service, and tables of its workers and of other hosts."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydp2.diagnostics.live import LiveAdvice, Stats, explain, percent
 from pydp2.page.history import Point
 
+_LOOKS = 10  # looks over which an answer is made
 _BANDS = 16  # workers or ranks, above which quantiles are kept in place of a line each
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 STAGES = {
@@ -17,6 +19,28 @@ STAGES = {
     "waiting": "waiting for room ahead",
 }
 """Names of the parts of the workers' time."""
+
+
+class Looks:
+    """Last looks at a service, about a second apart, and which of them an answer goes back to."""
+
+    def __init__(self) -> None:
+        self._looks: deque[Stats] = deque(maxlen=_LOOKS)
+
+    def clear(self) -> None:
+        """Forget them: the service did not answer meanwhile."""
+        self._looks.clear()
+
+    def add(self, now: Stats) -> Stats:
+        """Add a look, and return the earlier one that ``now`` is compared with; ``now`` itself if there is none."""
+        looks = self._looks
+        if looks and now["uptime_seconds"] < looks[-1]["uptime_seconds"]:
+            looks.clear()  # the service was started again
+        # What came before a job began says nothing of it.
+        known = (look for look in looks if look["jobs"].keys() >= now["jobs"].keys())
+        before = next(known, looks[0] if looks else now)
+        looks.append(now)
+        return before
 
 
 def point_of(now: Stats, finding: LiveAdvice, time: float) -> Point:

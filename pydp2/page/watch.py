@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from pydp2.diagnostics.live import Stats, explain
 from pydp2.errors import Error
 from pydp2.page.history import History
 from pydp2.page.samples import Picture, show_samples
-from pydp2.page.view import point_of, view_of
+from pydp2.page.view import Looks, point_of, view_of
 
 _LOOK_SECONDS = 1.0
-_WINDOW = 10  # looks over which the answer is made
 _SAVE_SECONDS = 10.0
 _SAMPLES_SECONDS = 5.0  # seconds between two looks at samples
 _SAMPLES, _JOBS = 3, 4  # samples of a job, and jobs, that are shown
@@ -52,7 +50,7 @@ class Watch:
         self.ended = threading.Event()
         """Set when nobody looks any more: after :meth:`close`, or when the service is gone."""
         self._seen: tuple[float, Mapping[str, Any] | None, str] = (0.0, None, "")
-        self._looks: deque[Stats] = deque(maxlen=_WINDOW)
+        self._looks = Looks()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pydp2-watch", daemon=True)
         self._thread.start()
@@ -138,11 +136,7 @@ class Watch:
         return {"job": job, "pass": batch.pass_id, "batch": batch.index, "slots": labels, "rows": cells}
 
     def _add(self, stats: Stats) -> None:
-        if self._looks and stats["uptime_seconds"] < self._looks[-1]["uptime_seconds"]:
-            self._looks.clear()  # the service was started again
-        looks = self._looks or (stats,)
-        before = next((look for look in looks if look["jobs"].keys() >= stats["jobs"].keys()), looks[0])
-        self._looks.append(stats)
+        before = self._looks.add(stats)
         now = self._now()
         self.history.add(point_of(stats, explain(before, stats), now))
         self._seen = (now, view_of(before, stats), "")
