@@ -19,7 +19,7 @@ import pydp2
 from pydp2 import Source
 from pydp2.errors import AddressError, ListError, OptionError, OptionTypeError, ProviderError, StateMismatch
 
-from ..runs import alarm
+from ..runs import alarm, wait_until
 
 CODE = """
 from pydp2 import text
@@ -88,11 +88,17 @@ def test_each_file_is_read_by_the_provider_of_its_source_with_its_arguments(sour
 def test_a_worker_that_is_killed_changes_nothing(sources: dict[str, Any]) -> None:
     expected = one_pass(sources)
     with alarm(60), pydp2.load(sources, **OPTIONS, workers=2) as data:
-        seen = []
+        seen, killed = [], set[int]()
+
+        def others() -> list[int]:
+            return [worker["pid"] for worker in data.stats()["workers"] if worker["pid"] not in killed]
+
         for batch in data:
             seen.append(rows(batch))
             if batch.index in (3, 9):
-                os.kill(data.stats()["workers"][0]["pid"], signal.SIGKILL)
+                assert wait_until(lambda: bool(others()))
+                killed.add(pid := others()[0])
+                os.kill(pid, signal.SIGKILL)
     assert seen == expected
 
 
