@@ -123,8 +123,8 @@ def _job(name: str, job: Stats) -> dict[str, Any]:
 def _losses(now: Stats) -> list[list[Any]]:
     """Return what was lost, as text and number."""
     found = [
-        ["samples dropped in this pass", now["dropped"]],
-        ["files cut short in this pass", now["ended_early"]],
+        ["samples dropped in a pass", now["dropped"]],
+        ["files cut short in a pass", now["ended_early"]],
         ["samples on the block list", now["blocked"]],
         ["workers that died", now["workers_lost"]],
         ["peers that were refused", sum(peer["count"] for peer in now["refused"])],

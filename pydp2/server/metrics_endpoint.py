@@ -34,8 +34,8 @@ _JOB_COUNTERS = (
 _JOB_GAUGES = (
     ("pydp2_samples_per_second", "samples that trainers use a second", "samples_per_second"),
     ("pydp2_pass", "number of the pass", "pass"),
-    ("pydp2_dropped_samples", "bad samples dropped in this pass", "dropped"),
-    ("pydp2_files_ended_early", "files of this pass whose rest was left out", "ended_early"),
+    ("pydp2_dropped_samples", "bad samples dropped in this pass or the one before", "dropped"),
+    ("pydp2_files_ended_early", "files of this pass or the one before whose rest was left out", "ended_early"),
 )
 _WORKER_COUNTERS = (
     ("pydp2_worker_busy_seconds", "seconds that a worker spent on samples", "busy_seconds"),

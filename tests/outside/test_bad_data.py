@@ -197,7 +197,7 @@ def test_figures_tell_how_many_files_were_cut_short(
         assert consume(data).error is None
         found = service.stats()
     assert found["ended_early"] == found["jobs"]["default"]["ended_early"] == 3
-    assert ["files cut short in this pass", 3] in view_of(found, found)["losses"]
+    assert ["files cut short in a pass", 3] in view_of(found, found)["losses"]
     assert "pass 0: 94 bad samples were dropped and 3 files were cut short\n" in capfd.readouterr().err
 
 

@@ -106,9 +106,10 @@ class JobPasses(ABC):
         """Pass under way, or the last one."""
         self.current: GroupedPass | None = None
         """Pass under way; None: there is none."""
-        self.samples = self.batches = self.dropped = self.blocked = self.ended_early = 0
-        """Samples and batches of the pass ``pass_id`` that were delivered; once it is over, bad and blocked samples,
-        and files that ended early."""
+        self.samples = self.batches = 0
+        """Samples and batches of the pass ``pass_id`` that were delivered."""
+        self.dropped = self.blocked = self.ended_early = 0
+        """Bad and blocked samples of the last pass that is over, and its files that ended early."""
         self.batches_before = self.used = 0
         """Batches of that pass that were used before the state at which it was taken up, and that are used now."""
         self.is_cut = False
@@ -183,7 +184,7 @@ class JobPasses(ABC):
         self.pass_id = start.pass_id
         self.batches_before = self.used = start.batch + len(start.acknowledged_ahead)
         self.is_cut, self._used_weight, self._began_at = False, 0.0, None
-        self.samples = self.batches = self.dropped = self.blocked = self.ended_early = 0
+        self.samples = self.batches = 0
 
     def close(self) -> None:
         """End the pass under way, which is over or not wanted any more."""

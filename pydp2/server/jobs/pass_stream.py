@@ -177,9 +177,10 @@ class JobStream(JobPasses):
         current, buckets = self.current, self.plan.buckets
         return {
             **self.totals(),
-            "dropped": self.dropped if current is None else current.losses.dropped,
-            "blocked": self.blocked if current is None else current.dispatcher.samples_blocked,
-            "ended_early": self.ended_early if current is None else current.losses.ended,
+            # Also those of the pass before: a short pass has none for most of its time.
+            "dropped": max(self.dropped, 0 if current is None else current.losses.dropped),
+            "blocked": max(self.blocked, 0 if current is None else current.dispatcher.samples_blocked),
+            "ended_early": max(self.ended_early, 0 if current is None else current.losses.ended),
             "padding": {} if buckets is None else self.padding.figures(self._bucket_slot(buckets)),
             **(_NO_PASS if current is None else current.stats()),
         }
