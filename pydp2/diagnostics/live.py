@@ -255,7 +255,7 @@ def _more_workers(scaling: Mapping[str, Any]) -> str:
         case "files":
             return "Cut the files into parts (?part=1/8) for more workers"
         case "cores":
-            return "Workers have all cores here: add some of other hosts (pydp2 worker)"
+            return "All cores here are in use: add workers of other hosts (pydp2 worker)"
     return "Take more workers"
 
 

@@ -77,7 +77,7 @@ def test_more_workers_are_named_if_that_helps() -> None:
     [
         (7, "files", "Take 7 workers in place of 2 (as many as there are files), make process faster"),
         (2, "files", "Cut the files into parts (?part=1/8) for more workers, make process faster"),
-        (2, "cores", "Workers have all cores here: add some of other hosts (pydp2 worker), make process faster"),
+        (2, "cores", "All cores here are in use: add workers of other hosts (pydp2 worker), make process faster"),
     ],
 )
 def test_what_keeps_more_workers_from_helping_is_named(wanted: int, limit: str, remedy: str) -> None:
