@@ -18,6 +18,7 @@ import pytest
 
 import pydp2
 from pydp2.errors import OptionError, ServiceUnreachable
+from tests.raw_requests import RAW_REQUESTS
 from tests.runs import NUMBERS, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
@@ -236,21 +237,7 @@ def test_a_header_of_a_megabyte_ends_the_connection(service: pydp2.Service) -> N
     assert Asked(url(service)).status == 200
 
 
-@pytest.mark.parametrize(
-    ("request_text", "status"),
-    [
-        (b"TRACE {} HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-        (b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-        (b"FOO {} HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-        (b"GET {} HTTP/1.1\r\nHost: evil.com\r\nHost: localhost\r\n\r\n", 400),
-        (b"GET {} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
-        (b"GET {} HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431),
-        (b"GET /?" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
-        (b"GET {} HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 3000 + b"\r\n", 431),
-        (b"GET {} HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 10_000 + b"\r\n\r\n", 200),
-        (b"rubbish\r\n\r\n", 400),
-    ],
-)
+@pytest.mark.parametrize(("request_text", "status"), RAW_REQUESTS)
 def test_a_request_is_answered_by_the_rules(service: pydp2.Service, request_text: bytes, status: int) -> None:
     with connected(service) as peer:
         peer.sendall(request_text.replace(b"{}", f"/?{urlsplit(url(service)).query}".encode()))

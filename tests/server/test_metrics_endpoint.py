@@ -20,6 +20,7 @@ import pydp2
 from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.server import metrics_endpoint
 from pydp2.server.metrics_endpoint import MetricsEndpoint
+from tests.raw_requests import RAW_REQUESTS
 from tests.runs import NUMBERS, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
@@ -112,21 +113,7 @@ def test_a_loop_that_stands_still_is_not_healthy(monkeypatch: pytest.MonkeyPatch
         endpoint.close()
 
 
-@pytest.mark.parametrize(
-    ("request_text", "status"),
-    [
-        (b"TRACE {} HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-        (b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-        (b"FOO {} HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-        (b"GET {} HTTP/1.1\r\nHost: evil.com\r\nHost: localhost\r\n\r\n", 400),
-        (b"GET {} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
-        (b"GET {} HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431),
-        (b"GET /?" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
-        (b"GET {} HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 3000 + b"\r\n", 431),
-        (b"GET {} HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 10_000 + b"\r\n\r\n", 200),
-        (b"rubbish\r\n\r\n", 400),
-    ],
-)
+@pytest.mark.parametrize(("request_text", "status"), RAW_REQUESTS)
 def test_a_request_is_answered_by_the_rules_of_the_page(request_text: bytes, status: int) -> None:
     endpoint = MetricsEndpoint("127.0.0.1:0")
     host, _, port = endpoint.address.rpartition(":")
