@@ -105,7 +105,8 @@ class ScalingAdvisor:
         is_late = self._below_since is not None and now - self._below_since >= DOWN_SECONDS
         change = (found.wanted > workers and not is_early) or (found.wanted < workers and is_late)
         wanted = found.wanted if change else workers
-        self.advice = replace(found, wanted=wanted)
+        limited_by = "" if wanted < found.wanted else found.limited_by  # more than there are would help
+        self.advice = replace(found, wanted=wanted, limited_by=limited_by)
 
     def _estimate(self, workers: int, limits: Limits, *, attached: bool) -> ScalingAdvice:
         (began, first), (ended, last) = self._points[0], self._points[-1]

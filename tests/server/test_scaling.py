@@ -80,6 +80,12 @@ def test_no_more_workers_are_wanted_than_have_a_file_and_a_core(
     assert (advice.wanted, advice.limited_by) == (wanted, limited_by)
 
 
+def test_a_limit_beyond_the_workers_that_there_are_is_none_while_no_more_are_advised() -> None:
+    early = after(UP_SECONDS - 1, limits=Limits(files=4), **WAITS)
+    assert (early.wanted, early.limited_by) == (2, "")
+    assert after(UP_SECONDS - 1, limits=Limits(files=2), **WAITS).limited_by == "files"
+
+
 def test_the_reason_names_the_limit() -> None:
     assert after(60, limits=Limits(files=1), **WAITS).reason == (
         "1 file can be read at a time: cut files into parts (?part=1/8)"
