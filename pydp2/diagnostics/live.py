@@ -26,12 +26,12 @@ _STAGES = ("storage", "generator", "packing", "waiting")
 class LiveAdvice:
     """Why training waits for data, or does not.
 
-    ``exposed``: share of the trainers' time that they waited, None: not known. ``stage``: the narrowest one: "storage",
-    "generator", "packing", "pool", "filling", "files", "trainer", "rank" (the others wait for it), or "" for nothing to
-    say. ``headline``: one sentence
-    about the trainers; ``cause``: one about the stage; ``who``: the worker, host, rank or file; ``remedy``: what to
-    change; each "" if there is none. ``shares``: of the workers' time, by storage, generator, packing and waiting.
-    ``server``: share of its time that the server's loop was busy."""
+    ``exposed``: share of their time that the trainers waited, of the job that waits most; None: not known. ``stage``:
+    the narrowest one: "storage", "generator", "packing", "pool", "filling", "files", "trainer", "rank" (the others wait
+    for it), or "" for nothing to say. ``headline``: one sentence about the trainers; ``cause``: one about the stage;
+    ``who``: the worker, host, rank or file; ``remedy``: what to change; each "" if there is none. ``shares``: of the
+    workers' time, by storage, generator, packing and waiting. ``server``: share of its time that the server's loop was
+    busy."""
 
     exposed: float | None
     stage: str

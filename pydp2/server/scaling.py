@@ -48,8 +48,8 @@ class Totals(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What more workers would need. ``files``: files that can be read at a time, each by one worker; ``cores``: cores
-    for workers; None: there is no limit."""
+    """Limits of the number of workers that help. ``files``: files that can be read at a time, each by one worker;
+    ``cores``: cores for workers; None: there is no limit."""
 
     files: int | None = None
     cores: int | None = None

@@ -20,7 +20,7 @@ Rank = Mapping[str, Any]
 
 
 class Lateness(Enum):
-    """What makes others wait for a rank."""
+    """Reason for which others wait for a rank."""
 
     GONE = "it is gone in the middle of a pass"
     SLOW = "it works much longer with a batch than the others, and has batches ready"
