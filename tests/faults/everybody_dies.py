@@ -70,6 +70,7 @@ def play(bench: Bench, schedule: Schedule) -> Report:
                     else:
                         kills["worker"] += _kill_a_worker(watched, event.which)
                 _, said = process.communicate(timeout=120)
+            killed = killed and process.returncode != 0  # it may have come to its end just before
             assert process.returncode == (-signal.SIGKILL if killed else 0), f"{process.returncode}: {said[-3000:]}"
             legs.end(killed=killed)
             if not killed:
