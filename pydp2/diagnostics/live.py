@@ -13,12 +13,12 @@ from typing import Any
 
 from pydp2.errors import count_text
 from pydp2.system.late_rank import LITTLE, STALLED_SECONDS, Lateness, late_rank, longest_wait, seconds_of_work
+from pydp2.system.long_sample import long_sample
 
 Stats = Mapping[str, Any]
 _SERVER_BUSY = 0.85  # share of its time from which the server's loop is the limit
 _SHORT_PASSES = 3  # passes between two looks, seconds apart
 _IDLE = 0.3  # share of their time that workers may wait before they are no limit
-_LONG_SAMPLE = 5.0  # seconds
 _STAGES = ("storage", "generator", "packing", "waiting")
 
 
@@ -263,13 +263,8 @@ def _who(now: Stats, stage: str) -> str:
     """Return the worker and file of the sample that takes longest, if one takes long."""
     if stage == "trainer":
         return ""
-    longest = max(now["workers"], key=lambda worker: worker["sample_seconds"], default=None)
-    if longest is None or longest["sample_seconds"] < _LONG_SAMPLE:
-        return ""
-    return (
-        f"Worker {longest['worker']} is at sample {longest['sample']} of {longest['file']} for "
-        f"{longest['sample_seconds']:.0f} s."
-    )
+    found = long_sample(now["workers"])
+    return f"{found[0].upper()}{found[1:]}." if found else ""
 
 
 def percent(share: float) -> str:

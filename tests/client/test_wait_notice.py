@@ -25,7 +25,9 @@ SLOW = """
             time.sleep(PAUSE)
             yield i
 """
-WORKER = {"active": True, "samples_per_second": 120_000.0}
+WORKER = {
+    "active": True, "samples_per_second": 120_000.0, "worker": 0, "file": "b.txt", "sample": 7, "sample_seconds": 0.0,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -80,6 +82,14 @@ def test_each_cause_has_a_text_of_its_own(changes: dict[str, Any], cause: str, t
     found = describe_wait(figures(**changes), "j", 128)
     assert found[0] == cause
     assert text in found[1]
+
+
+def test_a_sample_that_takes_long_is_named_before_the_pool() -> None:
+    stats = figures() | {"workers": [WORKER, WORKER | {"worker": 1, "sample_seconds": 9.2}]}
+    assert describe_wait(stats, "j", 128) == (
+        "sample",
+        "worker 1 is at sample 7 of b.txt for 9 s; sample_timeout ends it",
+    )
 
 
 def test_a_pass_that_did_not_begin_is_named() -> None:
