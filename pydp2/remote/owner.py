@@ -1,7 +1,9 @@
 """Start the fetch process, start it again if it ends, and end it.
 
-Its socket belongs to the owner, so a reader can connect before the process runs, and while another one takes its place:
-the connection waits. The process ends when its standard input is closed, that is, with the owner.
+The socket of a service belongs to the owner, so a reader can connect before the process runs, and while another one
+takes its place: the connection waits. Where nobody starts another one, the socket ends with the process, so that no
+reader waits for an answer that cannot come. The process ends when its standard input is closed, that is, with the
+owner.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ class FetchOptions(NamedTuple):
 
 
 class FetchOwner:
-    """Owner of a fetch process, which listens at ``address``, a path; default: in a temporary folder."""
+    """Owner of a fetch process, which listens at ``address``, a path; default: in a temporary folder, and then it is
+    not started again."""
 
     def __init__(self, options: FetchOptions, address: str = "") -> None:
         self._options = options
+        self._pid = os.getpid()
         self._temporary = None if address else tempfile.TemporaryDirectory(prefix="pydp2-fetch-")
         self.address = address or f"{self._temporary.name}/fetch"  # type: ignore[union-attr]  # one of them is there
         self._listener = socket.socket(socket.AF_UNIX)
@@ -49,6 +53,8 @@ class FetchOwner:
         self._memory = mmap.mmap(self._page, fetch_status.SIZE)
         self._status = fetch_status.FetchStatus(self._memory)
         self._process = self._start()
+        if self._temporary is not None:
+            self._listener.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._started = time.monotonic()
@@ -63,9 +69,13 @@ class FetchOwner:
             env=os.environ | {"PYTHONPATH": path},
         )
 
+    def has_ended(self) -> bool:
+        """Return True if the process has ended; a fork of this process does not know that."""
+        return os.getpid() == self._pid and self._process.poll() is not None
+
     def ensure_running(self) -> int | None:
         """Start the process again if it has ended, but not more than once in a second. Return how it ended (as
-        ``Popen.returncode``), None if it runs or is started later."""
+        ``Popen.returncode``), None if it runs or is started later. Only of an owner with an address."""
         code = self._process.poll()
         if code is None or time.monotonic() - self._started < _RESTART_SECONDS:
             return None

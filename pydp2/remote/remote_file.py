@@ -13,10 +13,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydp2.errors import ListError, StoreError
 from pydp2.file_parts import file_of
@@ -33,6 +33,7 @@ _RETRY_SECONDS = 0.1
 _MAX_AHEAD = 16  # files that are opened ahead
 
 WaitHook = Callable[[bool], None]
+T = TypeVar("T")
 
 
 class MissingFile(FileNotFoundError):
@@ -85,10 +86,14 @@ def fetch_options(folder: str | None = None, size: int | None = None, timeout: f
 
 
 def _address() -> str:
-    """Return the address of the fetch process; a program without a service starts one of its own."""
+    """Return the address of the fetch process. A program without a service starts one of its own, and another one if
+    that has ended."""
     if _process.address:
         return _process.address
     with _process.lock:
+        if _process.own is not None and _process.own.has_ended():
+            _process.own.close()
+            _process.own = None
         if _process.own is None:
             _process.own = FetchOwner(fetch_options())
             atexit.register(_end_own, os.getpid())
@@ -96,8 +101,22 @@ def _address() -> str:
 
 
 def _end_own(pid: int) -> None:
-    if _process.own is not None and os.getpid() == pid:
-        _process.own.close()
+    atexit.unregister(_end_own)
+    with _process.lock:
+        if _process.own is not None and os.getpid() == pid:
+            _process.own.close()
+            _process.own = None
+
+
+@contextlib.contextmanager
+def _ended_after_use() -> Iterator[None]:
+    """End the program's own fetch process behind the block, if it is started there: a service has another one."""
+    had_one = _process.own is not None
+    try:
+        yield
+    finally:
+        if not had_one:
+            _end_own(os.getpid())
 
 
 def _connect(address: str) -> Channel:
@@ -131,33 +150,25 @@ class _Connection:
 
     def _ask_again(self, request: dict[str, Any] | None) -> dict[str, Any]:
         """Return the answer to ``request``, None: to the opening."""
-        deadline: float | None = None
-        while True:
-            try:
-                if self._channel is None:
-                    answer = self._open()
-                    if request is None:
-                        return answer
-                    if answer["version"] != self.opened["version"] or answer["path"] != self.path:
-                        raise StoreError(
-                            f"{shown_url(self.url)} has changed while it is read: it was version "
-                            f"{self.opened['version']}, and is version {answer['version']}; read it again from its "
-                            "beginning"
-                        )
-                assert request is not None
-                assert self._channel is not None
-                return _answer(self._channel, self.url, request)
-            except (EOFError, ConnectionError, FileNotFoundError) as error:
-                if isinstance(error, MissingFile):
-                    raise
-                self.close()
-                deadline = deadline or time.monotonic() + _LOST_SECONDS
-                if time.monotonic() > deadline:
+        return _until_answered(self.url, lambda: self._ask_once(request))
+
+    def _ask_once(self, request: dict[str, Any] | None) -> dict[str, Any]:
+        try:
+            if self._channel is None:
+                answer = self._open()
+                if request is None:
+                    return answer
+                if answer["version"] != self.opened["version"] or answer["path"] != self.path:
                     raise StoreError(
-                        f"{shown_url(self.url)} cannot be read: the fetch process of this service has ended, and no "
-                        f"other one answered within {_LOST_SECONDS:g} s; look into the output of the service"
-                    ) from None
-                time.sleep(_RETRY_SECONDS)
+                        f"{shown_url(self.url)} has changed while it is read: it was version {self.opened['version']}, "
+                        f"and is version {answer['version']}; read it again from its beginning"
+                    )
+            assert request is not None
+            assert self._channel is not None
+            return _answer(self._channel, self.url, request)
+        except (EOFError, ConnectionError, FileNotFoundError):
+            self.close()
+            raise
 
     def _open(self) -> dict[str, Any]:
         """Connect, and return the answer to the opening, which may have been asked for ahead."""
@@ -175,6 +186,26 @@ class _Connection:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+
+def _until_answered(url: str, attempt: Callable[[], T]) -> T:
+    """Return what ``attempt`` returns. Repeat it if there is no fetch process, because it has ended or does not run
+    yet: another one takes its place soon. Raises StoreError if that takes too long."""
+    deadline: float | None = None
+    while True:
+        try:
+            return attempt()
+        except (EOFError, ConnectionError, FileNotFoundError) as error:
+            if isinstance(error, MissingFile):
+                raise
+        now = time.monotonic()
+        deadline = deadline or now + _LOST_SECONDS
+        if now > deadline:
+            raise StoreError(
+                f"{shown_url(url)} cannot be read: the process that fetches remote files has ended, and no other one "
+                f"answered within {_LOST_SECONDS:g} s; look at the output of the program"
+            )
+        time.sleep(_RETRY_SECONDS)
 
 
 def _answer(channel: Channel, url: str, request: dict[str, Any] | None) -> dict[str, Any]:
@@ -303,17 +334,14 @@ class RemoteFile(io.RawIOBase):
 def list_remote(patterns: Sequence[str]) -> dict[str, list[str]]:
     """Return the URLs of all files that match each of ``patterns``, sorted. A fetch process lists them, and ends. A
     part of files that ends a pattern (``?part=3/12``) ends each URL. Raises ListError, StoreError."""
-    owner = FetchOwner(fetch_options())
-    try:
-        return {pattern: _listed(pattern, owner.address) for pattern in patterns}
-    finally:
-        owner.close()
+    with _ended_after_use():
+        return {pattern: _listed(pattern) for pattern in patterns}
 
 
-def _listed(entry: str, address: str) -> list[str]:
+def _listed(entry: str) -> list[str]:
     pattern = file_of(entry)
     try:
-        return [f"{url}{entry[len(pattern) :]}" for url in _urls(address, "list", pattern)]
+        return [f"{url}{entry[len(pattern) :]}" for url in _urls("list", pattern)]
     except MissingFile as error:
         raise ListError(str(error)) from None
 
@@ -321,29 +349,30 @@ def _listed(entry: str, address: str) -> list[str]:
 def read_remote(url: str, most: int) -> bytes:
     """Return the content of a file of at most ``most`` bytes. A fetch process reads it, and ends. Raises
     FileNotFoundError, StoreError."""
-    owner = FetchOwner(fetch_options())
-    try:
-        with closing(_connect(owner.address)) as channel:
-            opened = _answer(channel, url, {"open": url})
-            if opened["size"] > most:
-                raise StoreError(f"{shown_url(url)} has {opened['size']} bytes, and may have {most}")
-            _answer(channel, url, {"all": True})
-            return Path(opened["path"]).read_bytes()
-    finally:
-        owner.close()
+    with _ended_after_use():
+        return _until_answered(url, lambda: _read_whole(url, most))
+
+
+def _read_whole(url: str, most: int) -> bytes:
+    with closing(_connect(_address())) as channel:
+        opened = _answer(channel, url, {"open": url})
+        if opened["size"] > most:
+            raise StoreError(f"{shown_url(url)} has {opened['size']} bytes, and may have {most}")
+        _answer(channel, url, {"all": True})
+        return Path(opened["path"]).read_bytes()
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
 def remote_children(folder: str) -> list[str]:
     """Return the URLs of files and folders in ``folder``, sorted; those of folders end in ``/``. Raises StoreError,
     FileNotFoundError."""
-    return _urls(_address(), "children", _as_folder(folder))
+    return _urls("children", _as_folder(folder))
 
 
 def remote_files(folder: str) -> list[str]:
     """Return the URLs of all files in ``folder`` and the folders in it, sorted, without names that begin with a dot.
     Raises StoreError, FileNotFoundError."""
-    return _urls(_address(), "list", f"{_as_folder(folder)}**")
+    return _urls("list", f"{_as_folder(folder)}**")
 
 
 def file_version(url: str, address: str) -> tuple[int, str]:
@@ -358,9 +387,13 @@ def _as_folder(url: str) -> str:
     return f"{url.rstrip('/')}/"
 
 
-def _urls(address: str, request: str, url: str) -> list[str]:
+def _urls(request: str, url: str) -> list[str]:
     """Return the URLs that answer a request, sorted by their bytes."""
-    with closing(_connect(address)) as channel:
+    return _until_answered(url, lambda: _urls_once(request, url))
+
+
+def _urls_once(request: str, url: str) -> list[str]:
+    with closing(_connect(_address())) as channel:
         found: list[str] = []
         answer = _answer(channel, url, {request: url})
         while "urls" in answer:
