@@ -164,6 +164,29 @@ def test_the_service_logs_once_that_a_pass_ended_with_an_error(
     assert failed["text"].startswith("job 'train': pass 0 ends with an error: file b, sample 5")
 
 
+@pytest.mark.parametrize(
+    ("item", "packed", "slot"),
+    [("[-1], [1]", [], "slot 0"), ("[-1], [1]", [0, 1], "slot 0"), ("[1], [1, 2]", [0, 1], "slot 1")],
+    ids=["mixed", "mixed and packed", "packed, of unequal length"],
+)
+def test_the_log_names_the_sample_that_ends_a_pass_of_a_mixture(
+    item: str, packed: list[int], slot: str, provider_file: Callable[..., str]
+) -> None:
+    code = f"""
+    @provider(input_types=[integer_value_sequence(9), integer_value_sequence(9)])
+    def process(settings, filename):
+        for i in range(9):
+            yield ({item}) if (filename, i) == ("b", 5) else ([i], [i])
+    """
+    with pydp2.launch(["a", "b"], provider_file(code), workers=1) as service:
+        data = pydp2.mix({"all": 1}, address=service.address, batch_size=4, job="train")
+        with pydp2.pack_sequences(data, slot=packed, length=4, batch_size=2) if packed else data as stream:
+            assert isinstance(consume(stream).error, BadSample)
+        (failed,) = [event for event in service.stats()["events"] if event["event"] == "pass_failed"]
+    job = "train.packed" if packed else "train"
+    assert failed["about"] == {"job": job, "file": "b", "sample": "5", "slot": slot}
+
+
 def test_who_does_not_get_the_exception_finds_the_error_in_the_log(
     provider_file: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

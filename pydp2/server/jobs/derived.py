@@ -30,7 +30,7 @@ from pydp2.protocol.exact_weights import Shares, shares_of
 from pydp2.protocol.stream_identity import check_int, damaged
 from pydp2.server.jobs.groups import BatchGroup, CutBatch, GroupedPass, JobPasses, PassBroken, PassEnded, PassShare
 from pydp2.server.jobs.plan import JobPlan
-from pydp2.server.jobs.stages import FilesStage, RowBlock, RowStage
+from pydp2.server.jobs.stages import FilesStage, RowBlock, RowStage, StageFailed
 
 _LEAST_BETWEEN_POINTS = 1024  # samples
 
@@ -176,6 +176,8 @@ class DerivedPass(GroupedPass):
             self._stage.begin_step(steps.of(self._index))
             try:
                 block = self._stage.pull()
+            except StageFailed as failed:
+                return failed.broken
             except Error as error:
                 return PassBroken(error)
             if block is None:

@@ -27,8 +27,18 @@ from pydp2.order.packing import (
     select_rows,
 )
 from pydp2.protocol.stream_identity import check_bool, check_int
-from pydp2.server.jobs.groups import PassShare
-from pydp2.server.jobs.stages import END, NO_ORIGINS, Cursor, FilesStage, Place, RowBlock, RowStage, StageEnd
+from pydp2.server.jobs.groups import PassBroken, PassShare
+from pydp2.server.jobs.stages import (
+    END,
+    NO_ORIGINS,
+    Cursor,
+    FilesStage,
+    Place,
+    RowBlock,
+    RowStage,
+    StageEnd,
+    StageFailed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +233,19 @@ class PackStage(RowStage[PackMark]):
             tokens.append(_as_tokens(values))
         return steps.astype(np.int64), tokens, origins
 
-    def _unequal(self, numbers: tuple[int, int], steps: Array, others: Array, origins: Origins) -> BadSample:
-        """Return the error for a sample whose sequences in two slots differ in length."""
+    def _unequal(self, numbers: tuple[int, int], steps: Array, others: Array, origins: Origins) -> StageFailed:
+        """Return the failure for a sample whose sequences in two slots differ in length."""
         i = int(np.flatnonzero(steps != others)[0])
         first, label = (self._source.label(number) for number in numbers)
         file, sample = next(self.files()).label(int(origins[0, i])), int(origins[1, i])
-        return BadSample(
+        error = BadSample(
             f"file {file}, sample {sample}: {label}: slots that are packed together need sequences of one length, and "
             f"this one has {steps[i]} steps in {first}, {others[i]} in {label}; yield equally many",
             slot=label,
             expected=f"{steps[i]} steps",
             got=f"{others[i]} steps",
         )
+        return StageFailed(PassBroken(error, file, sample))
 
     # -- best fit decreasing -------------------------------------------------------------------------------------------
     def _fit(self) -> LaidRows | None:

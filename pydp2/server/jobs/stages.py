@@ -62,6 +62,14 @@ class RowBlock(NamedTuple):
     costs: Ints | None = None
 
 
+class StageFailed(Exception):
+    """A stage can make no more rows. ``broken``: how its pass fails."""
+
+    def __init__(self, broken: PassBroken) -> None:
+        super().__init__(str(broken.error))
+        self.broken = broken
+
+
 class RowStage(ABC, Generic[M]):
     """Batches of rows of ``slots``, pass by pass. ``mark``: where the next one begins."""
 
@@ -150,7 +158,7 @@ class FilesStage(RowStage[StreamState]):
         if outcome is None:
             return None
         if isinstance(outcome, PassBroken):
-            raise outcome.error
+            raise StageFailed(outcome)
         if isinstance(outcome, PassEnded):
             return END
         return self._block_of(outcome)
