@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pydp2.protocol.messages.base import Message, Plain
+from pydp2.protocol.messages.base import Message, Plain, message
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Attach(Message):
     """Client: attach as peer ``peer`` of the ``peer_count`` trainers of rank ``rank`` of the ``world_size`` ranks of
     ``job``; ``options`` are the job's.
@@ -32,7 +32,7 @@ class Attach(Message):
     peer_count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Welcome(Message):
     """Server: the schema of the batches. ``service`` says what the stream depends on, and where this rank stands."""
 
@@ -40,14 +40,14 @@ class Welcome(Message):
     service: Plain
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Refused(Message):
     """Server: the client may not attach, or the host may not join; ``error`` says why."""
 
     error: Plain
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class BeginPass(Message):
     """Client: send pass ``pass_id`` from batch ``first_batch`` on, leaving any other; ``credit`` batches may come.
 
@@ -77,7 +77,7 @@ class BeginPass(Message):
     checksum_frames: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class LeavePass(Message):
     """Client: the rest of run ``request_id`` is not wanted; its first ``used_batches`` batches are used."""
 
@@ -85,7 +85,7 @@ class LeavePass(Message):
     used_batches: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Need(Message):
     """Client: ``count`` more batches of run ``request_id`` may come, its first ``used_batches`` are used. If ``count``
     is 0, the trainer has read all that came, and waits. ``waited_us``, ``worked_us``: its time, in us."""
@@ -97,7 +97,7 @@ class Need(Message):
     worked_us: int
 
 
-@dataclass(slots=True)  # not frozen: one is made for each batch, at a fifth of the time
+@dataclass(slots=True, eq=False, repr=False)  # not @message: what its rows are is filled in when it is packed
 class BatchHead(Message):
     """Server: batch ``batch_index``; its columns are the frames.
 
@@ -140,7 +140,7 @@ class BatchHead(Message):
     has_origins: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class PassEnd(Message):
     """Server: the pass is over; the fields count what it had. ``buckets``: its "bounds", for ranks without a batch."""
 
@@ -152,7 +152,7 @@ class PassEnd(Message):
     buckets: Plain = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Failed(Message):
     """Server: the pass cannot go on; ``error`` says why. ``state_name``: of the state that the service went back to,
     if that is why. ``buckets``: as in PassEnd."""
@@ -163,14 +163,14 @@ class Failed(Message):
     buckets: Plain = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class BeginAgain(Message):
     """Server: no more comes of run ``request_id``. The client is to begin anew behind the last batch that it took."""
 
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Detach(Message):
     """Client: it leaves the job; of run ``request_id`` the first ``used_batches`` batches are used."""
 
@@ -178,24 +178,24 @@ class Detach(Message):
     used_batches: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class AskStats(Message):
     """Client: send the statistics of the service."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Stats(Message):
     """Server: the statistics of the service. One frame, a dict of plain data, which may be larger than a header."""
 
     has_body: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class AskFiles(Message):
     """Client: send the entries of the file list."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Files(Message):
     """Server: the entries of the file list. Two frames: the UTF-8 text of all entries, and where each of them begins
     and the last one ends, int64."""
@@ -203,7 +203,7 @@ class Files(Message):
     has_body: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class AskSamples(Message):
     """Client: send the first ``count`` rows of a batch that a trainer of ``job`` has now."""
 
@@ -211,7 +211,7 @@ class AskSamples(Message):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Samples(Message):
     """Server: ``rows`` rows of batch ``batch_index`` of pass ``pass_id``, their columns as frames, and the ``schema``
     of the batches. 0 rows: there are none now that could be shown."""
@@ -223,7 +223,7 @@ class Samples(Message):
     batch_index: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class SetWeights(Message):
     """Client: let the ``weights`` of the mixture of ``job`` hold from the next step on. ``weights``: of each source by
     name, as the text of an exact fraction."""
@@ -232,7 +232,7 @@ class SetWeights(Message):
     weights: Plain
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class WeightsSet(Message):
     """Server: the weights hold from ``step`` of pass ``pass_id`` on."""
 
@@ -240,12 +240,12 @@ class WeightsSet(Message):
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Probe(Message):
     """Server: test whether the client is there. It needs no answer: that it can be sent is the answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Closing(Message):
     """Server: the service ends, because of ``reason``. ``error``: the one that it could not survive ({}: none).
     ``will_restart``: it goes on where it was when it is started again. To a host also: its session is over, or (with

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydp2.protocol.messages.base import Message, Plain
+from pydp2.protocol.messages.base import Message, Plain, message
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class AskSpec(Message):
     """Host: send what the service is made from. ``version`` and ``release`` are those of the wire and of pydp2."""
 
@@ -16,7 +15,7 @@ class AskSpec(Message):
     release: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Spec(Message):
     """Server: what a host needs to run workers. ``digest`` is a checksum of it; to a host that has it already it comes
     without frames, else with five: terms of the sources, state of the program, entries of the list, where each ends,
@@ -27,7 +26,7 @@ class Spec(Message):
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Join(Message):
     """Host: it can run ``worker_slots`` workers; it asks for :class:`Spec`. ``session`` is fresh for each time that it
     joins. ``about`` has the versions of Python and numpy, and the byte order; ``digest`` is of the spec that it has.
@@ -45,7 +44,7 @@ class Join(Message):
     row_server: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class OpenData(Message):
     """Host: what workers send comes over this connection, for the ``session`` that joined over another one. There may
     be several; a worker stays on one."""
@@ -53,19 +52,19 @@ class OpenData(Message):
     session: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class DataOpened(Message):
     """Server: the connection for data that the host opened last is there; one more may be opened."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Prepared(Message):
     """Host: workers can be started. ``opened`` says (1 or 0) which entries of a sample of the list are files here."""
 
     opened: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class StartWorker(Message):
     """Server: start worker number ``worker`` on this status row."""
 
@@ -73,14 +72,14 @@ class StartWorker(Message):
     status_row: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class KillWorker(Message):
     """Server: end a worker at once."""
 
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class ToWorker(Message):
     """Server: pass on to ``worker`` the message in the frames, its header first."""
 
@@ -88,7 +87,7 @@ class ToWorker(Message):
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class FromWorker(Message):
     """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: sizes of the other frames
     before they were compressed, 0 for one that was not; empty where none is."""
@@ -98,7 +97,7 @@ class FromWorker(Message):
     raw_sizes: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class WorkerStarted(Message):
     """Host: worker number ``worker`` is process ``pid`` there."""
 
@@ -106,7 +105,7 @@ class WorkerStarted(Message):
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class WorkerExited(Message):
     """Host: the process of a worker ended, with ``status`` as ``os.waitpid`` gives it; all that it sent came before.
     ``running`` is the sample that it was asking for, as ``[file, attempt, sample index]``, or empty. ``kill_reason``:
@@ -121,7 +120,7 @@ class WorkerExited(Message):
     timed_out: bool
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class HostBeat(Message):
     """Host, every second: it is there. ``sent_ns`` is its own clock; ``running``: the samples that its workers ask for,
     as ``[worker, file, attempt, sample index]``; ``figures`` are statistics; ``since``: for how long workers
@@ -133,7 +132,7 @@ class HostBeat(Message):
     since: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class HostReceived(Message):
     """Server: it has taken ``data_bytes`` bytes of the session's data so far. ``sent_ns`` is that of the last beat."""
 
@@ -141,6 +140,6 @@ class HostReceived(Message):
     sent_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Drain(Message):
     """Host: it has to leave. It wants no new files, and to be told when the running ones are over."""

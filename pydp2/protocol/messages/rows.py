@@ -6,39 +6,38 @@ host"): those of the server to the agent of a host, of a client to the server, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydp2.protocol.messages.base import Message
+from pydp2.protocol.messages.base import Message, message
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RowReaders(Message):
     """Server: trainers with these public keys may fetch rows, and no others."""
 
     keys: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class ReleaseRows(Message):
     """Server: rows on the host are not needed any more. One frame, their handles, int64."""
 
     has_body: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class SendRows(Message):
     """Server: no more rows are to stay on the host."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RowsUnreachable(Message):
     """Client: it cannot fetch rows at these addresses of row servers, and begins a new run after this."""
 
     addresses: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class FetchRows(Message):
     """Client: send the rows with the handles in the frame, int64. ``request_id`` comes back with them."""
 
@@ -46,7 +45,7 @@ class FetchRows(Message):
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class FetchedRows(Message):
     """Row server: the columns of ``rows`` rows, in the order of their handles. ``gone``: it lacks some, none come."""
 

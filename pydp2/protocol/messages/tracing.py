@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from pydp2.protocol.messages.base import Message
+from pydp2.protocol.messages.base import Message, message
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class AskTrace(Message):
     """Client: record for ``duration_ms`` what all processes do, and send it then."""
 
     duration_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Trace(Message):
     """Server: what was recorded. The first frame is a dict of plain data with the "sources"; the others are the spans
     of each, five int64 for each span (:mod:`pydp2.protocol.spans`)."""
@@ -23,14 +22,14 @@ class Trace(Message):
     has_body: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RecordSpans(Message):
     """Server: record spans from now on, or (``on`` false) no more."""
 
     on: bool
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RecordedSpans(Message):
     """Worker or client: spans in frames of at most 64 KiB, also none as an answer to RecordSpans. ``lost``: number of
     those that there was no room for. ``sent_ns`` is its own clock. ``is_last``: it does not record any more."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
-from pydp2.protocol.messages.base import Message, Plain, Word
+from pydp2.protocol.messages.base import Message, Plain, Word, message
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Hello(Message):
     """Worker: it runs."""
 
@@ -17,7 +17,7 @@ class Hello(Message):
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Declared(Message):
     """Worker: providers imported, hooks run; ``schema`` is what they declare.
 
@@ -32,14 +32,14 @@ class Declared(Message):
     modules: Plain = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Broken(Message):
     """Worker: the provider cannot be had, its hook failed, or there is no memory to go on. The worker ends after it."""
 
     error: Plain
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class BeginDispatch(Message):
     """Server: dispatch number ``dispatch_id`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``. There may
     be several at a time, one for each job that is in a pass. ``names_suffice``: rows may come as names of rows that lie
@@ -51,7 +51,7 @@ class BeginDispatch(Message):
     names_suffice: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Assign(Message):
     """Server: run files for ``dispatch_id``. Items are :class:`FileAssignment` as lists, frames sample indices,
     int64."""
@@ -61,7 +61,7 @@ class Assign(Message):
     items: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Grant(Message):
     """Server: new limits. Items are ``[attempt, limit, pause, bound]``; attempts are numbered through all
     dispatches."""
@@ -69,7 +69,7 @@ class Grant(Message):
     items: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Want(Message):
     """Server: a merge waits for the file of ``attempt``: send the samples of it that are there, and if it is running,
     as soon as it has come to sample index ``until_index``; of a file that is run by turns, as soon as there are as many
@@ -79,38 +79,38 @@ class Want(Message):
     until_index: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class GrantCells(Message):
     """Server: rows may be put in these cells. One frame, the number of each, int64."""
 
     has_body: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class EndDispatch(Message):
     """Server: the pass of ``dispatch_id`` is over or was left; drop its generators."""
 
     dispatch_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Retire(Message):
     """Agent of a host that leaves, as the server of its workers: begin no more files, return those not begun."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class ReturnFiles(Message):
     """Worker that retires: it has not begun these attempts, and will not."""
 
     attempts: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Quit(Message):
     """Server: end."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Chunk(Message):
     """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists, of any dispatches; their rows lie in the
     frames, one after another. ``naming_frames``: so many frames, int64, name the rows in place of their columns: one
