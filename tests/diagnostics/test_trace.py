@@ -257,7 +257,7 @@ def test_another_trace_may_follow_at_once(provider_file: Callable[[str], str], n
     ):
         for _ in range(2):
             with interrupted_trace(service.address, data, number):
-                trace = threads.submit(pydp2.trace, service.address, seconds=0.1)
+                trace = threads.submit(pydp2.trace, service.address, seconds=0.5)
                 train_until(data, trace.done)
                 assert share(trace.result(), "trainer 0", "step") > 0.0
 
