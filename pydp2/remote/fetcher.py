@@ -67,14 +67,21 @@ class FetchLimits:
     ahead_bytes: int = 128 << 20
 
 
-@dataclass
 class Counters:
-    """Numbers since the start. ``hits``: blocks that were here when a reader asked for them."""
+    """Numbers since the start, to which several threads add. ``hits``: blocks that were here when a reader asked for
+    them."""
 
-    requests: int = 0
-    bytes: int = 0
-    hits: int = 0
-    retries: int = 0
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.requests = self.bytes = self.hits = self.retries = 0
+
+    def add(self, *, requests: int = 0, nbytes: int = 0, hits: int = 0, retries: int = 0) -> None:
+        """Add to the numbers."""
+        with self._lock:
+            self.requests += requests
+            self.bytes += nbytes
+            self.hits += hits
+            self.retries += retries
 
 
 class Waits:
@@ -325,7 +332,7 @@ class Fetcher:
         first, told = needed.start, time.monotonic()
         with file.changed:
             if file.cached.has(first):
-                self.counters.hits += 1
+                self.counters.add(hits=1)
             while True:
                 self._request(file, needed, ahead)
                 if file.cached.has(first):
@@ -452,13 +459,13 @@ class Fetcher:
         RequestFailed, and OSError of the disk."""
         cached = file.cached
         start, stop = first * BLOCK, min((last + 1) * BLOCK, cached.info.size)
-        self.counters.requests += 1
+        self.counters.add(requests=1)
         response = file.store.read(cached.url, start, stop, cached.info.version)
         if response.info != cached.info:
             raise RequestFailed(Failure.CHANGED, f"the answer is of {_version_text(response.info)}")
         at, block, checksum = response.start, first, 0
         for chunk in response.chunks:
-            self.counters.bytes += len(chunk)
+            self.counters.add(nbytes=len(chunk))
             data = memoryview(chunk)[max(0, start - at) :]  # a store without ranges sends the whole file
             at += len(chunk) - len(data)
             while data and block <= last:
@@ -532,13 +539,13 @@ class Fetcher:
         return RequestFailed(Failure.BUSY, f"the disk of {self._cache.folder} is full, where the copies are kept")
 
     def _head(self, store: Store, url: str) -> ObjectInfo:
-        self.counters.requests += 1
+        self.counters.add(requests=1)
         return store.head(url)
 
     def _first_block(self, store: Store, url: str) -> tuple[ObjectInfo, bytes | None]:
         """Return size, version and the first block of ``url``: with one request for a small file."""
         try:
-            self.counters.requests += 1
+            self.counters.add(requests=1)
             response = store.read(url, 0, BLOCK, None)
         except RequestFailed as error:
             if error.failure is not Failure.EMPTY:
@@ -550,7 +557,7 @@ class Fetcher:
             data += chunk
             if len(data) >= size:
                 break
-        self.counters.bytes += len(data)
+        self.counters.add(nbytes=len(data))
         if len(data) < size:
             raise RequestFailed(Failure.BUSY, f"the answer ended before byte {size}")
         return response.info, bytes(data[:size]) if size else None
@@ -597,7 +604,7 @@ class Fetcher:
                             f"{shown_url(url)} cannot be read: {store_name(url)} gives nothing for {waited} "
                             f"(remote_timeout), the last failure was: {error.reason}",
                         ) from None
-                    self.counters.retries += 1
+                    self.counters.add(retries=1)
                     if error.failure is Failure.BUSY:
                         self.waits.note(key, store_name(url), error.reason, now - retries.seconds(now))
                     if self._ended.wait(delay) or not is_wanted():

@@ -60,6 +60,8 @@ _process = _Process()
 
 def use_fetch_process(address: str) -> None:
     """Let this process, and those forked from it, read through the fetch process at ``address``."""
+    while _process.ahead:
+        _process.ahead.popitem()[1].close()  # of another fetch process
     _process.address = address
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.remote.fetcher import CannotRead, Fetcher, FetchLimits, Session
+from pydp2.remote.fetcher import CannotRead, Counters, Fetcher, FetchLimits, Session
 from pydp2.remote.object_cache import BLOCK, ObjectCache
 from pydp2.remote.store import Failure
 
@@ -65,6 +65,29 @@ def test_a_reader_in_order_makes_few_requests_and_gets_each_byte_once(case: Case
     assert case.read_all() == case.store.bodies[URL]
     assert case.fetcher.counters.bytes == 40 * BLOCK + 3
     assert case.fetcher.counters.requests <= 12
+
+
+class Slow(int):
+    """A number in whose addition another thread has its turn."""
+
+    def __radd__(self, other: int) -> int:
+        time.sleep(0.0)
+        return other + int(self)
+
+
+def test_no_thread_loses_what_another_one_counts() -> None:
+    counters = Counters()
+
+    def count() -> None:
+        for _ in range(500):
+            counters.add(nbytes=Slow(3))
+
+    threads = [threading.Thread(target=count) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counters.bytes == 9000
 
 
 def test_readers_at_the_same_time_share_all_requests(case: Case) -> None:
