@@ -26,8 +26,8 @@ _NOTICE_SECONDS = 2.0  # default of the variable
 _AGAIN_SECONDS = 2.0  # seconds between two looks at the cause of the same wait
 _ASK_SECONDS = 1.0  # seconds for the statistics; it is short, because the batch may come meanwhile
 _SUGGESTED_POOL = 4096  # largest pool that the line suggests, in samples
-_MOST_NAME = 120  # characters that are shown of a file's name
 _BATCHES_IN_POOL = 8  # batches that the suggested pool holds at least
+_MOST_NAME = 120  # characters that are shown of a file's name
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -100,8 +100,6 @@ def describe_wait(figures: Mapping[str, Any], job: str, batch_size: int) -> tupl
         return "workers", "no worker is ready"
     if fill is None:
         return "pass", "the service has not begun the pass"
-    if sample := long_sample(workers):
-        return "sample", f"{sample}; sample_timeout ends it"
     samples, nbytes = session["pool"]["samples"], session["pool"]["bytes"]
     rate = sum(worker["samples_per_second"] for worker in workers)
     if fill["is_full"]:
@@ -109,6 +107,8 @@ def describe_wait(figures: Mapping[str, Any], job: str, batch_size: int) -> tupl
         if lacking:
             return "ranks", f"{count_text(lacking, 'trainer')} of the job did not connect yet"
         return "delivery", "the pool is full, and the batch is on its way"
+    if sample := long_sample(workers):
+        return "sample", f"{sample}; sample_timeout ends it"
     if not samples:
         return "samples", f"no sample came yet of {shorten(fill['file'], _MOST_NAME) or 'any file'}"
     text = f"{count_text(samples, 'sample', form=',')} ({_rounded(nbytes)}) in the pool, {rate:,.0f}/s; "

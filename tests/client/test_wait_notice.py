@@ -85,11 +85,12 @@ def test_each_cause_has_a_text_of_its_own(changes: dict[str, Any], cause: str, t
 
 
 def test_a_sample_that_takes_long_is_named_before_the_pool() -> None:
-    stats = figures() | {"workers": [WORKER, WORKER | {"worker": 1, "sample_seconds": 9.2}]}
-    assert describe_wait(stats, "j", 128) == (
+    workers = {"workers": [WORKER, WORKER | {"worker": 1, "sample_seconds": 9.2}]}
+    assert describe_wait(figures() | workers, "j", 128) == (
         "sample",
         "worker 1 is at sample 7 of b.txt for 9 s; sample_timeout ends it",
     )
+    assert describe_wait(figures(is_full=True) | workers, "j", 128)[0] == "ranks"
 
 
 def test_a_pass_that_did_not_begin_is_named() -> None:
