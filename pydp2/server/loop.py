@@ -173,11 +173,11 @@ class Server:
         more = self.workers.receive(ready, now)
         mark(SpanKind.RECEIVE)
         more = self._gateway.receive(now) or more
-        self.workers.dispatch()
+        self.workers.dispatch(now)
         mark(SpanKind.OTHER)
         more = self._gateway.serve(_BURST) or more
         mark(SpanKind.CUT)
-        self.workers.dispatch()
+        self.workers.dispatch(now)
         self._gateway.deliver(now)  # after the losses were recorded: a trainer must not see their effect before
         mark(SpanKind.DELIVER)
         self._gateway.watch(now)

@@ -128,10 +128,10 @@ class WorkerGateway:
             more = self._receive_from_hosts(self._hosts, now) or more
         return more
 
-    def dispatch(self) -> None:
+    def dispatch(self, now: float) -> None:
         """Carry out the actions that followed from requests of trainers, and assign files and credit."""
         actions, self._jobs.actions = self._jobs.actions, []
-        self.apply([*actions, *self._pool.dispatch()])
+        self.apply([*actions, *self._pool.dispatch(now)])
 
     def watch(self, now: float) -> None:
         """Do the checks that no message triggers."""

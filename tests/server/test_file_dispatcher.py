@@ -192,11 +192,25 @@ def test_workers_that_are_starting_get_their_share_of_the_lanes() -> None:
     assert [a.file for a in assigned(made.dispatch())[2]] == [2, 3]
 
 
+@pytest.mark.parametrize(("files", "first", "second"), [(4, [0, 3], [1, 2]), (40, [0], [1, 2, 3])])
+def test_workers_get_equally_many_files_of_a_short_list_and_equally_long_turns_of_a_longer_one(
+    files: int, first: list[int], second: list[int]
+) -> None:
+    """The files of a short list are as good as the whole pass; those of a longer one are followed by others."""
+    made = reading(files, cycle_length=4, budget=100, share=lambda file: [64, 23, 20, 16][file % 4])
+    made.add_worker(1)
+    made.add_worker(2)
+    given = assigned(made.dispatch())
+    assert sorted(a.file for a in given[1] if a.file < 4) == first
+    assert sorted(a.file for a in given[2] if a.file < 4) == second
+
+
 def test_a_worker_that_never_starts_does_not_keep_the_merge_waiting() -> None:
     made = reading(4, cycle_length=4)
     made.add_worker(1)
     made.dispatch(expecting=1)
     made.want(3)
+    assert assigned(made.dispatch(expecting=1, waits=True)) == {}
     assert [a.file for a in assigned(made.dispatch(expecting=1))[1]] == [3]
     assert assigned(made.dispatch(expecting=1)) == {}
     made.want(2)

@@ -82,15 +82,29 @@ def test_whoever_is_ready_first_works() -> None:
     ready(worker_pool, 2)
     assert worker_pool.active == [2]
     assert worker_pool.starting == 1
-    assert worker_pool.dispatch()[0] == Send(2, BeginDispatch(1, 0, 5))
+    assert worker_pool.dispatch(0.0)[0] == Send(2, BeginDispatch(1, 0, 5))
     ready(worker_pool, 0, 1)
     assert sorted(worker_pool.active) == [0, 2]
+
+
+def test_at_the_beginning_of_a_pass_workers_that_are_starting_keep_their_share_of_the_files() -> None:
+    worker_pool = WorkerPool(2)
+    worker_pool.start()
+    dispatcher = pass_over(2)
+    worker_pool.begin_pass(dispatcher)
+    ready(worker_pool, 0)
+    worker_pool.dispatch(100.0)
+    dispatcher.want(1)
+    worker_pool.dispatch(100.4)
+    assert dispatcher.load.file_count(0) == 1, "the other worker will be there soon"
+    worker_pool.dispatch(100.5)
+    assert dispatcher.load.file_count(0) == 2, "the merge waits for it"
 
 
 def test_a_worker_lost_with_a_file_half_sent_is_replaced_by_the_reserve_at_once(two: WorkerPool) -> None:
     reading = pass_over(1)
     two.begin_pass(reading)
-    assert two.dispatch() == [
+    assert two.dispatch(0.0) == [
         Send(0, BeginDispatch(1, 0, 5)), Send(1, BeginDispatch(1, 0, 5)),
         assign(0, FileAssignment(0, 1, 0, 0, 0, 4000, NO_PAUSE, True, [])),
     ]  # fmt: skip
@@ -100,7 +114,7 @@ def test_a_worker_lost_with_a_file_half_sent_is_replaced_by_the_reserve_at_once(
     assert gone[1] == Spawn(3, 3)
     assert two.active == [1, 2]
     assert two.workers_lost == 1
-    assert two.dispatch() == [
+    assert two.dispatch(0.0) == [
         Send(2, BeginDispatch(1, 0, 5)),
         assign(1, FileAssignment(0, 2, 0, 3, 300, 4000, 5, True, [3])),
     ]  # fmt: skip
@@ -109,23 +123,23 @@ def test_a_worker_lost_with_a_file_half_sent_is_replaced_by_the_reserve_at_once(
 def test_at_the_last_file_of_a_pass_nothing_more_is_handed_out(two: WorkerPool) -> None:
     reading = pass_over(1)
     two.begin_pass(reading)
-    two.dispatch()
+    two.dispatch(0.0)
     reading.commit(0, *chunk(0, 1, 0, 3, FILE_ENDED))
-    assert two.dispatch() == []
+    assert two.dispatch(0.0) == []
     assert two.end_pass(reading) == [Send(0, EndDispatch(1)), Send(1, EndDispatch(1))]
-    assert two.dispatch() == []
+    assert two.dispatch(0.0) == []
 
 
 def test_output_of_an_earlier_reading_never_passes_for_that_of_the_present_one(two: WorkerPool) -> None:
     """Another trainer begins its own pass 0: the same pass, file and worker, but not the same attempt."""
     first = pass_over(1)
     two.begin_pass(first)
-    two.dispatch()
+    two.dispatch(0.0)
     late = chunk(0, 1, 0, 3)
     two.end_pass(first)
     again = pass_over(1)
     two.begin_pass(again)
-    two.dispatch()
+    two.dispatch(0.0)
     for each in (two, again):
         each.commit(0, *late)
         each.worker_blocked(0, 0, 1, 3, 77)
@@ -139,7 +153,7 @@ def test_readings_side_by_side_share_workers_and_budget_and_each_gets_what_is_it
     two.begin_pass(one, "train")
     two.begin_pass(other, "eval")
     assert one.credit.budget == other.credit.budget == 2000
-    sent = [act for act in two.dispatch() if isinstance(act, Send)]
+    sent = [act for act in two.dispatch(0.0) if isinstance(act, Send)]
     assert [act.message for act in sent if act.worker == 0 and isinstance(act.message, BeginDispatch)] == [
         BeginDispatch(1, 0, 5), BeginDispatch(2, 7, 5),
     ]  # fmt: skip
@@ -149,7 +163,7 @@ def test_readings_side_by_side_share_workers_and_budget_and_each_gets_what_is_it
     assert (one.ledgers[0].committed, other.ledgers[0].committed) == (1, 3)
     two.handle(WorkerGone(0, (0, 2, 3), "was killed"))
     assert (one.ledgers[0].deaths, other.ledgers[0].deaths) == ({}, {3: 1}), "blame falls on one of them"
-    two.dispatch()
+    two.dispatch(0.0)
     assert two.end_pass(one) == [Send(1, EndDispatch(1)), Send(2, EndDispatch(1))]
     assert other.credit.budget == 4000
     two.commit(1, *chunk(0, one.ledgers[0].attempt, 1, 5))
@@ -160,11 +174,11 @@ def test_readings_side_by_side_share_workers_and_budget_and_each_gets_what_is_it
 def test_what_is_told_of_a_reading_names_the_job_unless_it_is_the_default_one_alone(two: WorkerPool) -> None:
     one, other = pass_over(1), pass_over(1)
     two.begin_pass(one, "default")
-    two.dispatch()
+    two.dispatch(0.0)
 
     def drop(reading: FileDispatcher) -> list[str]:
         reading.actions += losses_of(reading).drop(0, (3, "bits", "bad"))
-        return [act.text for act in two.dispatch() if isinstance(act, Log)]
+        return [act.text for act in two.dispatch(0.0) if isinstance(act, Log)]
 
     assert drop(one) == ["file 0, sample 3, slot bits: bad"]
     two.begin_pass(other, "eval")
@@ -210,25 +224,25 @@ def test_those_that_somebody_killed_before_they_were_ready_are_replaced_more_oft
 
 def test_the_reserve_that_is_lost_is_no_loss_to_the_pass(two: WorkerPool) -> None:
     two.begin_pass(pass_over(4))
-    two.dispatch()
+    two.dispatch(0.0)
     assert two.handle(WorkerGone(2, None, "was killed")) == [
         Log("worker 2 was killed; it stood by", LogEvent.WORKER_LOST, {"worker": 2, "host": 0}), Spawn(3, 3),
     ]  # fmt: skip
     assert two.workers_lost == 0
-    assert two.dispatch() == []
+    assert two.dispatch(0.0) == []
 
 
 def test_with_every_worker_lost_the_files_wait_for_the_next_that_is_ready(two: WorkerPool) -> None:
     two.begin_pass(pass_over(2))
-    two.dispatch()
+    two.dispatch(0.0)
     for worker in (0, 1, 2):
         two.handle(WorkerGone(worker, None, "was killed"))
-        two.dispatch()
+        two.dispatch(0.0)
     assert two.active == []
     assert two.starting == 2
-    assert two.dispatch() == []
+    assert two.dispatch(0.0) == []
     ready(two, 4)
-    sent = [a for a in two.dispatch() if isinstance(a, Send)]
+    sent = [a for a in two.dispatch(0.0) if isinstance(a, Send)]
     assert [type(a.message) for a in sent] == [BeginDispatch, Assign]
     assert {a.worker for a in sent} == {4}
 
@@ -335,7 +349,7 @@ def test_a_sample_between_them_forgives_kills_and_deaths(two: WorkerPool) -> Non
 def test_a_host_that_names_a_sample_which_was_not_asked_for_is_not_believed(two: WorkerPool) -> None:
     made = pass_over(4)
     two.begin_pass(made)
-    two.dispatch()
+    two.dispatch(0.0)
     attempt = made.ledgers[0].attempt
     gone = WorkerGone(0, (1 << 40, attempt, 3), "ended with exit code 3", voluntary=True)
     assert [act.text for act in two.handle(gone) if isinstance(act, Log)] == [

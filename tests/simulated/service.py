@@ -306,11 +306,11 @@ class World(ScriptedWorld):
         if all(trainer.over or trainer.asleep for trainer in self.trainers):
             for trainer in self.trainers:  # all others are through, whatever those who sleep have kept: they wake up
                 trainer.asleep = False
-        self.do(self.coordinator.dispatch())
+        self.do(self.coordinator.dispatch(self.steps / 100))
         self._event()
         for trainer in self.trainers:
             trainer.rounds()
-        self.do(self.coordinator.dispatch())
+        self.do(self.coordinator.dispatch(self.steps / 100))
         self.check()
 
     def _event(self) -> None:

@@ -327,14 +327,15 @@ class FileDispatcher:
                 self.actions += self._blocked.check_end(ledger.file, end)
 
     # -- what workers are given ----------------------------------------------------------------------------------------
-    def dispatch(self, expecting: int = 0) -> list[Action]:
-        """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting."""
+    def dispatch(self, expecting: int = 0, *, waits: bool = False) -> list[Action]:
+        """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting.
+        ``waits``: the files of their share wait for them, also those that a merge waits for."""
         workers = len(self.load)
         if not self._ended and (workers or self.load.total):
             items: dict[int, list[FileAssignment]] = {}
             self.credit.share_among(max(1, workers + expecting))
             if self.load.takes_files:
-                self._assign_waiting(items, expecting)
+                self._assign_waiting(items, expecting, waits)
             self.grants.grant_waiting()
             if self.load.takes_files:
                 self._assign_ahead(items)
@@ -362,11 +363,11 @@ class FileDispatcher:
         self.load.clear()
         return out
 
-    def _assign_waiting(self, items: dict[int, list[FileAssignment]], expecting: int) -> None:
+    def _assign_waiting(self, items: dict[int, list[FileAssignment]], expecting: int, waits: bool) -> None:
         # those that are starting get their share of the files of the cycle, unless they keep a merge waiting
         part = -(-self._cycle_length // self.credit.workers)
         most = max(0, part * len(self.load) - self.load.total) if expecting else None
-        ledgers = [self.ledgers[file] for file in self._waiting.pop(most) if file in self.ledgers]
+        ledgers = [self.ledgers[file] for file in self._waiting.pop(most, beyond=not waits) if file in self.ledgers]
         # what the merge takes the most of first, so they come out alike; before it, what a worker had no memory for
         for ledger in sorted(ledgers, key=lambda ledger: (not ledger.needs_own_worker, -ledger.pull)):
             if ledger.state is not QUEUED:
@@ -375,7 +376,9 @@ class FileDispatcher:
                 self._waiting.push(ledger)
                 continue
             alone = ledger.needs_own_worker and self.load.has_idle
-            worker = self.load.least_loaded()
+            # Where no file comes after these, the worker with the most files would be the last one of the pass.
+            has_more = self._bound < len(self._order)
+            worker = self.load.least_loaded() if has_more else self.load.fewest_files()
             items.setdefault(worker, []).append(self._assign(worker, ledger))
             if alone:  # until something new comes of it: so no file is condemned for what others need
                 self.load.reserve(worker, ledger.file)

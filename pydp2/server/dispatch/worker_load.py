@@ -40,14 +40,17 @@ class FileQueue:
         """Move ``file``, for which a merge waits, to the front."""
         self._urgent.add(file)
 
-    def pop(self, most: int | None) -> list[int]:
-        """Remove and return all files; or (``most``) so many, and beyond that those that a merge waits for."""
+    def pop(self, most: int | None, *, beyond: bool = True) -> list[int]:
+        """Remove and return all files; or (``most``) so many, and ``beyond`` that those that a merge waits for."""
         files: list[int] = []
         while self._heap and (most is None or len(files) < most):
             files.append(heappop(self._heap)[1])
+        self._queued.difference_update(files)
+        if not beyond:
+            self._urgent.difference_update(files)
+            return files
         urgent = [file for file in self._urgent if file not in files] if self._heap else []
         self._urgent.clear()
-        self._queued.difference_update(files)
         return files + urgent
 
 

@@ -35,6 +35,9 @@ from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.dispatch.ledger import Attempts
 from pydp2.system.log_events import LogEvent, LogFields
 
+_SHARES_SECONDS = 0.5
+"""Seconds from the beginning of a pass in which workers that are starting keep their share of its first files. Workers
+start one after another, and without this those that come first get nearly all files of a short list."""
 _MAX_START_DEATHS = 5
 """Number of workers in a row that may be lost before their provider is ready; then the service gives up."""
 _MAX_FRUITLESS_DEATHS = 20
@@ -123,6 +126,7 @@ class WorkerPool:
         self.dispatchers: dict[int, FileDispatcher] = {}
         """Dispatchers by dispatch number: one for each job that is in a pass."""
         self._jobs: dict[int, str] = {}  # name of the job by dispatch number
+        self._dispatched_since: dict[int, float] = {}  # time by dispatch number
         self.workers_lost = 0
         self.no_replacement: ServiceLost | None = None
         """Error because of which no worker can be started on this machine any more. The service ends with it when no
@@ -360,6 +364,7 @@ class WorkerPool:
             return []
         out = self._name_jobs(dispatcher, dispatcher.end())
         del self.dispatchers[dispatcher.number], self._jobs[dispatcher.number]
+        self._dispatched_since.pop(dispatcher.number, None)
         self._committed += dispatcher.samples_committed
         self._divide_budget()
         return out
@@ -385,13 +390,15 @@ class WorkerPool:
         self._budget = budget
         self._divide_budget()
 
-    def dispatch(self) -> list[Action]:
+    def dispatch(self, now: float) -> list[Action]:
         """Return the actions that assign files and grant credit, as far as that is possible now."""
         actions: list[Action] = []
         if self.dispatchers:
             expecting = self.starting
-            for dispatcher in self.dispatchers.values():
-                actions += self._name_jobs(dispatcher, dispatcher.dispatch(expecting))
+            for number, dispatcher in self.dispatchers.items():
+                began = self._dispatched_since.setdefault(number, now)
+                waits = now - began < _SHARES_SECONDS
+                actions += self._name_jobs(dispatcher, dispatcher.dispatch(expecting, waits=waits))
         return actions
 
     # -- messages from workers -------------------------------------------------------------------------------------
