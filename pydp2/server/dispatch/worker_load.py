@@ -2,8 +2,8 @@
 may have waiting.
 
 The merge takes more of some files than of others in the same time, and waits for each: so of the files of the cycle it
-is not the number that must be alike at all workers, but what the merge takes of them. Files that are read ahead go to
-the worker that comes to them first.
+is not the number that must be alike at all workers, but what the merge takes of them; only where no file follows them,
+it is the number. Files that are read ahead go to the worker that comes to them first.
 """
 
 from __future__ import annotations
