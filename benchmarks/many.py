@@ -334,11 +334,11 @@ class _Service:
                 self._pool.commit(chunk.worker, part, run)
             for item in chunk.blocked:
                 self._pool.worker_blocked(chunk.worker, *item)
-        actions = self._pool.dispatch()
+        actions = self._pool.dispatch(0.0)
         while isinstance(group := self._stream.next_group(), BatchGroup):
             self._taken += [batch.cut.row_ids for batch in group.batches]
         self.over = isinstance(group, PassEnded)
-        return actions + self._pool.dispatch()
+        return actions + self._pool.dispatch(0.0)
 
     def batches(self) -> list[list[tuple[int, int]]]:
         """Return the samples of all batches, as file and sample index."""
@@ -411,7 +411,7 @@ def ready_seconds(workers: int) -> float:
     for number in numbers:
         pool.handle(WorkerReady(number, wire))
         for _ in range(2):  # as in a turn of the loop
-            pool.dispatch()
+            pool.dispatch(0.0)
     return time.process_time() - began
 
 

@@ -129,7 +129,7 @@ class Service(RuleBasedStateMachine):
         self._launch()
 
     def _launch(self) -> None:
-        self.coordinator = WorkerPool(self.count)
+        self.coordinator, self.now = WorkerPool(self.count), 0.0
         self.workers: dict[int, Worker] = {}
         self.starting: list[int] = []
         self.late: deque[tuple[int, Any]] = deque()
@@ -177,7 +177,8 @@ class Service(RuleBasedStateMachine):
 
     @rule()
     def dispatch(self) -> None:
-        self._do(self.coordinator.dispatch())
+        self.now += 0.2  # seconds
+        self._do(self.coordinator.dispatch(self.now))
 
     @rule()
     def settle(self) -> None:
