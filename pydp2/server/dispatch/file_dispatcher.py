@@ -368,6 +368,8 @@ class FileDispatcher:
         part = -(-self._cycle_length // self.credit.workers)
         most = max(0, part * len(self.load) - self.load.total) if expecting else None
         ledgers = [self.ledgers[file] for file in self._waiting.pop(most, beyond=not waits) if file in self.ledgers]
+        # Where no file comes after these, the worker with the most files would be the last one of the pass.
+        next_worker = self.load.fewest_files if self._bound == len(self._order) else self.load.least_loaded
         # what the merge takes the most of first, so they come out alike; before it, what a worker had no memory for
         for ledger in sorted(ledgers, key=lambda ledger: (not ledger.needs_own_worker, -ledger.pull)):
             if ledger.state is not QUEUED:
@@ -376,9 +378,7 @@ class FileDispatcher:
                 self._waiting.push(ledger)
                 continue
             alone = ledger.needs_own_worker and self.load.has_idle
-            # Where no file comes after these, the worker with the most files would be the last one of the pass.
-            has_more = self._bound < len(self._order)
-            worker = self.load.least_loaded() if has_more else self.load.fewest_files()
+            worker = next_worker()
             items.setdefault(worker, []).append(self._assign(worker, ledger))
             if alone:  # until something new comes of it: so no file is condemned for what others need
                 self.load.reserve(worker, ledger.file)
