@@ -86,8 +86,8 @@ class RowStage(ABC, Generic[M]):
 
     @abstractmethod
     def pull(self) -> RowBlock | StageEnd | None:
-        """Return the next batch, END at the end of the pass, or None if it is not there yet. Raises Error if the pass
-        fails."""
+        """Return the next batch, END at the end of the pass, or None if it is not there yet. Raises StageFailed if the
+        pass of its files fails, StateMismatch if they are not those of the mark."""
 
     @abstractmethod
     def close(self) -> None:
