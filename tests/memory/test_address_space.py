@@ -3,10 +3,12 @@ is missing."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 import pydp2
 from pydp2.errors import OutOfMemory
 
-from ..runs import consume, processes
+from ..runs import consume, processes, wait_until
 from .addresses import FILES, HOW, JOB, MB, SERVICE, lower, slabs, stream
 
 pytestmark = [
@@ -151,6 +153,18 @@ def test_under_a_limit_for_all_of_them_a_pass_is_exact_or_refused_with_the_figur
     assert processes("pydp2-") == []
 
 
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop all threads of the process meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        tasks = Path(f"/proc/{pid}/task")
+        assert wait_until(lambda: {(task / "stat").read_text().split(") ")[-1][0] for task in tasks.iterdir()} == {"T"})
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_a_server_that_has_no_memory_left_says_so_to_the_trainer(
     provider_file: Callable[..., str],
     capfd: pytest.CaptureFixture[str],
@@ -164,7 +178,8 @@ def test_a_server_that_has_no_memory_left_says_so_to_the_trainer(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pydp2.launch(FILES, provider, **SERVICE) as service, service.connect(**HOW, **JOB) as data:
-        lower(service.pid, 3 * MB)
+        with stopped(service.pid):  # else it takes more while its limit is found
+            lower(service.pid, 3 * MB)
         with pytest.raises(OutOfMemory) as caught:
             stream(data)
         assert isinstance(caught.value, MemoryError)
