@@ -26,7 +26,7 @@ from pydp2.host.worker.task import FileTask, UnsentSample
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.stream_state import StreamState
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileAssignment, FileRange
-from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, StealFile, Want
 from pydp2.server.actions import Send, Spawn, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.gateway.resources import read_ahead_budget
@@ -68,11 +68,12 @@ class Scene:
 @dataclass(frozen=True, slots=True)
 class Sent:
     """Message of a worker: ranges as (file, attempt, first sample index, count, True if it ended), and files that
-    wait."""
+    wait; or the attempts that it returns."""
 
     worker: int
     ranges: list[tuple[int, int, int, int, bool]]
     blocked: list[list[int]]
+    returned: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class _Chunk:
     """Message of a worker in the form for the server. The merge shortens the runs in it, so it can be used once."""
 
     def __init__(self, sent: Sent, scene: Scene) -> None:
-        self.worker, self.blocked = sent.worker, sent.blocked
+        self.worker, self.blocked, self.returned = sent.worker, sent.blocked, sent.returned
         self.ranges: list[tuple[FileRange, SampleRun | None]] = []
         for file, attempt, first, count, ended in sent.ranges:
             end = first + count
@@ -180,6 +181,9 @@ class _Worker:
                         task = self._tasks.task_of(attempt)
                         if task is not None:
                             task.limit, task.bound, task.wait_reported = limit, bool(bound), False
+                case StealFile(attempt):
+                    returned = self._tasks.take_unopened([attempt])
+                    self.world.at(self.world.now + _HALF_TRIP, Sent(self.number, [], [], returned))
                 case Want(attempt, until):
                     self._merge_waits(self._tasks.mark_merge_waits(attempt, until))
 
@@ -334,6 +338,8 @@ class _Service:
                 self._pool.commit(chunk.worker, part, run)
             for item in chunk.blocked:
                 self._pool.worker_blocked(chunk.worker, *item)
+            if chunk.returned is not None:
+                self._pool.return_files(chunk.worker, chunk.returned)
         actions = self._pool.dispatch(0.0)
         while isinstance(group := self._stream.next_group(), BatchGroup):
             self._taken += [batch.cut.row_ids for batch in group.batches]

@@ -55,6 +55,7 @@ WORKER_LINK: TransitionTable = {
     (LinkState.READY, S, m.GrantCells): LinkState.READY,
     (LinkState.READY, S, m.EndDispatch): LinkState.READY,
     (LinkState.READY, S, m.Retire): LinkState.READY,
+    (LinkState.READY, S, m.StealFile): LinkState.READY,
     (LinkState.READY, S, m.RecordSpans): LinkState.READY,
     (LinkState.READY, W, m.RecordedSpans): LinkState.READY,
     (LinkState.READY, W, m.ReturnFiles): LinkState.READY,

@@ -76,6 +76,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.GrantCells(),
     m.EndDispatch(3),
     m.Retire(),
+    m.StealFile(7),
     m.ReturnFiles([1, 7]),
     m.Quit(),
     m.Chunk(

@@ -20,7 +20,7 @@ from pydp2.protocol.file_ranges import (
     FileAssignment,
     FileRange,
 )
-from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, StealFile, Want
 from pydp2.server.actions import Action, Log, Loss, Send, WorkerGone
 from pydp2.server.cache.memory import MemoryCache
 from pydp2.server.dispatch.cache_fill import CacheFill
@@ -420,6 +420,59 @@ def test_files_that_a_worker_returns_go_to_others_and_those_that_it_has_begun_st
     assert merge(source, 0) == 5
 
 
+def stolen(made: FileDispatcher) -> list[tuple[int, int]]:
+    """Worker and file of what is asked back at the next dispatch, which gives out nothing else."""
+    actions = made.dispatch()
+    assert assigned(actions) == {}
+    files = {ledger.attempt: file for file, ledger in made.ledgers.items()}
+    sent = [action for action in actions if isinstance(action, Send)]
+    return [(action.worker, files[m.attempt]) for action in sent if isinstance(m := action.message, StealFile)]
+
+
+def test_a_worker_without_a_file_gets_one_that_another_has_not_begun() -> None:
+    made = reading(5, cycle_length=5)
+    made.add_worker(1)
+    made.add_worker(2)
+    given = assigned(made.dispatch())
+    assert [[each.file for each in given[worker]] for worker in (1, 2)] == [[0, 2, 4], [1, 3]]
+    attempts = {each.file: each.attempt for each in given[1] + given[2]}
+    assert stolen(made) == [], "both have files"
+    send(made, 1, 2, 0, 1)
+    for file in (1, 3):
+        send(made, 2, file, 0, 1, state=FILE_ENDED)
+    assert stolen(made) == [(1, 4)], "the one that it comes to last"
+    assert stolen(made) == [], "one worker has nothing to do, and one was asked"
+    made.return_files(1, {attempts[4]})
+    assert [each.file for each in assigned(made.dispatch())[2]] == [4]
+    send(made, 2, 4, 0, 1, attempt=made.ledgers[4].attempt, state=FILE_ENDED)
+    assert stolen(made) == [(1, 0)], "what came of file 2 shows that it is begun"
+    made.return_files(1, set())
+    assert stolen(made) == [], "that one was begun, too"
+    for file in (0, 2):
+        send(made, 1, file, made.ledgers[file].committed, 1, state=FILE_ENDED)
+    assert merge(source_of(made), 0) == 1
+
+
+def test_the_only_file_of_a_worker_is_not_asked_back_and_a_lost_worker_owes_no_answer() -> None:
+    made = reading(3, cycle_length=3)
+    made.add_worker(1)
+    made.dispatch()
+    made.add_worker(2)
+    assert stolen(made) == [(1, 2)]
+    made.worker_lost(WorkerGone(1, None, "was killed by SIGKILL"))
+    assert [each.file for each in assigned(made.dispatch())[2]] == [0, 1, 2]
+    made.add_worker(3)
+    assert stolen(made) == [(2, 2)]
+    made.return_files(2, {made.ledgers[2].attempt})
+    assert [each.file for each in assigned(made.dispatch())[3]] == [2]
+    made.add_worker(4)
+    assert stolen(made) == [(2, 1)]
+    made.return_files(2, {made.ledgers[1].attempt})
+    assert [each.file for each in assigned(made.dispatch())[4]] == [1]
+    made.add_worker(5)
+    assert stolen(made) == [], "each of the others has one file, and begins it now"
+
+
 def test_only_the_file_that_was_running_is_condemned_and_after_three_deaths_at_the_same_sample() -> None:
     made = reading(2)
     source = source_of(made)
@@ -459,6 +512,7 @@ def test_what_a_worker_had_no_memory_for_is_alone_at_the_next_one_until_somethin
     if after == "its return":
         made.add_worker(3)
         assert [each.file for each in assigned(made.dispatch())[3]] == [0, 2], "another one gets the others"
+        made.load.retire(2)
         made.return_files(2, {made.ledgers[1].attempt})
         assert [each.file for each in assigned(made.dispatch())[3]] == [1]
         return

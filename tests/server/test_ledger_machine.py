@@ -30,7 +30,7 @@ from pydp2.protocol.file_ranges import (
     FileAssignment,
     FileRange,
 )
-from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, Want
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Grant, StealFile, Want
 from pydp2.server.actions import Fatal, Send, Spawn, WorkerGone, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.workers.worker_pool import WorkerPool
@@ -216,6 +216,12 @@ class Service(RuleBasedStateMachine):
                     for task in worker.tasks.values():
                         if task.given.attempt == attempt:
                             task.limit, task.pause, task.reported = limit, pause, False
+            case StealFile(attempt):
+                files = [file for file, task in worker.tasks.items() if task.given.attempt == attempt]
+                unopened = [file for file in files if worker.tasks[file].y == worker.tasks[file].given.start]
+                for file in unopened:
+                    del worker.tasks[file]
+                worker.wire.append({attempt} if unopened else set())
             case EndDispatch():
                 worker.tasks.clear()
             case BeginDispatch() | Want():
@@ -292,6 +298,8 @@ class Service(RuleBasedStateMachine):
     def _deliver(self, number: int, what: Any) -> None:
         if isinstance(what, tuple):
             self.coordinator.commit(number, *what)
+        elif isinstance(what, set):
+            self.coordinator.return_files(number, what)
         else:
             self.coordinator.worker_blocked(number, *what)
 

@@ -20,6 +20,14 @@ def test_workers_are_used_and_the_order_is_exact(workers: int, files: int, budge
     assert outcome.batches == expect(rows, Options(batch_size=128, seed=1, pool_size=4096), 0, None).batches
 
 
+def test_a_worker_without_a_file_takes_over_one_that_another_has_not_begun() -> None:
+    """Five files a worker: at the end of the pass some workers would have two more, and others none."""
+    outcome = World(Scene(workers=8, sizes=(200,) * 40, budget=256 << 20, cost=100, seconds=0.004)).run()
+    assert outcome.use >= 0.97
+    rows = [File([Row(1, 100)] * 200)] * 40
+    assert outcome.batches == expect(rows, Options(batch_size=128, seed=1, pool_size=4096), 0, None).batches
+
+
 @pytest.mark.parametrize(
     ("workers", "limit", "ahead"), [(2, 1 << 40, 256), (16, 1 << 40, 256), (64, 1 << 40, 1024), (64, 1 << 29, 256)]
 )

@@ -78,9 +78,9 @@ def test_a_reserved_worker_is_passed_over_until_its_file_is_not_alone_any_more()
         assert crew.has_idle == (file == 0)
         assert (crew.least_loaded(), crew.fewest_files()) == (2, 2)
         crew.assign(2, FileLedger(file, file))
-    crew.release(1, 8)
+    crew.note_output(1, 8)
     assert crew.least_loaded() == 2
-    crew.release(1, 7)
+    crew.note_output(1, 7)
     assert (crew.least_loaded(), crew.fewest_files()) == (1, 1)
     crew.reserve(1, 7)
     crew.unassign(1, alone)
@@ -91,7 +91,7 @@ def test_a_reserved_worker_is_passed_over_until_its_file_is_not_alone_any_more()
     assert not crew.takes_files
     assert not crew.has_idle
     crew.retire(1)
-    crew.release(1, 8)
+    crew.note_output(1, 8)
     assert not crew.takes_files, "it leaves"
     crew.remove_worker(1)
     crew.add_worker(3)

@@ -366,8 +366,11 @@ class World(ScriptedWorld):
     # -- what the server's loop does -----------------------------------------------------------------------------------
     def _chunk(self, number: int, frames: list[bytes]) -> None:
         message, body = m.decode(frames)
-        assert isinstance(message, m.Chunk)
         worker_pool = self.coordinator
+        if isinstance(message, m.ReturnFiles):
+            worker_pool.return_files(number, message.attempts)
+            return
+        assert isinstance(message, m.Chunk)
         placed: CellRows | None = None
         for part, run in decode_chunk(
             message, [memoryview(f) for f in body], self.declaration, worker_pool.wanted_samples

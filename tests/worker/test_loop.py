@@ -373,6 +373,19 @@ def test_a_worker_that_retires_returns_what_it_has_not_begun_and_ends_the_rest(s
     assert not one.blocked[2:]
 
 
+def test_a_file_that_another_worker_could_read_is_returned_if_it_is_not_begun(script: Callable[..., Script]) -> None:
+    one = script(count(5), ahead=2)
+    one.assign(0, 1, 2, 3, limit=0, bound=False)
+    one.until(lambda: len(one.blocked) == 2)
+    for file, returned in ((3, {3}), (3, set()), (0, set()), (2, {2})):
+        one.say(m.StealFile(one.ledger.entries[file].attempt))
+        assert one.hear_returned() == returned
+    one.assign(4)
+    one.grant(0)
+    one.grant(1)
+    one.until(lambda: one.ended(0, 1, 4))
+
+
 def test_many_files_are_returned_in_messages_that_a_header_holds(script: Callable[..., Script]) -> None:
     one = script(count(5), files=5000, ahead=1)
     one.assign(0, limit=0, bound=False)

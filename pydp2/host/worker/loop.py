@@ -204,6 +204,8 @@ class WorkerLoop:
                 self._close_tasks(self._tasks.end_dispatch(dispatch_id))
             case m.RecordSpans(on):
                 self._record(on)
+            case m.StealFile(attempt):
+                self.send(m.ReturnFiles(self._tasks.take_unopened([attempt])))
             case m.Retire():
                 self._is_retiring = True
                 self._return_files()
@@ -248,7 +250,7 @@ class WorkerLoop:
 
     def _return_files(self) -> None:
         """Return the files that are not begun. Those that are go on to their ends."""
-        attempts = self._tasks.take_unopened()
+        attempts = self._tasks.take_unopened([task.attempt for task in self._tasks])
         for i in range(0, len(attempts), _MAX_RETURNED):
             self.send(m.ReturnFiles(attempts[i : i + _MAX_RETURNED]))
 

@@ -82,9 +82,10 @@ class TaskScheduler:
         """Remove ``task``, which is over."""
         del self._all[task.attempt], self._dispatches[task.dispatch_id].tasks[task.attempt]
 
-    def take_unopened(self) -> list[int]:
-        """Remove the tasks whose files are not open, and return their attempts."""
-        unopened = [task for task in self if not task.is_open]
+    def take_unopened(self, attempts: Iterable[int]) -> list[int]:
+        """Remove those of ``attempts`` whose files are not open, and return them."""
+        tasks = [self._all[attempt] for attempt in attempts if attempt in self._all]
+        unopened = [task for task in tasks if not task.is_open]
         for task in unopened:
             self.remove_task(task)
         return [task.attempt for task in unopened]

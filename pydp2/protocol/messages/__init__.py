@@ -60,6 +60,7 @@ from pydp2.protocol.messages.worker import (
     Quit,
     Retire,
     ReturnFiles,
+    StealFile,
     Want,
 )
 
@@ -123,6 +124,7 @@ __all__ = [
     "Spec",
     "StartWorker",
     "Stats",
+    "StealFile",
     "ToWorker",
     "Trace",
     "Want",

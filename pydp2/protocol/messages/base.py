@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast, dataclass_transform
 
-WIRE_VERSION = 13
+WIRE_VERSION = 14
 HEADER_LIMIT = 64 * 1024
 INT_LIMIT = 1 << 62  # all numbers on the wire are below it, so that sums and shared memory of 64 bits hold them
 

@@ -99,8 +99,15 @@ class Retire(Message):
 
 
 @message
+class StealFile(Message):
+    """Server: return this attempt if it is not begun, because another worker has no file. The answer is ReturnFiles."""
+
+    attempt: int
+
+
+@message
 class ReturnFiles(Message):
-    """Worker that retires: it has not begun these attempts, and will not."""
+    """Worker: it has not begun these attempts, and will not. It retires, or (StealFile) another one has no file."""
 
     attempts: list[Any]
 

@@ -45,7 +45,7 @@ from pydp2.errors import Error, from_wire
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import UNREACHED, Reread, SnapshotPoint
 from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
-from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, Want
+from pydp2.protocol.messages import Assign, BeginDispatch, EndDispatch, StealFile, Want
 from pydp2.server.actions import Action, Send, WorkerGone
 from pydp2.server.dispatch.blocked_samples import BlockedSamples
 from pydp2.server.dispatch.cache_fill import CacheFill
@@ -256,8 +256,8 @@ class FileDispatcher:
             self.grants.update(ledger)
 
     def return_files(self, worker: int, attempts: Container[int]) -> None:
-        """Give ``worker`` no more files, and those of ``attempts``, which it has not begun, to others."""
-        self.load.retire(worker)
+        """Give the files of ``attempts``, which ``worker`` has and has not begun, to others."""
+        self.load.note_answer(worker)
         for ledger in self.load.files_of(worker):
             if ledger.attempt in attempts:
                 self._unassign(ledger)
@@ -280,7 +280,7 @@ class FileDispatcher:
                 run.release()
             return
         ledger.commit(part, run)
-        self.load.release(worker, part.file)
+        self.load.note_output(worker, part.file)
         self.samples_committed += part.rows
         if part.did_not_repeat and part.file not in self._changed:
             self._changed.add(part.file)
@@ -301,7 +301,7 @@ class FileDispatcher:
         """Note that ``worker`` waits in ``file``: for credit of ``need`` bytes, or (0) at a stop."""
         ledger = self.ledgers.get(file)
         if ledger is not None and ledger.accepts(worker, attempt) and ledger.waits_at(sample_index):
-            self.load.release(worker, file)
+            self.load.note_output(worker, file)
             self.grants.note_waiting(ledger, sample_index, need)
 
     def _end_early(self, ledger: FileLedger, error: Error) -> None:
@@ -344,6 +344,8 @@ class FileDispatcher:
                     these = assignments[i : i + MAX_FILES]
                     frames = attach_frames(these, self.ledgers)
                     self.actions.append(Send(worker, Assign(self.number, [a.to_wire() for a in these]), frames))
+            if (ledger := self.load.next_to_steal()) is not None and ledger.worker is not None:
+                self.actions.append(Send(ledger.worker, StealFile(ledger.attempt)))
         if self.grants.messages:
             self.actions += self.grants.take_messages()
         out, self.actions = self.actions, []

@@ -268,7 +268,8 @@ class WorkerPool:
                 dispatcher.load.retire(number)
 
     def return_files(self, worker: int, attempts: Container[int]) -> None:
-        """Give the files of ``attempts`` to other workers: ``worker`` has not begun them, and its host leaves."""
+        """Give the files of ``attempts``, which ``worker`` has not begun, to others: its host leaves, or another worker
+        has no file."""
         for dispatcher in self.dispatchers.values():
             dispatcher.return_files(worker, attempts)
 
