@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,6 +18,7 @@ from pydp2.options.file_list import FileList
 from pydp2.options.service_spec import SourceTerms
 from pydp2.options.timing import Timing
 from pydp2.protocol import messages as m
+from pydp2.server.gateway import job_table, peers, router
 from pydp2.server.gateway.job_table import JobTable
 from pydp2.server.gateway.router import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
@@ -32,6 +32,9 @@ SCHEMA = Schema(
     slots=Slots((integer_value(9),)), shuffle=True, pool_size=-1, min_pool_size=-1, can_over_batch_size=True,
     weighted=False, cache=0, check=False, check_fail_continue=False,
 )  # fmt: skip
+
+CLOCK = Network(Random(0)).clock
+"""Time passes only where a test says so: a machine that stands still for a moment is no trainer that is silent."""
 
 
 class Side:
@@ -53,7 +56,6 @@ class Side:
         self.trace = TraceRecorder(files)
         self.gateway = ClientGateway(spec, hub, jobs, self._note, snapshots, jobs.stats, self.trace)
         jobs.provider_ready(SCHEMA, "," * (len(spec.sources) - 1))
-        self.now = time.monotonic()
 
     def _note(self, text: str, event: LogEvent, /, **about: str | int) -> None:
         self.log.append(text)
@@ -74,18 +76,24 @@ class Side:
 
     def begin_trace(self) -> None:
         self.gateway.record(on=True)
-        self.trace.start(self.now)
-        self.trace.begin(self.now)
+        self.trace.start(CLOCK.now)
+        self.trace.begin(CLOCK.now)
 
     def pass_time(self, seconds: float) -> None:
-        self.now = max(self.now, time.monotonic()) + seconds  # peers vanish by the real clock
-        self.gateway.receive(self.now)
-        self.gateway.watch(self.now)
+        CLOCK.now += seconds
+        self.gateway.receive(CLOCK.now)
+        self.gateway.watch(CLOCK.now)
 
 
 @pytest.fixture(autouse=True)
 def _no_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pydp2.server.gateway.resources.create_shared_pool", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def _own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (job_table, peers, router):
+        monkeypatch.setattr(module, "time", CLOCK)
 
 
 @pytest.fixture
