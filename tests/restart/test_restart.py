@@ -118,17 +118,20 @@ def test_a_state_that_was_loaded_stays_loaded(restarted: Restarted, alone: list[
 
 
 def test_ranks_of_one_job_get_each_batch_once(restarted: Restarted, alone: list[list[Numbered]]) -> None:
-    seen: list[list[Numbered]] = []
+    seen: list[list[Numbered]] = [[], []]
     failed: list[Error] = []
     turn = threading.Barrier(2, timeout=50)
+    kills_done = threading.Event()
 
     def train(rank: int) -> None:
         try:
             with pydp2.connect(restarted.address, rank=rank, world_size=2, **OPTIONS) as data:
                 turn.wait()
-                mine = [numbered(batch) for batch in data]
+                for batch in data:
+                    seen[rank].append(numbered(batch))
+                    if len(seen[rank]) == 12:
+                        assert kills_done.wait(50)
                 turn.wait()  # who is first would let the other have what is left
-            seen.append(mine)
         except Error as error:
             failed.append(error)
             turn.abort()
@@ -136,14 +139,14 @@ def test_ranks_of_one_job_get_each_batch_once(restarted: Restarted, alone: list[
     threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
     for thread in threads:
         thread.start()
-    kills = 0
-    while turn.n_waiting == 0 and kills < 3 and not failed:
+    for least in (0, 3, 7):  # as they connect, and in the middle of the pass
+        assert wait_until(lambda least=least: bool(failed) or len(seen[0]) >= least)
         restarted.again()
-        kills += 1
+    kills_done.set()
     for thread in threads:
         thread.join(50)
     assert not failed, failed
-    assert sorted(seen) == [alone[0][0::2], alone[0][1::2]]
+    assert seen == [alone[0][0::2], alone[0][1::2]]
 
 
 def test_dynamic_trainers_load_the_latest_state_and_get_each_batch_after_it_once(
