@@ -20,7 +20,7 @@ from pydp2.transport import keys
 from pydp2.transport.key_files import ConnectionFile
 from pydp2.transport.service_address import without_token
 from tests.faults.relay import Relay, free_port
-from tests.runs import NUMBERS
+from tests.runs import NUMBERS, wait_until
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 FILES = [str(n) for n in range(8)]
@@ -130,13 +130,18 @@ def test_a_path_that_carries_nothing_is_noticed_and_left(
     with pydp2.launch(FILES, address, workers=1, bind="tcp://127.0.0.1:*", connection=file) as service:
         between = relay(service.address)
         ConnectionFile(between.address, ConnectionFile.read(file).keys).write(tmp_path / "remote.json")
+
+        def let_go() -> None:
+            wait_until(lambda: between.connections > 1, 8)  # after 10 s the service, which is not told to, notices it
+            between.up()
+
         with pydp2.connect(tmp_path / "remote.json", **OPTIONS) as data:
             seen = []
             for batch in data:
                 seen.append(batch[0].tolist())
                 if batch.index == 5:
                     between.held = True
-                    threading.Timer(3.0, between.up).start()
+                    threading.Thread(target=let_go).start()
     assert seen == uninterrupted
     assert between.connections > 1
 
