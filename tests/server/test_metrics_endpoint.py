@@ -140,17 +140,19 @@ def test_megabytes_of_headers_are_not_read() -> None:
 
 
 def test_a_peer_that_sends_no_request_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_endpoint, "_REQUEST_SECONDS", 60.0)
     endpoint = MetricsEndpoint("127.0.0.1:0")
     host, _, port = endpoint.address.rpartition(":")
     try:
         silent = [socket.create_connection((host, int(port)), 5) for _ in range(20)]
         assert get(endpoint.address, "/healthz")[0] == 200
+        began = time.monotonic()
+        endpoint.close()
+        assert time.monotonic() - began < 20
         for each in silent:
             each.close()
     finally:
-        began = time.monotonic()
         endpoint.close()
-        assert time.monotonic() - began < 3
 
 
 def test_strangers_take_few_descriptors_and_each_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +170,7 @@ def test_strangers_take_few_descriptors_and_each_for_a_short_time(monkeypatch: p
         assert get(endpoint.address, "/healthz")[0] == 200
         monkeypatch.setattr(metrics_endpoint, "_REQUEST_SECONDS", 1.0)
         dripping = [each for each in strangers if not is_closed(each)]
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while dripping and time.monotonic() < deadline:  # each sends a byte in time, and no request
             for each in dripping:
                 with contextlib.suppress(OSError):
