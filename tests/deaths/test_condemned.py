@@ -189,7 +189,8 @@ def test_a_sample_that_takes_too_long_is_killed_and_its_stack_shown(
     assert "was killed because one sample took longer than sample_timeout=0.2 s" in seen.text
     screen = capfd.readouterr().err
     assert screen.count("pydp2: timeout: file deadly-1, sample 11 takes longer than 0.2 s; the stack:\n") == 3
-    assert 1 <= screen.count("deadly-1] Current thread") <= 3  # each has a moment for that, if it gets a core in it
+    # Each has a moment for its stack, if it gets a core in it. More are ended where the machine delays another sample.
+    assert 1 <= screen.count("deadly-1] Current thread") <= screen.count("pydp2: timeout: file deadly-1, ")
     assert screen.count('prov.py", line ') >= 1
     assert "in process" in screen
     assert "pydp2/" not in screen
