@@ -210,7 +210,7 @@ def test_a_generator_that_waits_for_a_slow_trainer_is_not_too_slow(
     """Only the time inside process counts, not the time in which nobody asks it for more."""
     code = dense(200, 10_000, "pool_size=8")
     with pydp2.load(
-        ["a", "b"], provider_file(code), workers=2, batch_size=8, sample_timeout=1.5, memory_limit="2MB"
+        ["a", "b"], provider_file(code), workers=2, batch_size=8, sample_timeout=2.5, memory_limit="2MB"
     ) as data:
         rows = 0
         for batch in data:
