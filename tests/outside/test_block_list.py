@@ -16,6 +16,8 @@ import pytest
 import pydp2
 from pydp2.errors import OptionError, StateMismatch
 
+from ..runs import wait_until
+
 FILES = [f"f{i}" for i in range(10)]
 COUNTS = [60 + 13 * i for i in range(10)]
 BLOCKED = {(n, y) for n in (1, 2, 3, 5, 8) for y in Random(n).sample(range(COUNTS[n]), 15)}
@@ -191,6 +193,7 @@ def test_a_killed_worker_and_a_resume_change_nothing(
             found.append(batch[0].tolist())
             states.append(json.dumps(data.state_dict()))
             if batch.index in (3, 20):
+                assert wait_until(lambda: len(data.stats()["workers"]) > 1), "the other one may still be forked"
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(data.stats()["workers"][batch.index % 2]["pid"], signal.SIGKILL)
     assert found == expected[: len(found)]
