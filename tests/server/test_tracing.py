@@ -109,7 +109,7 @@ def test_the_clock_of_another_host_is_compared_with_ours(recorder: TraceRecorder
     recorder.end(10.0)
     recorder.add(1, m.RecordedSpans(0, now + ahead, True), frames((SpanKind.IDLE, began + ahead, now + ahead, -1, -1)))
     _, (_, worker) = answer(recorder)
-    assert abs(worker[0, 1] - began) < 10**9
+    assert abs(worker[0, 1] - began) < 60 * 10**9
 
 
 def test_there_is_one_trace_at_a_time_and_none_without_end(recorder: TraceRecorder) -> None:
