@@ -40,7 +40,7 @@ class Liar:
         with contextlib.suppress(zmq.Again):  # the connection has ended
             self.lines[line].send_multipart([m.encode(f) if isinstance(f, m.Message) else f for f in frames])
 
-    def heard(self, line: int = 0, seconds: float = 20.0) -> m.Message | None:
+    def heard(self, line: int = 0, seconds: float = 30.0) -> m.Message | None:
         """What the service says next."""
         if not self.lines[line].poll(int(1000 * seconds)):
             return None
@@ -56,7 +56,7 @@ class Liar:
             assert isinstance(answer, m.HostReceived), answer
         self.say(0, m.Prepared([0] * len(sampled_entries(FileList.of(map(str, range(files)))))))
 
-    def is_cut(self, line: int = 0, seconds: float = 10.0) -> bool:
+    def is_cut(self, line: int = 0, seconds: float = 30.0) -> bool:
         """True if the service ends the connection within ``seconds``."""
         return bool(self._monitors[line].poll(int(1000 * seconds)))
 

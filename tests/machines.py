@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _HOSTS = "127.0.0.1 localhost\n10.77.0.1 node-a\n10.77.0.2 node-b\n::ffff:10.77.0.1 node-a\n::ffff:10.77.0.2 node-b\n"
-_DEADLINE = 20.0
+_DEADLINE = 30.0
 _OF_COMMAND = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 _SET_UP = """
 set -e

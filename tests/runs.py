@@ -136,7 +136,7 @@ class Program:
         for line in self.process.stderr:
             self.screen += line
 
-    def said(self, beginning: str, seconds: float = 20.0) -> str:
+    def said(self, beginning: str, seconds: float = 30.0) -> str:
         """The first line of stdout that begins so, once it is there."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

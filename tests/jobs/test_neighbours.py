@@ -248,4 +248,4 @@ def test_what_is_told_of_a_job_names_it_where_there_are_several(data: Data, capf
     ):
         with other_process(service):
             pass
-        assert wait_until(told, 10), said
+        assert wait_until(told), said

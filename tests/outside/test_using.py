@@ -216,7 +216,7 @@ def test_a_script_without_a_guard_is_told_of_it(program: Callable[..., Program])
         "@provider(input_types=[integer_value(10)])\ndef process(settings, filename):\n    yield 1\n"
         "for batch in pydp2.load(['a'], process, batch_size=1, workers=1):\n    print(len(batch))\n"
     )
-    assert script.ended(20) == 1
+    assert script.ended() == 1
     last = script.screen.splitlines()[-1]
     assert last.startswith("pydp2.errors.GuardError: a worker process cannot start or read a service")
     assert last.endswith('put that code under `if __name__ == "__main__":`')
@@ -232,7 +232,7 @@ def test_a_program_may_end_with_everything_open(
         "data = service.connect(batch_size=10)\nstream = iter(data)\nnext(stream)\n"
         "other = pydp2.load(['a'], 'prov.process', batch_size=3, workers=1)\nmore = iter(other)\nnext(more)\n"
     )
-    assert script.ended(20) == 0
+    assert script.ended() == 0
     assert script.screen == ""
 
 
@@ -265,6 +265,6 @@ def test_it_works_however_python_is_set_up(
         "import pydp2\nwith pydp2.load(['a', 'b'], 'prov.process', batch_size=10, workers=2) as data:\n"
         "    print('rows', sum(len(batch) for batch in data))\n"
     )
-    assert script.ended(20) == 0
+    assert script.ended() == 0
     assert script.lines == ["rows 200"]
     assert script.screen == ""
