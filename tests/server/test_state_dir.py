@@ -20,6 +20,7 @@ from pydp2.system.file_bytes import read_own
 from tests.runs import wait_until
 
 Jobs = list[dict[str, Any]]
+PATIENCE = 60.0  # the disk of a loaded machine may take more seconds than a service waits for it
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(0, 1 << 62) | st.text(max_size=9) | st.binary(max_size=40),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
@@ -45,7 +46,7 @@ def opened() -> Iterator[Callable[[Path], tuple[StateDir, Told]]]:
 
     def of(path: Path) -> tuple[StateDir, Told]:
         told = Told()
-        made.append(StateDir(path, told))
+        made.append(StateDir(path, told, PATIENCE))
         return made[-1], told
 
     yield of
@@ -89,7 +90,7 @@ def test_the_latest_of_what_was_written_is_read(tmp_path: Path, opened: Opened) 
 
 
 def test_what_is_due_is_written_before_the_directory_is_let_go(tmp_path: Path) -> None:
-    state = StateDir(tmp_path, Told())
+    state = StateDir(tmp_path, Told(), PATIENCE)
     state.write([{"number": 1}])
     state.close()
     assert StateDir(tmp_path, Told()).read() == [{"number": 1}]
