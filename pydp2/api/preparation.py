@@ -8,6 +8,7 @@ rest of the import.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
@@ -43,7 +44,8 @@ _one_at_a_time = threading.RLock()  # a signal handler may start a service, too
 
 
 def _forget() -> None:
-    """Leave the processes to the parent, in a fork of the program."""
+    """Close all sockets: in a fork of the program, which leaves the processes to its parent, and at its end, when they
+    end, too."""
     global _one_at_a_time
     _one_at_a_time = threading.RLock()
     for channel in (*_channels.values(), *(progress for _, progress in _imports.values())):
@@ -53,6 +55,7 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+atexit.register(_forget)  # else Python tells who asks for such warnings that they are still open
 
 
 class Preparation:

@@ -247,6 +247,23 @@ def test_a_service_outlives_the_thread_that_launched_it(provider_file: Callable[
         assert samples(data) == [*range(100, 200)]
 
 
+def test_a_program_that_keeps_a_process_with_its_provider_says_nothing_of_it_at_its_end(
+    program: Callable[..., Program], provider_file: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider that takes long to import is kept imported for later services."""
+    provider_file(CODE + "\nimport time\ntime.sleep(0.6)\n")
+    monkeypatch.setenv("PYTHONDEVMODE", "1")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    script = program(
+        "import pydp2\nfrom pydp2.api import preparation\n"
+        "with pydp2.load(['a'], 'prov.process', batch_size=10, workers=1) as data:\n    list(data)\n"
+        "print('kept', len(preparation._channels))\n"
+    )
+    assert script.ended() == 0
+    assert script.lines == ["kept 1"]
+    assert script.screen == ""
+
+
 @pytest.mark.parametrize(
     "setting", ["PYTHONWARNINGS=error", "PYTHONDEVMODE=1", "PYTHONOPTIMIZE=2", "LC_ALL=C", "PYTHONSAFEPATH=1"]
 )
