@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import pydp2
 from tests.provider_code import yields
 from tests.runs import NUMBERS, wait_until
@@ -21,6 +23,13 @@ def rows(shown: Any) -> dict[str, str]:
     return {html.unescape(name): html.unescape(text) for name, text in found}
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may take its time to answer."""
+    monkeypatch.setattr("pydp2.api.service._LOOK_SECONDS", 30.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_client_shows_place_position_and_slots_and_no_token(provider_file: Callable[[str], str]) -> None:
     with pydp2.launch(["1", "2"], provider_file(NUMBERS), workers=1, bind="tcp://127.0.0.1:*") as service:
         assert "token=" in service.address
@@ -44,6 +53,7 @@ def test_a_client_shows_place_position_and_slots_and_no_token(provider_file: Cal
     assert rows(service) == {"state": "ended, exit status 0"}
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_service_shows_how_much_of_a_resumed_pass_is_done(provider_file: Callable[[str], str]) -> None:
     with pydp2.launch(["1", "2"], provider_file(NUMBERS), workers=1) as service:
         with service.connect(**OPTIONS) as data:
