@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,14 +116,17 @@ def test_between_samples_a_worker_has_none() -> None:
     assert (found["file"], found["sample_seconds"]) == (None, 0.0)
 
 
-def test_a_service_shows_the_sample_that_a_worker_is_at(provider_file: Callable[[str], str]) -> None:
-    provider = provider_file("""
-        import time
+def test_a_service_shows_the_sample_that_a_worker_is_at(provider_file: Callable[[str], str], tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    provider = provider_file(f"""
+        import os, time
 
         @provider(input_types=[integer_value(10)])
         def process(settings, filename):
             yield 1
-            time.sleep(1.5)
+            time.sleep(0.6)
+            while not os.path.exists({str(seen)!r}):
+                time.sleep(0.01)
             yield 2
         """)
     with pydp2.load(["https://user:hush@host/a?sig=hush"], provider, batch_size=2, workers=1) as data:
@@ -136,6 +140,7 @@ def test_a_service_shows_the_sample_that_a_worker_is_at(provider_file: Callable[
         try:
             assert wait_until(lambda: bool(at_work()))
         finally:
+            seen.touch()
             thread.join()
         (worker,) = [worker for worker in data.stats()["workers"] if worker["generator_seconds"]]
         assert worker["generator_seconds"] > 0.5
@@ -182,9 +187,12 @@ def test_a_worker_spends_its_time_where_it_is(
             worker = next(worker for worker in data.stats()["workers"] if worker["active"])
             return worker["busy_seconds"], worker["generator_seconds"]
 
-        assert wait_until(lambda: spent()[0] > 0.5)
-        busy, generator = spent()
-        assert least <= generator / busy <= most
+        def is_told() -> bool:
+            busy, generator = spent()
+            return busy > 0.5 and least <= generator / busy <= most
+
+        # where the machine stops a worker, that counts for what it was at: the longer it goes on, the less of all it is
+        assert wait_until(is_told), spent()
 
 
 def test_a_worker_without_a_file_is_idle_from_the_beginning(provider_file: Callable[[str], str]) -> None:
@@ -198,7 +206,8 @@ def test_a_worker_without_a_file_is_idle_from_the_beginning(provider_file: Calla
             ]
 
         assert wait_until(lambda: bool(idle()) and idle()[0] > 1.0)
-        (before,), began = idle(), time.monotonic()
+        asked, before, answered = time.monotonic(), idle()[0], time.monotonic()
         time.sleep(0.3)
-        took = time.monotonic() - began
-        assert idle()[0] - before == pytest.approx(took, abs=0.1)
+        asked_again, after, answered_again = time.monotonic(), idle()[0], time.monotonic()
+        # each figure is of some moment between the question and the answer
+        assert asked_again - answered - 0.1 <= after - before <= answered_again - asked + 0.1
