@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -85,17 +86,28 @@ def test_work_that_is_not_begun_is_taken_back(look_ahead: LookAhead) -> None:
     assert second.threads == []
 
 
-def test_work_that_is_to_be_begun_later_is_taken_back_before_and_done_after(look_ahead: LookAhead) -> None:
+def test_work_that_is_to_be_begun_later_is_taken_back_before_and_done_after(
+    look_ahead: LookAhead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays, are_over = list[float](), threading.Semaphore(0)
+
+    def sleep(seconds: float) -> None:
+        delays.append(seconds)
+        assert are_over.acquire(timeout=LONG)
+
+    monkeypatch.setattr(look_ahead_module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     first, second = Work(), Work()
     first.may_go_on.set()
     second.may_go_on.set()
-    look_ahead.give(first, delay=1.0)
-    began = time.monotonic()
-    assert look_ahead.reclaim(LONG)
-    assert time.monotonic() - began < 0.8, "nobody waits for the delay"
+    look_ahead.give(first, delay=0.3)
+    assert wait_until(lambda: delays == [0.3])
+    assert look_ahead.reclaim(LONG), "nobody waits for the delay"
+    are_over.release()
     look_ahead.give(second, delay=0.1)
+    assert wait_until(lambda: delays == [0.3, 0.1])
+    assert second.threads == []
+    are_over.release()
     assert wait_until(lambda: bool(second.threads))
-    assert time.monotonic() - began >= 1.1
     assert first.threads == []
 
 
@@ -195,6 +207,12 @@ def test_the_message_of_the_batch_that_follows_is_split_and_an_invalid_one_is_le
 
 
 # -- in a client -------------------------------------------------------------------------------------------------------
+def await_thread(data: pydp2.Client) -> None:
+    """The step lasts until the thread has done what it was given, however late it came to that."""
+    offer = data._session.look_ahead._offer
+    assert offer is None or wait_until(lambda: offer.is_over)
+
+
 LENGTHS = sequences(400, "1000", "pool_size=64", first="1000 * int(filename)")
 
 
@@ -222,6 +240,7 @@ def test_beside_long_steps_batches_are_gathered_ahead_and_the_stream_is_the_same
             assert isinstance(value.values, np.ndarray)
             seen += value.values[starts[:-1]].tolist()
             time.sleep(0.01 if is_long else 0.003)
+            await_thread(data)
     assert sorted(seen) == [file * 1000 + i for file in (1, 2) for i in range(400)]
     ahead = len(threads) - threads.count(threading.get_ident())
     assert ahead > 4 if is_long else ahead == 0
@@ -247,6 +266,7 @@ def test_beside_long_steps_the_thread_asks_for_batches(
         for batch in stream:
             taken = batch.index + 1
             time.sleep(0.01)
+            await_thread(data)
     assert sum(by_thread for by_thread, _, _ in asked) >= 2
     assert all(used <= before for _, used, before in asked)
 
