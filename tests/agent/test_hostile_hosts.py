@@ -183,16 +183,17 @@ def test_a_host_that_does_not_end_a_worker_is_lost(
             pass
         assert said is not None
         began = time.monotonic()
-        while not isinstance(said := liar.heard(seconds=0.5), m.Closing):
+        while not isinstance(said := liar.heard(seconds=0.1), m.Closing):
             liar.say(0, m.HostBeat(time.monotonic_ns(), [], {}, []))
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 30
         assert not hosts(service)
     assert "a worker that it was told to end had not ended after 2 s" in capfd.readouterr().err
 
 
 def test_statistics_of_a_thousand_workers_reach_whoever_asks(
-    provider_file: Callable[[str], str], file: Path, liars: Callable[..., Liar]
+    provider_file: Callable[[str], str], file: Path, liars: Callable[..., Liar], timing: Callable[..., None]
 ) -> None:
+    timing(host_timeout=60.0)  # the liar sends no beats meanwhile
     with serving(provider_file(NUMBERS), file, workers=1) as service, service.connect(**OPTIONS) as data:
         liar = liars(service.host_address, ConnectionFile.read(file).keys["worker"])
         liar.join(len(FILES), worker_slots=1000)
@@ -270,8 +271,10 @@ def test_another_version_is_refused_and_both_are_named(
 
 # -- keys that are removed ---------------------------------------------------------------------------------------------
 def test_a_host_whose_key_is_removed_loses_its_connection_and_others_read_its_files(
-    provider_file: Callable[[str], str], tmp_path: Path, joined: Callable[..., Host], liars: Callable[..., Liar]
-) -> None:
+    provider_file: Callable[[str], str], tmp_path: Path, joined: Callable[..., Host], liars: Callable[..., Liar],
+    timing: Callable[..., None],
+) -> None:  # fmt: skip
+    timing(host_beat=0.2, host_timeout=60.0)  # nobody is cut off for a silence
     provider, folder = provider_file(SLOW), tmp_path / "service"
     uninterrupted = local(provider)
     keys.new_folder(folder)
@@ -292,15 +295,13 @@ def test_a_host_whose_key_is_removed_loses_its_connection_and_others_read_its_fi
             seen = [digest(next(batches)) for _ in range(3)]
             deaf.say(0, m.HostBeat(1, [], {}, []))
             keys.drop(folder, "deaf")
-            began = time.monotonic()
-            assert deaf.is_cut(0, 3.0)
-            assert deaf.is_cut(1, 1.0)
-            assert idle.is_cut(0, 1.0)
-            assert time.monotonic() - began < 3.0, "the service ends it, and not the peer"
+            # the service ends it, and not the peer
+            assert deaf.is_cut(0)
+            assert deaf.is_cut(1)
+            assert idle.is_cut(0)
             keys.drop(folder, "goes")
-            began = time.monotonic()
-            assert wait_until(lambda: [each["host"] for each in hosts(service)] == ["stays"], 3.0)
-            goes.ended(10.0)
+            assert wait_until(lambda: [each["host"] for each in hosts(service)] == ["stays"])
+            goes.ended()
             assert isinstance(goes.error, HostRefused)
             assert "the key of this host was removed" in str(goes.error)
             seen += [digest(batch) for batch in batches]
