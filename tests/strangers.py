@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydp2.transport.service_address import ipc_path, split_token
 
-from .runs import processes, wait_until
+from .runs import at_rest, processes, wait_until
 
 GREETING = 64  # bytes
 LARGE = bytes(64 << 10)
@@ -249,8 +249,8 @@ def descriptors(pid: int) -> int:
 
 def descriptors_at_rest(pid: int, workers: int) -> int:
     """How many descriptors a service has open once its workers and the one in reserve are there, for each has some,
-    and nothing has come for half a second."""
-    assert wait_until(lambda: len(processes("pydp2-worker")) == workers + 1, 20)
+    nothing has come for half a second, and nobody lacks a core for what is still to come."""
+    assert wait_until(lambda: len(processes("pydp2-worker")) == workers + 1)
     last, since = descriptors(pid), time.monotonic()
 
     def stays() -> bool:
@@ -258,9 +258,9 @@ def descriptors_at_rest(pid: int, workers: int) -> int:
         now = descriptors(pid)
         if now != last:
             last, since = now, time.monotonic()
-        return time.monotonic() - since > 0.5
+        return time.monotonic() - since > 0.5 and at_rest(processes("pydp2-"))
 
-    assert wait_until(stays, 20)
+    assert wait_until(stays, 60)
     return last
 
 
