@@ -424,9 +424,10 @@ def test_a_prefetching_trainer_that_is_stopped_anywhere_goes_on_with_the_next_ba
             batch = ready.get()
             assert batch is not None
             trained.append(sign(batch))
+        assert wait_until(lambda: not ready.empty()), "another was taken"
         state = data.state_dict(after=batch)
         ended.set()
         thread.join()
-        assert data.state_dict()["batch"] > stop, "others were taken"
+        assert data.state_dict()["batch"] > stop
         data.load_state_dict(state)
         assert trained + [sign(batch) for batch in data] == uninterrupted[0]

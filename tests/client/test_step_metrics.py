@@ -75,7 +75,7 @@ def test_any_thread_may_take_the_scalars_while_steps_go_on() -> None:
             steps.begin_step(0.0, 0.0, rows=1)
             steps.end_step(0.0)
         is_over.set()
-        other.result(20)
+        other.result(60)
     assert taken
 
 
@@ -118,9 +118,9 @@ def test_a_wait_under_way_counts_before_it_ends(provider_file: Callable[[str], s
             rest = pool.submit(lambda: len([*first]))
             assert wait_until(lambda: job()["ranks"][0]["waiting_seconds"] > 0.5)
             assert job()["trainer"]["waited_seconds"] > 0.5
-            assert job()["ranks"][0]["exposed"] > 0.3
+            assert wait_until(lambda: job()["ranks"][0]["exposed"] > 0.3)
             assert job()["ranks"][1]["waiting_seconds"] == 0.0
-            assert len([*ahead]) + 1 == rest.result(20) == 256
+            assert len([*ahead]) + 1 == rest.result(60) == 256
         assert wait_until(lambda: not any(rank["waiting_seconds"] for rank in job()["ranks"]))
         assert [waited for waited, *_ in seen] == sorted(waited for waited, *_ in seen)
 
@@ -161,4 +161,4 @@ def test_metrics_of_a_loader_count_the_conversion_as_waiting(provider_file: Call
         found = loader.metrics()
         assert found["data/steps"] == 8
         assert found["data/wait_ms"] >= 5.0
-        assert found["data/exposed"] == pytest.approx(1.0, abs=0.2)
+        assert found["data/exposed_p50"] == pytest.approx(1.0, abs=0.2)
