@@ -79,7 +79,7 @@ class Watched:
     def kill(self) -> None:
         """Kill the server, and wait until it is dead."""
         os.kill(self.service.pid, signal.SIGKILL)
-        self.service._process.wait(10)
+        self.service._process.wait(60)
         self.kills += 1
 
     def start(self, early: float | None = None) -> None:

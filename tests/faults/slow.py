@@ -48,7 +48,7 @@ def play(bench: Bench, schedule: Schedule) -> Report:
         for _ in range(40):
             next(stream)
         # they have read as far ahead as they may: from here on, only what the trainer takes is read
-        assert wait_until(lambda: _still(pids), 20), "processes of the service work on, though nobody takes anything"
+        assert wait_until(lambda: _still(pids), 60), "processes of the service work on, though nobody takes anything"
         every = min(EVERY, setup["seconds"] / 10)
         course = [_row(pids, 0.0, 0)]
         ends = time.monotonic() + setup["seconds"]

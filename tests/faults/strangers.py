@@ -36,7 +36,7 @@ def served(bench: Bench, schedule: Schedule, bind: str, limit: int, data: Datase
 def end(program: Program) -> None:
     """End the service in order."""
     program.signal(signal.SIGINT)
-    program.ended(10)
+    program.ended()
 
 
 class Passes:
@@ -133,7 +133,7 @@ def play_crowds(bench: Bench, schedule: Schedule) -> Report:
             with pydp2.connect(address, job="late", batch_size=BATCH) as late:
                 assert sum(map(len, late)) == data.total
             waits.append(time.monotonic() - began)
-        assert wait_until(lambda: descriptors(pid) <= own + 2, 10), f"{own} before, {descriptors(pid)} after"
+        assert wait_until(lambda: descriptors(pid) <= own + 2), f"{own} before, {descriptors(pid)} after"
         after = resident(pid)
     assert program.screen.count("(RLIMIT_NOFILE)") <= 1, program.screen
     assert "Traceback" not in program.screen, program.screen
