@@ -66,6 +66,9 @@ class JobTrainers:
         self._act = act
         self.handed_on: set[tuple[int, str]] = set()
         """Batches, each with its trainer, that others may have been given, too: it was away with them."""
+        self.held_long: set[tuple[int, str]] = set()
+        """Batches, each with its trainer, that it had in hand when it began a pass anew: after a silence of more than
+        its lease, or over a new connection."""
         self._address, self.job, self._passes = address, job, passes
         self._every, self._pause = every, pause
         self.share = share
@@ -121,7 +124,17 @@ class JobTrainers:
     def _train(self, client: pydp2.Client, me: Trainer) -> None:
         """To the end, or until the others have gone back."""
         line, steps = client._connection._line, 0  # another one after each way back
-        for _ in range(client.state_dict()["pass"], self._passes):
+        held: Given | None = None  # the last batch
+        begun = 0  # how many runs had begun by then: one for each pass
+
+        def runs(pass_id: int) -> int:
+            """How many have begun by now, in this pass."""
+            run = client._session.progress.run
+            if held is not None and run > begun + pass_id - held.pass_id:
+                self.held_long.add((me.who, held.line))
+            return run
+
+        for pass_id in range(client.state_dict()["pass"], self._passes):
             for batch in client:
                 now = time.monotonic()
                 state = client.state_dict()
@@ -130,6 +143,7 @@ class JobTrainers:
                 steps += 1
                 with self._change:
                     given = Given(batch.pass_id, batch.index, text, early_ends)
+                    held, begun = given, runs(pass_id)
                     self.kept.give(me.who, batch.pass_id, batch.index, given)
                     if steps % self._every == 0:
                         self.kept.save(me.who, state, (state["pass"], state["batch"]), state["acknowledged_ahead"])
@@ -149,6 +163,7 @@ class JobTrainers:
                         self.kept.go_back(me.who)
                     return
             with self._change:
+                runs(pass_id)
                 me.has_begun = True
                 self._change.notify_all()
 
@@ -228,10 +243,11 @@ class JobTrainers:
             given = [self.kept.given(trainer.who) for trainer in self._trainers]
             mine = [[one for one in some if one.pass_id == pass_id] for some in given]
             count = Counter(one.line for some in mine for one in some)
-            mine = [
-                [one for one in some if count[one.line] < 2 or (who, one.line) not in self.handed_on]
-                for who, some in enumerate(mine)
-            ]
+            for who, some in enumerate(mine):
+                for one in [*some]:
+                    if count[one.line] > 1 and (who, one.line) in self.handed_on:
+                        count[one.line] -= 1
+                        some.remove(one)
             every = sorted((one for some in mine for one in some), key=lambda one: one.index)
             early_ends = every[-1].early_ends if every else ()
             assert all(one.early_ends == early_ends[: len(one.early_ends)] for one in every), (

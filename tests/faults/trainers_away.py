@@ -37,7 +37,7 @@ def draw(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
 
 def play(bench: Bench, schedule: Schedule) -> Report:
     """Each batch once, as the oracle says, at its trainer; only the batch that a trainer was away with may have gone to
-    another one, too."""
+    another one, too. Where the machine holds a trainer up for so long, it is away as well."""
     setup = schedule.setup
     data = Dataset(tuple(setup["counts"]), setup["pool_size"])
     job: dict[str, Any] = {"batch_size": BATCH, "seed": schedule.seed, "prefetch": setup["prefetch"], "lease": LEASE}
@@ -54,8 +54,6 @@ def play(bench: Bench, schedule: Schedule) -> Report:
         met.append(event.what)
         if event.what == "load":
             return True
-        if setup["share"] == "dynamic":
-            trainers.handed_on.add((me.who, given.line))
         time.sleep(LEASE * (1.2 + event.which))
         return False
 
@@ -64,6 +62,8 @@ def play(bench: Bench, schedule: Schedule) -> Report:
             service.address, job, setup["share"], setup["trainers"], PASSES, setup["every"], pause=0.002, act=act
         )
         trainers.end(90.0)
+        if setup["share"] == "dynamic":
+            trainers.handed_on |= trainers.held_long
         batches = trainers.judge(data, schedule.seed, setup)
     return Report(0, {"batches": batches, "away": met.count("away"), "loads": met.count("load")}, [setup["share"]])
 
