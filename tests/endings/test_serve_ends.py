@@ -21,9 +21,15 @@ def gone() -> bool:
 
 
 @pytest.fixture
-def serving(program: Start, tmp_path: Path) -> tuple[Program, Program]:
+def code() -> str:
+    """That of the command."""
+    return SERVE
+
+
+@pytest.fixture
+def serving(program: Start, code: str, tmp_path: Path) -> tuple[Program, Program]:
     """A command that serves, and a trainer that reads from it."""
-    serve = program(SERVE, str(tmp_path / "s"))
+    serve = program(code, str(tmp_path / "s"))
     trainer = program(TRAINER, serve.said("ipc://"))
     trainer.said("ready")
     assert wait_until(lambda: len(processes("sleep")) == 1)
@@ -70,6 +76,10 @@ def test_a_second_signal_ends_it_at_once(serving: tuple[Program, Program]) -> No
     assert wait_until(gone)
 
 
+PATIENT = "import pydp2_cli.signals\npydp2_cli.signals._REPEAT_SECONDS = 60.0\n" + SERVE
+
+
+@pytest.mark.parametrize("code", [PATIENT], ids=[""])  # whatever the machine does between the two
 def test_a_signal_that_comes_twice_at_once_ends_the_service_in_order(
     serving: tuple[Program, Program], run_directories: Callable[[], list[str]], tmp_path: Path
 ) -> None:
