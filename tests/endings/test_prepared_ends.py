@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ..runs import Program, processes, wait_until
+from ..runs import Program, is_dead, processes, wait_until
 
 NAME = "pydp2-prepared"
 IMPORTER = "pydp2-importer"
@@ -110,12 +111,17 @@ def test_an_import_that_is_under_way_ends_with_the_program(
 def test_a_fork_of_the_program_leaves_an_import_to_it(program: Callable[..., Program], tmp_path: Path) -> None:
     """And the fork does not keep it alive."""
     (tmp_path / "prov.py").write_text(EARLY)
-    fork = "if os.fork() == 0: time.sleep(0.5); os.close(1); os.close(2); time.sleep(2); os._exit(0)"
+    fork = "if os.fork() == 0: print('fork', os.getpid(), flush=True); os.close(1); os.close(2); time.sleep(1000)"
     running = program(PREPARING.replace("CODE", fork), "wait")
-    running.said("ready", 60)
-    assert len(processes(IMPORTER)) == 1
-    running.signal(signal.SIGKILL)
-    assert wait_until(lambda: not processes(IMPORTER))
+    child = int(running.said("fork", 60).split()[1])
+    try:
+        running.said("ready", 60)
+        assert len(processes(IMPORTER)) == 1
+        running.signal(signal.SIGKILL)
+        assert wait_until(lambda: not processes(IMPORTER))
+        assert not is_dead(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 UNUSED = """
