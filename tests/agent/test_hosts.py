@@ -1055,11 +1055,12 @@ def test_workers_of_another_host_and_a_trainer_beside_it_are_in_a_trace(
         joined(workers=1, name="far")
         assert wait_until(lambda: active(service) == 1)
         with pydp2.connect(elsewhere(file), **OPTIONS) as data, ThreadPoolExecutor(1) as threads:
-            trace = threads.submit(pydp2.trace, file, seconds=0.5)
+            batches = iter(data)
+            next(batches)  # from here on the worker reads, whoever else is held up
+            trace = threads.submit(pydp2.trace, file, seconds=1.5)
             while not trace.done():
-                for _ in data:
-                    if trace.done():
-                        break
+                if next(batches, None) is None:
+                    batches = iter(data)
     traced = trace.result()
     names = {e["pid"]: e["args"]["name"] for e in traced["traceEvents"] if e["name"] == "process_name"}
     drawn = [e for e in traced["traceEvents"] if e["name"] == "generator" and names[e["pid"]].endswith(" on far)")]
