@@ -198,13 +198,18 @@ def test_a_signal_handler_may_close_what_waits(connect: Callable[..., pydp2.Clie
     for _ in range(20):
         next(one)
     before = signal.signal(signal.SIGUSR1, lambda *_: data.close())
-    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1))
-    timer.start()
+
+    def send() -> None:
+        assert wait_until(lambda: bool(data._session.current_call))
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    sender = Caller(send)
     try:
         with pytest.raises(ClientUseError, match="closed"):
             next(one)
     finally:
-        timer.join()
+        sender.join()
         signal.signal(signal.SIGUSR1, before)
     assert not data._end.alive
 
