@@ -49,11 +49,11 @@ class Bench:
     def running(self) -> Iterator[Bench]:
         """For the length of a round: stderr of services goes to ``screen``, and a hang becomes an error."""
         before = signal.signal(signal.SIGALRM, self._expired)
-        signal.setitimer(signal.ITIMER_REAL, self.seconds)
         sys.stderr.flush()
         stderr = os.dup(2)
         os.dup2(self._screen.fileno(), 2)
         try:
+            signal.setitimer(signal.ITIMER_REAL, self.seconds)
             yield self
             signal.setitimer(signal.ITIMER_REAL, 0)
             self._nothing_left()
