@@ -69,7 +69,8 @@ class WaitNotice:
         if done:
             return most
         if run != self._run:
-            self._run, self._look_at = run, now + notice_seconds()
+            self._look_at = now + notice_seconds()  # before the next line: an exception may come between them
+            self._run = run
         elif now >= self._look_at:
             self._look()
             self._look_at = time.monotonic() + _AGAIN_SECONDS

@@ -15,6 +15,7 @@ import pytest
 import pydp2
 from pydp2.client import wait_notice
 from pydp2.client.wait_notice import describe_wait, write_notice
+from tests.interruptions import Injector, insistently, with_its_own_exception_state
 from tests.provider_code import numbers
 
 SLOW = """
@@ -98,6 +99,19 @@ def test_a_sample_that_takes_long_is_named_before_the_pool() -> None:
 
 def test_a_pass_that_did_not_begin_is_named() -> None:
     assert describe_wait({"workers": [WORKER], "jobs": {}}, "j", 128)[0] == "pass"
+
+
+@with_its_own_exception_state
+def test_a_wait_that_an_exception_cuts_off_anywhere_begins_anew_with_all_its_patience() -> None:
+    looks: list[float] = []
+
+    def ask(seconds: float) -> dict[str, Any]:
+        looks.append(seconds)
+        return {}
+
+    notice = wait_notice.WaitNotice(ask, "j", None, {"batch_size": 8})
+    assert insistently(Injector((wait_notice.__file__,)), lambda: notice.patience(1, 0, 5.0), lambda: None) == 5.0
+    assert looks == []
 
 
 @pytest.mark.usefixtures("soon")
