@@ -67,8 +67,7 @@ class JobTrainers:
         self.handed_on: set[tuple[int, str]] = set()
         """Batches, each with its trainer, that others may have been given, too: it was away with them."""
         self.held_long: set[tuple[int, str]] = set()
-        """Batches, each with its trainer, that it had in hand when it began a pass anew: after a silence of more than
-        its lease, or over a new connection."""
+        """Batches, each with its trainer, that it had in hand when it began a pass anew after a long silence."""
         self._address, self.job, self._passes = address, job, passes
         self._every, self._pause = every, pause
         self.share = share
@@ -125,12 +124,13 @@ class JobTrainers:
         """To the end, or until the others have gone back."""
         line, steps = client._connection._line, 0  # another one after each way back
         held: Given | None = None  # the last batch
-        begun = 0  # how many runs had begun by then: one for each pass
+        begun, came = 0, 0.0  # how many runs had begun by then, one for each pass; and when it came
 
         def runs(pass_id: int) -> int:
             """How many have begun by now, in this pass."""
             run = client._session.progress.run
-            if held is not None and run > begun + pass_id - held.pass_id:
+            is_late = time.monotonic() - came > self.job["lease"] / 2  # others begin anew because one loads a state
+            if held is not None and is_late and run > begun + pass_id - held.pass_id:
                 self.held_long.add((me.who, held.line))
             return run
 
@@ -143,7 +143,7 @@ class JobTrainers:
                 steps += 1
                 with self._change:
                     given = Given(batch.pass_id, batch.index, text, early_ends)
-                    held, begun = given, runs(pass_id)
+                    held, begun, came = given, runs(pass_id), now
                     self.kept.give(me.who, batch.pass_id, batch.index, given)
                     if steps % self._every == 0:
                         self.kept.save(me.who, state, (state["pass"], state["batch"]), state["acknowledged_ahead"])
