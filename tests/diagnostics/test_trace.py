@@ -54,6 +54,16 @@ def share(traced: dict[str, Any], begin: str, span: str) -> float:
     return next(parts.get(span, 0.0) for name, parts in shares(traced).items() if name.startswith(begin))
 
 
+def traced_until(service: pydp2.Service, shows: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """A trace in which ``shows`` is true, by the third one at the latest: what else runs on the machine comes and
+    goes."""
+    for _ in range(3):
+        traced = pydp2.trace(service.address, seconds=SECONDS)
+        if shows(traced):
+            return traced
+    raise AssertionError(shares(traced))
+
+
 def check_no_overlap(traced: dict[str, Any], process: str) -> None:
     last = 0.0
     for span in spans_of(traced, process):
@@ -91,11 +101,13 @@ def training(
 
 
 def test_a_trace_shows_that_the_trainer_waits_for_the_generator(provider_file: Callable[[str], str]) -> None:
+    def shows(traced: dict[str, Any]) -> bool:
+        generator = share(traced, "worker ", "generator")
+        others = max(share(traced, "worker ", "idle"), share(traced, "worker ", "check and pack"))
+        return generator > 2 * others and share(traced, "trainer 0", "wait") > 2 * share(traced, "trainer 0", "step")
+
     with pydp2.launch(["0.002"], provider_file(PROVIDER), workers=1) as service, training(service, 0.0):
-        traced = pydp2.trace(service.address, seconds=SECONDS)
-    assert share(traced, "worker ", "generator") > 2 * share(traced, "worker ", "idle")
-    assert share(traced, "worker ", "generator") > 2 * share(traced, "worker ", "check and pack")
-    assert share(traced, "trainer 0", "wait") > 2 * share(traced, "trainer 0", "step")
+        traced = traced_until(service, shows)
     assert traced["otherData"] == {"seconds": SECONDS, "lost_spans": 0}
     drawn = [span for span in spans_of(traced, "worker ") if span["name"] == "generator"]
     assert {span["args"]["file"] for span in drawn} == {"0.002"}
@@ -107,14 +119,19 @@ def test_a_trace_shows_that_the_trainer_waits_for_the_generator(provider_file: C
 
 
 def test_a_trace_shows_that_the_workers_wait_for_the_trainer(provider_file: Callable[[str], str]) -> None:
+    def batches_of(traced: dict[str, Any], name: str) -> list[int]:
+        return [span["args"]["batch"] for span in spans_of(traced, "trainer") if span["name"] == name]
+
+    def shows(traced: dict[str, Any]) -> bool:
+        is_cutting = any(span["name"] == "merge and cut" for span in spans_of(traced, "server"))
+        in_both = {*batches_of(traced, "wait")} & {*batches_of(traced, "step")}
+        waits = share(traced, "trainer 0", "wait")
+        return share(traced, "trainer 0", "step") > 2 * waits and bool(in_both) and is_cutting
+
     with pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service, training(service, 0.02):
-        traced = pydp2.trace(service.address, seconds=SECONDS)
-    assert share(traced, "trainer 0", "step") > 2 * share(traced, "trainer 0", "wait")
-    batches = [span["args"]["batch"] for span in spans_of(traced, "trainer") if span["name"] == "step"]
+        traced = traced_until(service, shows)
+    batches = batches_of(traced, "step")
     assert batches == [*range(batches[0], batches[0] + len(batches))]
-    waits = [span["args"]["batch"] for span in spans_of(traced, "trainer") if span["name"] == "wait"]
-    assert {*waits} & {*batches}
-    assert any(span["name"] == "merge and cut" for span in spans_of(traced, "server"))
 
 
 def test_spans_of_a_thread_do_not_overlap(provider_file: Callable[[str], str]) -> None:
@@ -128,9 +145,10 @@ def test_a_wait_that_lasts_longer_than_the_trace_is_a_wait(provider_file: Callab
     go_on = tmp_path / "go_on"
     with pydp2.launch([str(go_on)], provider_file(STALLED), workers=1) as service, training(service, 0.0) as seen:
         wait_until(lambda: len(seen) == 12)
-        traced = pydp2.trace(service.address, seconds=SECONDS)
-        go_on.touch()
-    assert share(traced, "trainer 0", "wait") > 0.99
+        try:
+            traced = traced_until(service, lambda traced: share(traced, "trainer 0", "wait") > 0.99)
+        finally:
+            go_on.touch()
     assert share(traced, "trainer 0", "no report") == 0.0
     check_no_overlap(traced, "trainer 0")
     assert [span["args"] for span in spans_of(traced, "trainer 0")] == [{"pass": 0}] * len(spans_of(traced, "trainer"))
@@ -139,47 +157,55 @@ def test_a_wait_that_lasts_longer_than_the_trace_is_a_wait(provider_file: Callab
 def test_parts_of_a_wait_are_the_whole_wait_once_the_batch_has_come(
     provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
-    go_on = tmp_path / "go_on"
-    with (
-        pydp2.launch([str(go_on)], provider_file(STALLED), workers=1) as service,
-        training(service, 0.001) as seen,
-        ThreadPoolExecutor(1) as threads,
-    ):
-        wait_until(lambda: len(seen) == 12)
-        trace = threads.submit(pydp2.trace, service.address, seconds=1.0)
-        release = threading.Timer(1.0 + 0.5, go_on.touch)  # a second passes until the generator has no report
-        release.start()
-        traced = trace.result()
-        release.join()
-    check_no_overlap(traced, "trainer 0")
-    whole = shares(traced)[next(name for name in shares(traced) if name.startswith("trainer 0"))]
-    assert whole["wait"] + whole["step"] > 0.95
-    waits = [span["args"] for span in spans_of(traced, "trainer 0") if span["name"] == "wait"]
-    assert "batch" not in waits[0]
-    batches = [span["batch"] for span in waits if "batch" in span]
-    assert batches == [*range(3, 3 + len(batches))]
-    steps = [span["args"]["batch"] for span in spans_of(traced, "trainer 0") if span["name"] == "step"]
-    assert len(steps) == len({*steps})
+    def comes_in_the_middle(number: int) -> bool:
+        """Whether the batch that the trainer waits for comes while all of them record."""
+        go_on = tmp_path / f"go_on {number}"
+        with (
+            pydp2.launch([str(go_on)], provider_file(STALLED), workers=1) as service,
+            training(service, 0.001) as seen,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            wait_until(lambda: len(seen) == 12)
+            trace = threads.submit(pydp2.trace, service.address, seconds=1.0)
+            release = threading.Timer(1.0 + 0.5, go_on.touch)  # a second passes until the generator has no report
+            release.start()
+            traced = trace.result()
+            release.join()
+        check_no_overlap(traced, "trainer 0")
+        steps = [span["args"]["batch"] for span in spans_of(traced, "trainer 0") if span["name"] == "step"]
+        assert len(steps) == len({*steps})
+        waits = [span["args"] for span in spans_of(traced, "trainer 0") if span["name"] == "wait"]
+        batches = [span["batch"] for span in waits if "batch" in span]
+        assert batches == [*range(min(batches, default=0), min(batches, default=0) + len(batches))]
+        whole = share(traced, "trainer 0", "wait") + share(traced, "trainer 0", "step")
+        return whole > 0.95 and "batch" not in waits[0] and batches[:1] == [3]
+
+    assert any(comes_in_the_middle(number) for number in range(3))  # what else runs on the machine comes and goes
 
 
 def test_the_step_before_a_wait_that_lasts_longer_than_the_trace_is_in_it(
     provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
-    go_on, step_over = tmp_path / "go_on", threading.Event()
+    def ends_in_the_middle(number: int) -> bool:
+        """Whether the step ends while all of them record, and is in the trace."""
+        go_on, step_over = tmp_path / f"go_on {number}", threading.Event()
 
-    def work(seen: list[Any]) -> None:
-        if len(seen) == 12:
-            step_over.wait()
+        def work(seen: list[Any]) -> None:
+            if len(seen) == 12:
+                step_over.wait()
 
-    with pydp2.launch([str(go_on)], provider_file(STALLED), workers=1) as service, training(service, work) as seen:
-        wait_until(lambda: len(seen) == 12)
-        release = threading.Timer(1.0 + SECONDS / 2, step_over.set)  # the trace begins a second after it was asked for
-        release.start()
-        traced = pydp2.trace(service.address, seconds=SECONDS)
-        release.join()
-        go_on.touch()
-    assert share(traced, "trainer 0", "step") + share(traced, "trainer 0", "wait") > 0.95
-    check_no_overlap(traced, "trainer 0")
+        with pydp2.launch([str(go_on)], provider_file(STALLED), workers=1) as service, training(service, work) as seen:
+            wait_until(lambda: len(seen) == 12)
+            release = threading.Timer(1.0 + SECONDS / 2, step_over.set)  # the trace begins a second after it is asked
+            release.start()
+            traced = pydp2.trace(service.address, seconds=SECONDS)
+            release.join()
+            go_on.touch()
+        check_no_overlap(traced, "trainer 0")
+        step, wait = share(traced, "trainer 0", "step"), share(traced, "trainer 0", "wait")
+        return step > 0 and wait > 0 and step + wait > 0.95
+
+    assert any(ends_in_the_middle(number) for number in range(3))  # what else runs on the machine comes and goes
 
 
 def test_the_stream_is_the_same_with_a_trace(provider_file: Callable[[str], str]) -> None:
@@ -199,11 +225,20 @@ def test_the_stream_is_the_same_with_a_trace(provider_file: Callable[[str], str]
 
 
 def test_a_process_in_a_long_call_has_no_report_and_a_killed_one_ends(provider_file: Callable[[str], str]) -> None:
-    with pydp2.launch(["0.001", "0"], provider_file(PROVIDER), workers=2) as service, training(service, 3.0):
+    over = threading.Event()
+
+    def work(seen: list[Any]) -> None:
+        if len(seen) >= 8:
+            over.wait()
+
+    with pydp2.launch(["0.001", "0"], provider_file(PROVIDER), workers=2) as service, training(service, work):
         victim = next(worker["pid"] for worker in service.stats()["workers"] if worker["active"])
         killer = threading.Timer(1.0 + SECONDS / 2, os.kill, (victim, signal.SIGKILL))
         killer.start()
-        traced = pydp2.trace(service.address, seconds=SECONDS)
+        try:
+            traced = pydp2.trace(service.address, seconds=SECONDS)
+        finally:
+            over.set()
         killer.join()
     assert share(traced, "trainer 0", "no report") > 0.5
 
@@ -264,8 +299,7 @@ def test_another_trace_may_follow_at_once(provider_file: Callable[[str], str], n
 
 def test_a_service_without_trainers_can_be_traced(provider_file: Callable[[str], str]) -> None:
     with pydp2.launch(["0"], provider_file(PROVIDER), workers=1) as service:
-        traced = pydp2.trace(service.address, seconds=0.2)
-    assert share(traced, "worker ", "idle") > 0.9
+        traced_until(service, lambda traced: share(traced, "worker ", "idle") > 0.9)
 
 
 def test_a_service_that_is_not_there_is_not_waited_for_as_long_as_the_trace() -> None:
