@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,13 @@ SECRET, ACCESS = "hush-secret-key", "hush-agent-token"
 
 
 class Bucket:
-    """Answers for a bucket of ``store`` and for the agent that issues tokens. A token is valid for ``valid`` seconds,
-    and its agent says ``said``."""
+    """Answers for a bucket of ``store`` and for the agent that issues tokens. A token is good for ``valid`` requests,
+    and its agent says that it is valid for ``said`` seconds."""
 
-    def __init__(self, store: HttpStore, valid: float, said: float) -> None:
+    def __init__(self, store: HttpStore, valid: int, said: float) -> None:
         self.store, self.valid, self.said = store, valid, said
         self.issued = self.refused = 0
-        self._until: dict[str | None, float] = {}
+        self._left: dict[str | None, int] = {}
         self._lock = threading.Lock()
         store.always = self.answer
 
@@ -38,7 +37,8 @@ class Bucket:
             if handler.path.startswith("/credentials"):
                 return self._issue(handler)
             token = handler.headers.get("X-Amz-Security-Token")
-            if self._until.get(token, 0.0) > time.monotonic():
+            if self._left.get(token, 0) > 0:
+                self._left[token] -= 1
                 return False
             self.refused += 1
             handler.refuse(403)
@@ -49,7 +49,7 @@ class Bucket:
             handler.refuse(401)
             return True
         self.issued += 1
-        self._until[f"hush-token-{self.issued}"] = time.monotonic() + self.valid
+        self._left[f"hush-token-{self.issued}"] = self.valid
         end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self.said)
         plain = {
             "AccessKeyId": "somebody",
@@ -67,7 +67,7 @@ class Bucket:
 
 
 @pytest.fixture
-def bucket(store: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], Bucket]:
+def bucket(store: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], Bucket]:
     """``bucket(valid, said)``: a :class:`Bucket` with 48 files."""
     (tmp_path / "token").write_text(ACCESS)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
@@ -89,10 +89,9 @@ URLS = [f"s3://bucket/{n}.txt" for n in range(48)]
 
 
 def test_a_token_that_is_refused_in_mid_run_is_replaced(
-    bucket: Callable[[float, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path
+    bucket: Callable[[int, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
-    has = bucket(0.3, 3600.0)
-    has.store.delay = 0.1
+    has = bucket(20, 3600.0)
     with pydp2.load(URLS, provider_file(PROVIDER), workers=2, remote_cache=tmp_path / "cache", **JOB) as data:
         seen = sorted(number for batch in data for number in batch["n"].tolist())
         assert seen == [n * 100 + i for n in range(48) for i in range(50)]
@@ -102,9 +101,9 @@ def test_a_token_that_is_refused_in_mid_run_is_replaced(
 
 
 def test_a_token_that_is_about_to_end_is_replaced_before_it_is_refused(
-    bucket: Callable[[float, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path
+    bucket: Callable[[int, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
-    has = bucket(60.0, 20.0)  # shorter than what any store's package takes for enough
+    has = bucket(1000, 20.0)  # shorter than what any store's package takes for enough
     has.store.delay = 0.1
     with pydp2.load(URLS, provider_file(PROVIDER), workers=2, remote_cache=tmp_path / "cache", **JOB) as data:
         assert sum(len(batch["n"]) for batch in data) == 2400
@@ -113,10 +112,10 @@ def test_a_token_that_is_about_to_end_is_replaced_before_it_is_refused(
 
 
 def test_tokens_that_are_refused_again_and_again_are_an_error_without_them(
-    bucket: Callable[[float, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path,
+    bucket: Callable[[int, float], Bucket], provider_file: Callable[[str], str], tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    has = bucket(0.0, 3600.0)
+    has = bucket(0, 3600.0)
     with (
         pydp2.load(URLS, provider_file(PROVIDER), workers=1, remote_cache=tmp_path / "cache", **JOB) as data,
         pytest.raises(ProviderError, match="s3 answered 403 Forbidden; credentials were looked for in") as error,
