@@ -94,7 +94,7 @@ def test_an_outage_is_waited_for_and_shown(
     filled: HttpStore, local: list[list[int]], provider: str, cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     filled.always = status(503)
-    with pydp2.launch(urls(filled), provider, workers=2, remote_cache=cache, sample_timeout=1.0) as service:
+    with pydp2.launch(urls(filled), provider, workers=2, remote_cache=cache, sample_timeout=2.0) as service:
         found: list[list[int]] = []
 
         def train() -> None:
