@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -275,26 +274,27 @@ def test_a_killed_server_goes_on_in_the_middle_of_a_file_and_asks_for_what_is_mi
     store: HttpStore, provider: str, cache: Path, tmp_path: Path
 ) -> None:
     lines, sent, lock = b"".join(b"%0800d\n" % line for line in range(30_000)), 0, threading.Lock()
+    held, killed = 20 << 20, threading.Event()  # what lies behind is sent once the server was killed
     store.files = {"big.txt": lines}
     (tmp_path / "big.txt").write_bytes(lines)
 
-    def slowly(handler: Any, body: bytes) -> bool:
+    def in_two_parts(handler: Any, body: bytes) -> bool:
         nonlocal sent
         if handler.command == "HEAD":
             return False
         start, stop = parsed(handler.headers.get("Range", ""), len(body))
         handler.begin(len(body), start, stop, etag(body), partial=True)
         for at in range(start, stop, 1 << 18):
+            assert at < held or killed.wait(60)
             handler.wfile.write(body[at : min(at + (1 << 18), stop)])
             with lock:
                 sent += min(at + (1 << 18), stop) - at
-            time.sleep(0.005)
         return True
 
     job: dict[str, Any] = {"batch_size": 64, "seed": 3}
     with pydp2.load([str(tmp_path / "big.txt")], provider, workers=1, **job) as data:
         wanted = batches(data)
-    store.always = slowly
+    store.always = in_two_parts
     options: Any = {"workers": 1, "remote_cache": cache, "state_dir": tmp_path / "state"}
     options["bind"] = f"ipc://{tmp_path}/s"
     service = pydp2.launch([store.url("big.txt")], provider, **options)
@@ -302,12 +302,16 @@ def test_a_killed_server_goes_on_in_the_middle_of_a_file_and_asks_for_what_is_mi
         with service.connect(timeout=60.0, **job) as data:
             stream = iter(data)
             found = [next(stream)["n"].tolist() for _ in range(20)]
+            assert wait_until(lambda: sent >= held)
+            fetching = fetch_process(service.pid)
             os.kill(service.pid, signal.SIGKILL)
             service.close()
-            assert sent < len(lines), "the file is not here yet"
+            assert wait_until(lambda: not Path(f"/proc/{fetching}").exists())
+            killed.set()
             service = pydp2.launch([store.url("big.txt")], provider, **options)
             found += [batch["n"].tolist() for batch in stream]
     finally:
+        killed.set()
         service.close()
     assert found == wanted
     # whole blocks stay; each request under way loses at most a block that is not whole, and what was on its way
