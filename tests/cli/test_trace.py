@@ -10,13 +10,14 @@ from click.testing import Result
 from pydp2_cli.trace import _lines
 
 import pydp2
-from tests.runs import NUMBERS
+from tests.runs import NUMBERS, wait_until
 
 
 def test_it_writes_a_file_and_draws_a_picture(
     cli: Callable[..., Result], provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
     with pydp2.launch(["1"], provider_file(NUMBERS), workers=1) as service:
+        assert wait_until(lambda: len(service.stats()["workers"]) == 2)  # the one in reserve comes later
         written = cli("trace", service.address, "out.json", "--seconds", 0.1)
         drawn = cli("trace", service.address, "--seconds", 0.1)
         both = cli("trace", service.address, "both.json", "--seconds", 0.1, "--picture")
