@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pydp2_cli import main, picture
 
-DEADLINE = 20.0
+DEADLINE = 60.0  # seconds; what lasts longer hangs
 PROGRAM = [sys.executable, "-m", "pydp2"]
 LINES = """
     from pydp2 import *

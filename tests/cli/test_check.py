@@ -112,7 +112,7 @@ def test_what_c_code_and_children_print_is_kept_from_stdout_too(folder: Path) ->
         code.replace("    with", "    import os; os.write(1, b'raw\\n'); os.system('echo child')\n    with")
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pydp2", *CHECK, "--json"], cwd=folder, capture_output=True, text=True, timeout=20
+        [sys.executable, "-m", "pydp2", *CHECK, "--json"], cwd=folder, capture_output=True, text=True, timeout=60
     )
     assert json.loads(done.stdout)["samples"] == 6
     assert done.stderr == "raw\nchild\nraw\nchild\n"
@@ -206,7 +206,7 @@ def test_a_debugger_works_in_process(folder: Path) -> None:
     (folder / "numbers_provider.py").write_text(code.replace("yield", "breakpoint(); yield", 1))
     done = subprocess.run(
         [sys.executable, "-m", "pydp2", *CHECK],
-        cwd=folder, input="p 'line is ' + line.strip()\nq\n", capture_output=True, text=True, timeout=20,
+        cwd=folder, input="p 'line is ' + line.strip()\nq\n", capture_output=True, text=True, timeout=60,
         env=os.environ | {"PYTHONBREAKPOINT": ""},
     )  # fmt: skip
     assert "'line is 1'" in done.stderr

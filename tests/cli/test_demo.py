@@ -19,7 +19,7 @@ PLOT = find_spec("matplotlib") is not None
 
 
 def test_the_digits_are_learned_within_the_deadline(tmp_path: Path, running: Callable[..., Any]) -> None:
-    status, out, err = running("demo").ended(30)
+    status, out, err = running("demo").ended()
     assert status == 0, err
     lines = out.splitlines()
     accuracy = re.fullmatch(r"accuracy +(0\.\d{4}) on 359 digits that were held out", lines[0])

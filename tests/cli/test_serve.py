@@ -95,7 +95,7 @@ def test_stderr_has_the_lines_of_python_that_read_the_service(folder: Path, runn
     code = text[text.index("import pydp2") :].replace("range(10)", "range(2)") + "data.close()\n"
     code = code[: code.index("print(batch)\n") + len("print(batch)\n")] + "data.close()\n"
     assert len([line for line in code.splitlines()[:-1] if line]) == 5
-    done = subprocess.run([service.process.args[0], "-c", code], capture_output=True, text=True, timeout=20, cwd=folder)
+    done = subprocess.run([service.process.args[0], "-c", code], capture_output=True, text=True, timeout=60, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "<Batch 0 of pass 1: 6 rows, size 6; n: int32 (6,)>" in done.stdout
     service.process.terminate()
@@ -254,7 +254,7 @@ class Terminal:
         self.ours, self.theirs = pty.openpty()
         self.text = ""
 
-    def until(self, pattern: str, seconds: float = 20.0) -> str:
+    def until(self, pattern: str, seconds: float = 60.0) -> str:
         """All that was written, once ``pattern`` is in it."""
         deadline = time.monotonic() + seconds
         while not re.search(pattern, self.text):

@@ -159,7 +159,7 @@ def test_on_a_terminal_watching_fills_the_screen_and_leaves_one_line(
 
             def read_until(text: str) -> None:
                 nonlocal seen
-                deadline = time.monotonic() + 20.0
+                deadline = time.monotonic() + 60.0
                 while text not in seen:
                     assert select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0], seen
                     seen += os.read(ours, 1 << 16).decode()
