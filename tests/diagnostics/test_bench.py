@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pydp2
 from pydp2.errors import BadSample, Error, OptionError, ProviderError
 
 from ..provider_code import numbers
+from ..runs import wait_until
 
 HEAD = """
     import time
@@ -37,18 +39,18 @@ def bench(folder: Path, **options: Any) -> Any:
     return pydp2.bench("train.list", "p.process", root=folder, **given)
 
 
-def found(folder: Path, cause: str, **options: Any) -> Any:
-    """What is measured where ``cause`` is what bounds it, by the third time at the latest: what else runs on the
-    machine comes and goes between two stages."""
+def found(folder: Path, cause: str, shows: Callable[[Any], bool] = bool, **options: Any) -> Any:
+    """What is measured where ``cause`` is what bounds it, and ``shows`` of it is true, by the third time at the latest:
+    what else runs on the machine comes and goes between two stages."""
     crowded = []
     for _ in range(3):
         seen = bench(folder, **options)
-        if seen.advice.cause == cause:
+        if seen.advice.cause == cause and shows(seen):
             return seen
         crowded.append(seen.crowded)
     if max(crowded) > 0.1:
         pytest.skip(f"other processes had the cores for {max(crowded):.0%} of the time, and bench says so")
-    raise AssertionError(f"{cause} was to be found, not {seen}")
+    raise AssertionError(f"{cause} was to be found, and what it shows, not {seen}")
 
 
 SLEEPS = numbers(400, "pool_size=64", pause=0.004)
@@ -71,17 +73,16 @@ def process(settings, filename):
 
 def test_a_generator_that_sleeps_is_found_to_wait(tmp_path: Path) -> None:
     made(tmp_path, SLEEPS)
-    seen = found(tmp_path, "waiting", step_ms=5.0, seconds=8.0)  # batches come in bursts in the first second
-    assert seen.measured.waits > 0.7
+    how = {"step_ms": 5.0, "seconds": 8.0}  # batches come in bursts in the first second
+    seen = found(tmp_path, "waiting", lambda seen: seen.measured.waits > 0.7, **how)
     assert seen.advice.workers > 2
     assert "more workers help" in seen.advice.sentence
 
 
 def test_a_generator_that_computes_is_found_to_compute(tmp_path: Path) -> None:
     made(tmp_path, BURNS)
-    seen = found(tmp_path, "process", workers=1, step_ms=1.0)
-    assert seen.measured.waits < 0.4
-    assert seen.stages[0].share > 0.4
+    how = {"workers": 1, "step_ms": 1.0}
+    seen = found(tmp_path, "process", lambda seen: seen.measured.waits < 0.4 < seen.stages[0].share, **how)
     assert "parsing in process() takes" in seen.advice.sentence
 
 
@@ -130,10 +131,13 @@ def test_samples_of_one_yield_are_all_counted(tmp_path: Path) -> None:
                 yield pydp2.rows(x=X)
         """,
     )
-    seen = bench(tmp_path, batch_size=256, seconds=2.0)
-    assert all(10_000 < stage.rate < 400_000 for stage in seen.stages), seen
-    assert 60 < seen.measured.sample_bytes < 140  # 128, but for what was not sent at the end
-    assert seen.measured.waits > 0.7
+
+    def counted() -> bool:
+        seen = bench(tmp_path, batch_size=256, seconds=2.0)
+        is_whole = 60 < seen.measured.sample_bytes < 140  # 128, but for what was not sent at the end
+        return is_whole and all(10_000 < stage.rate < 400_000 for stage in seen.stages) and seen.measured.waits > 0.7
+
+    assert any(counted() for _ in range(3))  # what else runs on the machine comes and goes
 
 
 def test_large_samples_are_found_to_be_large_however_short_the_time(tmp_path: Path) -> None:
@@ -156,7 +160,7 @@ def test_large_samples_are_found_to_be_large_however_short_the_time(tmp_path: Pa
 def test_a_small_list_is_repeated_and_a_large_one_is_not_read_to_its_end(tmp_path: Path) -> None:
     made(tmp_path, QUICK.replace("20_000", "3"), files=1)
     small = bench(tmp_path, workers=1, seconds=1.0)
-    assert all(stage.rate > 3 for stage in small.stages)
+    assert all(stage.rate > 1 for stage in small.stages)
     made(tmp_path, QUICK.replace("20_000", "1 << 40"), files=1)
 
     def goes_on() -> bool:
@@ -170,18 +174,21 @@ def test_a_small_list_is_repeated_and_a_large_one_is_not_read_to_its_end(tmp_pat
 
 def test_a_pool_that_takes_too_long_to_fill_is_told_in_time(tmp_path: Path) -> None:
     made(tmp_path, SLEEPS.replace("pool_size=64", "pool_size=-1").replace("400", "1 << 30"))
-    began = time.monotonic()
-    seen = bench(tmp_path, seconds=1.0)
-    assert time.monotonic() - began < 60
-    assert seen.advice.cause == "filling", seen
-    assert seen.first_batch is None
-    assert seen.measured.filled > 0
+
+    def is_filled() -> bool:
+        began = time.monotonic()
+        seen = bench(tmp_path, seconds=1.0)
+        assert time.monotonic() - began < 60
+        assert seen.advice.cause == "filling", seen
+        assert seen.first_batch is None
+        return bool(seen.measured.filled > 0)
+
+    assert any(is_filled() for _ in range(3))  # bench asks once: a server that stands still just then gives no number
 
 
 def test_a_cache_is_told_apart_from_reading(tmp_path: Path) -> None:
     made(tmp_path, SLEEPS.replace("pool_size=64", "cache=CacheType.CACHE_PASS_IN_MEM").replace("400", "10"))
-    seen = found(tmp_path, "waiting")
-    assert seen.measured.cached > 3 * seen.measured.pooled
+    seen = found(tmp_path, "waiting", lambda seen: (seen.measured.cached or 0) > 3 * seen.measured.pooled)
     assert "out of the cache" in seen.advice.sentence
     assert [stage.name for stage in seen.stages][-1] == "later passes, cached"
 
@@ -228,10 +235,7 @@ def test_nothing_runs_on_afterwards(tmp_path: Path) -> None:
     bench(tmp_path, seconds=1.0)
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
     assert len(pids) >= 3
-    deadline = time.monotonic() + 10
-    while any(_lives(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert wait_until(lambda: not any(_lives(pid) for pid in pids))
 
 
 def _lives(pid: int) -> bool:
