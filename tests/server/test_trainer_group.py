@@ -584,6 +584,33 @@ def test_dynamic_a_silent_trainer_is_sent_nothing_until_it_asks_anew() -> None:
     assert made.receive(waits) == 0
 
 
+def test_dynamic_a_trainer_that_only_seems_silent_gets_no_batch_twice() -> None:
+    """It said in time that it lives: the message came late, or the service stood still. It knows of no silence."""
+    made = World(3, 1, dynamic=True)
+    trainer = made.come()
+    made.begin(trainer)
+    for _ in range(3):
+        made.group.check_leases(made.now + LEASE + 1)
+    made.beat(trainer)
+    assert [made.next(trainer) for _ in range(3)] == [0, 1, 2]
+    assert len(made.logs) == 1
+
+
+def test_dynamic_a_trainer_that_only_seems_silent_while_it_waits_goes_on() -> None:
+    made = World(2, 1, dynamic=True)
+    has_all, waits = made.come(prefetch=7), made.come()
+    made.begin(has_all)
+    made.begin(waits)
+    assert made.next(waits) is None
+    made.now += LEASE + 1
+    made.beat(has_all)
+    waits.run_protocol.spoke_at = made.now  # the message is late
+    made.group.check_leases(made.now)
+    made.beat(waits)
+    made.close(has_all)
+    assert [made.next(waits) for _ in range(2)] == [0, 1]
+
+
 def test_dynamic_of_the_batches_that_were_taken_back_the_first_goes_out_first() -> None:
     made = World(12, 1, dynamic=True)
     first, second, third = [made.come() for _ in range(3)]

@@ -108,11 +108,14 @@ class TrainerGroup:
         registry, current = self.registry, self.current
         if registry.dynamic:
             for trainer in registry.silent_trainers(now):
+                has_asked = trainer.flow.credit > 0 or len(trainer.flow.in_flight) > 0
                 if current is not None and (count := len(trainer.flow.in_flight)):
                     text = f"job {registry.name!r}: {count} batches of a silent trainer go to others"
                     self.log(text, LogEvent.LEASE_ENDED, names_job=True)
                     current.take_back(trainer)
                 registry.end_lease(trainer)
+                if has_asked and trainer.peer and trainer.state is PassState.IN and trainer.is_in_run(trainer.run):
+                    trainer.begin_again()  # it may live: its messages came late, or this process stood still
             self._finish_pass_if_over()
         elif registry.size > 1:
             late = registry.late_for_next_pass()
