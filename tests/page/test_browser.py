@@ -121,7 +121,7 @@ def opened(page: Browser, service: pydp2.Service, width: int = 1280, *, dark: bo
 def test_an_operator_sees_which_trainer_is_slow(page: Browser, training: pydp2.Service) -> None:
     opened(page, training)
     assert wait_until(lambda: "rank 1 of job train" in page.text("#rest"))
-    assert page.text("#headline").startswith("Ranks wait for another rank")
+    assert wait_until(lambda: page.text("#headline").startswith("Ranks wait for another rank"))
     assert "rank 0" in page.text("#jobs")
     assert page.run("return document.querySelectorAll('figure').length") >= 6
     page.click("#whole")
