@@ -143,7 +143,7 @@ def start_zeromq_thread() -> None:
     hub = Hub(one, "tcp://127.0.0.1:*", -1)
     line = Line(one, hub.address)
     line.send([bytes(1 << 20)])
-    assert waiting(hub, 5)
+    assert waiting(hub, 30)
     line.close()
     hub.close()
     one.term()

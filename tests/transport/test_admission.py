@@ -19,7 +19,7 @@ from tests.runs import wait_until
 ASKS = """
 import socket, sys
 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
-    one.settimeout(5)
+    one.settimeout(30)
     one.connect(sys.argv[1])
     one.recv(4096)
 """
@@ -40,7 +40,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Admission]
 
 def answer(door: Admission) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
-        one.settimeout(5)
+        one.settimeout(30)
         one.connect(door.path)
         door.answer_requests()
         return one.recv(4096).decode()
@@ -69,7 +69,7 @@ def test_a_process_that_has_ended_is_not_on_its_way(door: Admission) -> None:
     assert wait_until(lambda: door.answer_requests() or len(door._on_their_way) == 5)
     assert answer(door).split()[1] == "later"
     for each in asked:
-        assert each.wait(20) == 0
+        assert each.wait(60) == 0
     assert [answer(door).split()[1] for _ in range(6)] == ["connect"] * 5 + ["later"]
 
 

@@ -230,7 +230,7 @@ def first_heard(ends: Ends, line: Line) -> bytes:
 
 def gone(ends: Ends, line: Line) -> bool:
     """True if the connection of ``line`` ends within seconds."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not line.is_lost and time.monotonic() < deadline:
         waiting(ends.hub, 0.01)
     return line.is_lost

@@ -247,7 +247,7 @@ class Sharing(Ends):
 
     def down(self, peer: bytes, *frames: bytes) -> list[memoryview]:
         self.hub.send(peer, frames)
-        received = self.line.receive(5000)
+        received = self.line.receive(30_000)
         assert received is not None
         return received
 

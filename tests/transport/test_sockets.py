@@ -58,7 +58,7 @@ def test_a_watched_line_to_nobody_is_lost(zctx: zmq.Context[zmq.Socket[bytes]], 
     free.close()
     line = Line(zctx, address, watch=True)
     line.send([b"anybody there?"])
-    assert line.wait(5000)
+    assert line.wait(30_000)
     assert line.is_lost
     line.close()
     with pytest.raises(HubUnavailable):
@@ -117,7 +117,7 @@ def test_large_frames_pass_in_both_directions_without_a_copy(tmp_path_factory: p
         peer = ends.meet(line)
         big = np.arange(24 << 20, dtype=np.uint8)
         line.send([b"head", big])
-        ((_, frames),) = ends.hear(seconds=20)
+        ((_, frames),) = ends.hear()
         assert frames[1] == big.tobytes()
         ends.hub.send(peer, [b"head", big])
         received = line.receive(20_000)
@@ -132,7 +132,7 @@ def test_a_small_array_keeps_nothing_but_itself_alive(socket_ends: Joined) -> No
     line = socket_ends.line()
     peer = socket_ends.meet(line)
     socket_ends.hub.send(peer, [b"x" * 100] * 10)
-    received = line.receive(5000)
+    received = line.receive(30_000)
     arrays = owned_arrays(received)
     frames = [np.frombuffer(frame, np.uint8) for frame in received]
     assert not any(np.shares_memory(array, frame) for array in arrays for frame in frames)
@@ -145,7 +145,7 @@ def test_arrays_outlive_their_socket_and_context(tmp_path_factory: pytest.TempPa
         line = ends.line()
         peer = ends.meet(line)
         ends.hub.send(peer, [np.full(1 << 20, 7, np.uint8), b"small"])
-        received = line.receive(5000)
+        received = line.receive(30_000)
         kept += owned_arrays(received)
     assert kept[0].min() == kept[0].max() == 7
     assert kept[1].tobytes() == b"small"
@@ -178,27 +178,27 @@ line = Line(new_context(), sys.argv[1], watch=True)
 line.send([b"hello"])
 line.receive(-1)
 print("told", flush=True)
-line.wait(10000)
+line.wait(30000)
 print("lost" if line.is_lost else "not lost", flush=True)
 """
 
 
 def test_a_peer_that_is_killed_is_gone(socket_ends: Joined) -> None:
     child = subprocess.Popen([sys.executable, "-c", CHILD, socket_ends.hub.address])
-    ((peer, _),) = socket_ends.hear(seconds=20)
+    ((peer, _),) = socket_ends.hear()
     child.send_signal(signal.SIGKILL)
-    child.wait(10)
-    assert gone(socket_ends, peer, 10)
+    child.wait(30)
+    assert gone(socket_ends, peer)
 
 
 def test_a_peer_that_lives_sees_that_the_hub_is_closed(socket_ends: Joined) -> None:
     child = subprocess.Popen([sys.executable, "-c", CHILD, socket_ends.hub.address], stdout=subprocess.PIPE)
     assert child.stdout is not None
-    ((peer, _),) = socket_ends.hear(seconds=20)
+    ((peer, _),) = socket_ends.hear()
     socket_ends.hub.send(peer, [b"x"])
     assert child.stdout.readline() == b"told\n"
     socket_ends.hub.close()
-    assert child.communicate(timeout=10)[0] == b"lost\n"
+    assert child.communicate(timeout=60)[0] == b"lost\n"
 
 
 def test_what_is_no_zeromq_at_all_does_not_disturb_a_hub(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -213,7 +213,7 @@ def test_what_is_no_zeromq_at_all_does_not_disturb_a_hub(tmp_path_factory: pytes
             strangers.append(stranger)
         line = ends.line()
         ends.hub.send(ends.meet(line), [b"fine"])
-        assert line.receive(5000) is not None
+        assert line.receive(30_000) is not None
         for stranger in strangers:
             stranger.close()
 
@@ -228,7 +228,7 @@ def test_a_peer_that_floods_a_hub_has_to_wait_and_nobody_else(zctx: zmq.Context[
     present_token(flood, token)
     flood.connect(endpoint)
     flood.send(b"")
-    assert waiting(hub, 5)
+    assert waiting(hub, 30)
     sent = 0
     with contextlib.suppress(zmq.Again):
         while sent < 1000:
@@ -243,7 +243,7 @@ def test_a_peer_that_floods_a_hub_has_to_wait_and_nobody_else(zctx: zmq.Context[
         assert time.monotonic() < deadline, "only the peer that floods is heard"
         received = hub.receive()
         if received is None:
-            assert waiting(hub, 5)
+            assert waiting(hub, 30)
             continue
         heard = bytes(received[1][0])
         with contextlib.suppress(zmq.Again):
