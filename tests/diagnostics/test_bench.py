@@ -39,12 +39,23 @@ def bench(folder: Path, **options: Any) -> Any:
     return pydp2.bench("train.list", "p.process", root=folder, **given)
 
 
+def tried(folder: Path, **options: Any) -> Any:
+    """What is measured; None if the process that draws samples stood still until its time was over."""
+    try:
+        return bench(folder, **options)
+    except Error as error:
+        if "gave no sample in" not in str(error):
+            raise
+    return None
+
+
 def found(folder: Path, cause: str, shows: Callable[[Any], bool] = bool, **options: Any) -> Any:
     """What is measured where ``cause`` is what bounds it, and ``shows`` of it is true, by the third time at the latest:
     what else runs on the machine comes and goes between two stages."""
-    crowded = []
+    seen, crowded = None, [0.0]
     for _ in range(3):
-        seen = bench(folder, **options)
+        if (seen := tried(folder, **options)) is None:
+            continue
         if seen.advice.cause == cause and shows(seen):
             return seen
         crowded.append(seen.crowded)
@@ -159,17 +170,21 @@ def test_large_samples_are_found_to_be_large_however_short_the_time(tmp_path: Pa
 
 def test_a_small_list_is_repeated_and_a_large_one_is_not_read_to_its_end(tmp_path: Path) -> None:
     made(tmp_path, QUICK.replace("20_000", "3"), files=1)
-    small = bench(tmp_path, workers=1, seconds=1.0)
-    assert all(stage.rate > 1 for stage in small.stages)
+
+    def is_repeated() -> bool:
+        small = tried(tmp_path, workers=1, seconds=1.0)
+        return small is not None and all(stage.rate > 1 for stage in small.stages)
+
+    assert any(is_repeated() for _ in range(3))  # what else runs on the machine comes and goes
     made(tmp_path, QUICK.replace("20_000", "1 << 40"), files=1)
 
     def goes_on() -> bool:
         began = time.monotonic()
-        large = bench(tmp_path, workers=1, seconds=1.0)
+        large = tried(tmp_path, workers=1, seconds=1.0)
         assert time.monotonic() - began < 60
-        return all(stage.rate > 100 for stage in large.stages)
+        return large is not None and all(stage.rate > 100 for stage in large.stages)
 
-    assert any(goes_on() for _ in range(3))  # what else runs on the machine comes and goes
+    assert any(goes_on() for _ in range(3))
 
 
 def test_a_pool_that_takes_too_long_to_fill_is_told_in_time(tmp_path: Path) -> None:
