@@ -3,6 +3,7 @@ of workers in turn, and ranks that each have a machine of their own."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import pydp2
+from pydp2.client.stream import Stream
 from pydp2.frameworks.shared_service import Ranks
 from pydp2.frameworks.worker_passes import WorkerPasses
 from tests.runs import NUMBERS, NUMBERS_OPTIONS, processes, wait_until
@@ -18,6 +20,7 @@ from tests.runs import NUMBERS, NUMBERS_OPTIONS, processes, wait_until
 FILES = [str(n) for n in range(8)]
 HERE = "127.0.0.1:29500"
 """Where ranks reach a store on this machine."""
+STEP = 0.004  # seconds of a step in which the next batch is converted
 _epochs = count()
 
 
@@ -44,6 +47,14 @@ def samples(batch: pydp2.Batch) -> list[int]:
     """The numbers of a batch, without what only fills it up."""
     found: list[int] = batch[0].tolist()
     return found[: len(batch) - batch.padding]
+
+
+def long_step(client: Stream, seconds: float = STEP) -> None:
+    """A step that lasts until the thread that prepares the next batch has come to it and is done."""
+    time.sleep(seconds)
+    ahead = client._session.look_ahead
+    if ahead._is_asked_for:
+        assert wait_until(lambda: bool(ahead._running) and (ahead._offer is None or ahead._offer.is_over))
 
 
 def in_turn(passes: WorkerPasses, workers: int) -> Iterator[tuple[list[int], dict[str, Any]]]:

@@ -20,7 +20,7 @@ from pydp2.client.look_ahead import LookAhead
 from pydp2.frameworks.loader import FrameworkLoader
 from tests.runs import NUMBERS_OPTIONS, wait_until
 
-from .conftest import FILES, samples
+from .conftest import FILES, STEP, long_step, samples
 
 _jobs = count()
 
@@ -77,7 +77,6 @@ def process(settings, filename):
         yield [i] * WIDTH, [i] * (i % 5)
 """
 ROWS_OPTIONS: dict[str, Any] = {"batch_size": 16, "workers": 1, "seed": 4}
-STEP = 0.004  # seconds
 
 
 class Converter:
@@ -130,7 +129,7 @@ def test_beside_long_steps_batches_are_converted_in_another_thread_and_the_value
                 state = data.state_dict()
             assert data.batch is not None
             assert (data.batch.pass_id, data.batch.index, data.batch._ready) == (0, number, None)
-            time.sleep(STEP)
+            long_step(data.client)
         assert found == expected
         assert convert.ahead
         assert len(convert.threads) == len(expected), "each of them once"
@@ -144,7 +143,7 @@ def test_only_for_a_loop_that_gives_them_values_are_made_ahead(rows: pydp2.Clien
     for steps in (data, rows, data.iterate(other)):
         before = len(convert.threads)
         for _ in steps:  # type: ignore[attr-defined]  # one of three kinds
-            time.sleep(STEP)
+            long_step(rows)
         assert (len(convert.threads) > before) == (steps is data)
     assert convert.ahead
     assert not other.ahead
@@ -153,7 +152,7 @@ def test_only_for_a_loop_that_gives_them_values_are_made_ahead(rows: pydp2.Clien
 def test_a_loader_that_says_nothing_of_threads_converts_in_that_of_the_call(rows: pydp2.Client) -> None:
     convert = Converter()
     for _ in FrameworkLoader(rows, convert):
-        time.sleep(STEP)
+        long_step(rows)
     assert len(convert.threads) > 20
     assert not convert.ahead
 
@@ -171,14 +170,14 @@ def test_only_values_of_the_context_of_their_loop_are_made_ahead(
     steps = iter(data)
     for context in ("everywhere", "here alone", None, "everywhere"):
         for _ in islice(steps, 2):  # the first of them may have been converted in a step of the context before
-            time.sleep(STEP)
+            long_step(rows)
         before, step = convert.ahead, STEP
         for _ in islice(steps, 9 if context == "everywhere" else 5):
-            time.sleep(step)
+            long_step(rows, step)
             if convert.ahead > before:
                 break
             if context == "everywhere":
-                step *= 2  # where the machine is busy, the thread does not come to it in a shorter one
+                step *= 2  # where the machine is busy, the batch does not come in a shorter one
         ahead.append((context, convert.ahead > before))
     assert ahead == [("everywhere", True), ("here alone", False), (None, False), ("everywhere", True)]
 
@@ -196,7 +195,7 @@ def test_what_could_not_be_made_ahead_for_a_while_is_made_ahead_again(
         return int(is_first)
 
     for _ in FrameworkLoader(rows, convert, context=context):
-        time.sleep(STEP)
+        long_step(rows)
     assert asked[0] == 3
     assert convert.ahead
 
@@ -215,7 +214,7 @@ def test_values_that_were_made_ahead_go_with_the_pass(rows: pydp2.Client) -> Non
     while len(made) == taken:
         next(steps)
         taken += 1
-        time.sleep(STEP)
+        long_step(rows)
     assert [each for each in made if each() is not None], "one is ahead"
     steps.close()  # type: ignore[attr-defined]  # it is a loop
     assert wait_until(lambda: not [each for each in made if each() is not None])
@@ -259,7 +258,7 @@ def test_after_an_interruption_nothing_is_made_ahead_for_a_loop_that_converts_ot
     with pytest.raises(KeyboardInterrupt):
         next(iter(data))
     for _ in data.iterate(other):
-        time.sleep(STEP)
+        long_step(rows)
     assert len(convert.threads) == 1
     assert not other.ahead
 
@@ -268,5 +267,5 @@ def test_a_conversion_that_raises_ahead_is_done_again_by_the_call(rows: pydp2.Cl
     convert = Converter(fails=True)
     for number, (index, *_) in enumerate(FrameworkLoader(rows, convert, context=lambda: 0)):
         assert number == index
-        time.sleep(STEP)
+        long_step(rows)
     assert convert.ahead
