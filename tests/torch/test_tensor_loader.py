@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -20,6 +19,7 @@ from pydp2.errors import OptionError, OptionTypeError  # noqa: E402
 from pydp2.frameworks.shared_service import Ranks  # noqa: E402
 from pydp2.torch.ranks import find_ranks  # noqa: E402
 from pydp2.torch.tensors import TensorConverter  # noqa: E402
+from tests.frameworks.conftest import long_step  # noqa: E402
 from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
 
 
@@ -145,7 +145,8 @@ def test_an_environment_that_says_half_of_it_is_an_error(environment: dict[str, 
 # -- beside long steps -------------------------------------------------------------------------------------------------
 KINDS = """
 @provider(input_types={"ids": sparse_binary_vector(3000), "words": integer_value_sequence(3000),
-                       "pixel": dense_vector(WIDTH), "label": integer_value(10)}, pool_size=64)
+                       "pixel": dense_vector(WIDTH), "label": integer_value(10)}, pool_size=64,
+          cache=CacheType.CACHE_PASS_IN_MEM)
 def process(settings, filename):
     for i in range(2000 if WIDTH < 100 else 300):
         yield {"ids": [i, i + 1, i + 7], "words": [i] * (i % 5), "pixel": [i] * WIDTH, "label": i % 10}
@@ -173,14 +174,16 @@ def test_beside_long_steps_batches_are_converted_ahead_and_the_steps_are_the_sam
     provider = provider_file(KINDS.replace("WIDTH", str(width)))
     options: dict[str, Any] = {"batch_size": 16, "workers": 1, "seed": 4}
     with pydp2.load(["a", "b"], provider, **options) as client:
+        list(client)  # from here on, batches wait for nobody: they are in the cache
         expected = [digest(pydp2.torch.to_tensors(batch)) for batch in client]
-    with pydp2.torch.loader(["a", "b"], provider, **options) as data:
+        client.set_epoch(1)
+        data = pydp2.torch.loader(client)
         found, state = [], {}
         for number, step in enumerate(data):
             found.append(digest(step))
             if number == 20:
                 state = data.state_dict()
-            time.sleep(0.004)
+            long_step(client)
         assert found == expected
         ahead = len(threads) - threads.count(threading.get_ident())
         assert ahead > len(expected) / 2
@@ -197,7 +200,7 @@ def test_another_loader_of_the_same_client_converts_for_itself(provider_file: Ca
         for step in narrow:
             assert isinstance(step, dict)
             assert step["label"].dtype == torch.int32
-            time.sleep(0.005)
+            long_step(client)
 
 
 @pytest.mark.parametrize("is_on", [False, True])
@@ -209,11 +212,12 @@ def test_beside_long_steps_tensors_are_those_of_the_mode_of_the_loop(
         for step in data:
             assert isinstance(step, dict)
             assert step["words"].values.is_inference() == is_on
-            time.sleep(0.004)
+            long_step(data.client)
 
 
 NESTED = """
-@provider(input_types={"words": integer_value_sequence(3000), "pixel": dense_vector(20000)}, pool_size=64)
+@provider(input_types={"words": integer_value_sequence(3000), "pixel": dense_vector(20000)}, pool_size=64,
+          cache=CacheType.CACHE_PASS_IN_MEM)
 def process(settings, filename):
     for i in range(300):
         yield {"words": [i] * (i % 5 + 1), "pixel": [i] * 20000}
@@ -230,10 +234,11 @@ def test_what_another_thread_must_not_convert_is_left_to_the_call(
         torch.sparse.check_sparse_tensor_invariants(why == "checks"),
         pydp2.torch.loader(["a"], provider, batch_size=16, workers=1, **more) as data,
     ):
+        list(data)  # from here on, batches wait for nobody
         for step in data:
             assert isinstance(step, dict)
             assert len(step["pixel"])
-            time.sleep(0.004)
+            long_step(data.client)
     assert (set(threads) == {threading.get_ident()}) == (why != "pad"), "what is padded may be made anywhere"
 
 
