@@ -20,6 +20,7 @@ import pytest
 from ..faults.relay import free_port as free_port
 from ..sample_cases import some as some
 
+ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 120.0
 PROGRAM = """
 import json, sys
@@ -57,7 +58,7 @@ def jax_program(tmp_path: Path) -> Callable[..., list[Any]]:
         script = tmp_path / "program.py"
         script.write_text(f'{PROGRAM}{code}\n\nif __name__ == "__main__":\n    main()\n')
         flags = f"--xla_force_host_platform_device_count={devices}"
-        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
         port = str(free_port())
         running = [
             subprocess.Popen(

@@ -95,8 +95,9 @@ def run():
 def test_beside_long_steps_arrays_lie_where_the_context_of_the_loop_says(jax_program: Callable[..., Any]) -> None:
     """Another thread converts them meanwhile, and contexts of jax are those of one thread."""
     (seen,) = jax_program("""
-import threading, time
+import threading
 from pydp2.jax.arrays import ArrayMaker
+from tests.frameworks.conftest import long_step
 
 threads = []
 convert = ArrayMaker.__call__
@@ -112,7 +113,7 @@ def run():
                 on = []
                 for values in data:
                     on += [int(array.device.id) for array in values.values()]
-                    time.sleep(0.004)
+                    long_step(data.client)
             found.append([len(on), sorted(set(on)), len(threads) - threads.count(threading.get_ident())])
     return found
 """)
