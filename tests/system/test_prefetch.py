@@ -216,7 +216,7 @@ def test_an_error_is_freed_with_its_traceback_when_it_was_handled() -> None:
 
 def test_threads_end_with_the_object_that_owns_them() -> None:
     of = PrefetchQueue[int](1)
-    threads = PrefetchThreads(of)
+    threads = PrefetchThreads(of, patience=30.0)
 
     def endless(into: PrefetchQueue[int]) -> None:
         while True:
@@ -245,7 +245,7 @@ def test_helpers_are_stopped_before_the_threads_are_waited_for_and_closed_after(
         assert stopped.wait(10)
         told.append("thread")
 
-    threads = PrefetchThreads()
+    threads = PrefetchThreads(patience=30.0)
     threads.add_helper(Helper())
     threads.start("pydp2 test", waits_for_the_helper)
     threads.close()
