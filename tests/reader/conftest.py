@@ -34,7 +34,7 @@ def alive(pid):
         return False
 
 
-def until(what, seconds=10.0):
+def until(what, seconds=30.0):
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not come to that"

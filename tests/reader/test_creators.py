@@ -21,6 +21,7 @@ from pydp2.formats import paddle_recordio
 from pydp2.reader import Fake, PipeReader, np_array, recordio, text_file
 from pydp2.reader.pipe import _PIECE
 from tests.array_likes import KINDS
+from tests.runs import wait_until
 
 Numbers = Callable[..., Callable[[], Iterator[int]]]
 TEXT = "first line\n\nthird: ä€😀\n" + "x" * 300 + "\nlast"
@@ -362,4 +363,4 @@ def test_a_pass_over_records_that_is_left_closes_its_file(tmp_path: Path) -> Non
     records = recordio(path, 4)()
     assert next(records) == 0  # type: ignore[call-overload]
     records.close()  # type: ignore[attr-defined]
-    assert not [t for t in threading.enumerate() if t.name.startswith("pydp2")]
+    assert wait_until(lambda: not any(each.name.startswith("pydp2") for each in threading.enumerate()))

@@ -59,7 +59,7 @@ def test_rd_18_to_20_hold_for_processes(program: Program) -> None:
 
 
 def test_more_than_one_mapper_works_at_a_time(numbers: Numbers) -> None:
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=20)
     assert len(list(xmap_readers(lambda x: both.wait(), numbers(10), 2, 4)())) == 10
 
 
@@ -232,7 +232,7 @@ def test_threads_end_when_the_consumer_leaves(order: bool, numbers: Numbers) -> 
     entries = xmap_readers(double, numbers(10**9), 3, 4, order)()
     next(entries)  # type: ignore[call-overload]
     entries.close()  # type: ignore[attr-defined]
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("pydp2 xmap")] == []
+    assert wait_until(lambda: not any(each.name.startswith("pydp2 xmap") for each in threading.enumerate()))
 
 
 def test_processes_end_when_the_consumer_leaves_and_when_it_is_killed(program: Program) -> None:

@@ -116,7 +116,7 @@ def test_one_in_the_other_ends_with_it() -> None:
     next(entries)  # type: ignore[call-overload]
     assert len(readers_threads()) == 3
     entries.close()  # type: ignore[attr-defined]
-    assert not readers_threads()
+    assert wait_until(lambda: not readers_threads())
 
 
 def test_a_program_ends_although_a_source_never_gives_its_next_entry(program: Callable[[str], str]) -> None:
