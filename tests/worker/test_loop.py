@@ -760,17 +760,28 @@ def test_a_file_gives_way_to_one_of_the_same_job_that_the_merge_waits_for(script
 
 
 def test_where_the_merges_of_two_jobs_wait_both_are_served_in_turn(script: Callable[..., Script]) -> None:
-    one = script(endless)
+    heard, over = threading.Semaphore(60), threading.Event()
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        while not over.is_set():
+            assert heard.acquire(timeout=20), "who waits is heard again before a file is far ahead"
+            yield {"id": 1, "words": []}
+
+    one = script(process)
     one.say(m.BeginDispatch(2, 7, 1))
     one.assign(0)
     one.assign(1, dispatch_id=2)
     deadline = time.monotonic() + 20
-    while min(length_of(one, file) for file in (0, 1)) < 300:
-        assert time.monotonic() < deadline, [length_of(one, file) for file in (0, 1)]
+    first = second = 0
+    while min(first, second) < 300 and time.monotonic() < deadline:
         for file in (0, 1):
             one.want(file)
-        one.chunk()
-    first, second = (length_of(one, file) for file in (0, 1))
+        for _ in range(one.chunk().rows):
+            heard.release()
+        first, second = (length_of(one, file) for file in (0, 1))
+    over.set()
+    heard.release(2)
+    assert min(first, second) >= 300, (first, second)
     assert max(first, second) < 4 * min(first, second), "neither has much more than the other"
 
 
