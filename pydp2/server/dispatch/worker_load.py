@@ -94,7 +94,7 @@ class WorkerLoad:
         self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
         self._retired: set[int] = set()  # workers that end their files and get no more
         self._reserved: dict[int, int] = {}  # workers that get no other file for now than the one that they have
-        self._silent: dict[int, dict[int, FileLedger]] = {}  # those of which nothing came, and that were not asked for
+        self._silent: dict[int, FileLedger] = {}  # files of which nothing came, and that were not asked for
         self._asked: set[int] = set()  # workers that were asked for a file, and have not answered
         self._by_pull, self._by_count = _LeastFirst(), _LeastFirst()
         self.total = 0
@@ -126,7 +126,7 @@ class WorkerLoad:
         """Note that ``worker`` can be given files."""
         self._load[worker] = {}
         self._set_pulled(worker, 0)
-        self._ahead[worker], self._silent[worker] = set(), {}
+        self._ahead[worker] = set()
         self._pace[worker] = 2
 
     def retire(self, worker: int) -> None:
@@ -145,7 +145,7 @@ class WorkerLoad:
     def note_output(self, worker: int, file: int) -> None:
         """Note that ``worker`` has begun ``file``, or has it no more. Let it have other files again, if it was reserved
         for ``file``."""
-        self._silent[worker].pop(file, None)
+        self._silent.pop(file, None)
         if self._reserved.get(worker) == file:
             del self._reserved[worker]
             self._set_pulled(worker, self._pulled[worker])
@@ -159,13 +159,14 @@ class WorkerLoad:
         self._retired.discard(worker)
         self._reserved.pop(worker, None)
         self._ahead.pop(worker, None)
-        self._silent.pop(worker, None)
         self._asked.discard(worker)
         self._pace.pop(worker, None)
         self._pulled.pop(worker, None)
         self._by_pull.remove(worker)
         self._by_count.remove(worker)
         ledgers = list(self._load.pop(worker, {}).values())
+        for ledger in ledgers:
+            self._silent.pop(ledger.file, None)
         self.total -= len(ledgers)
         return ledgers
 
@@ -208,7 +209,7 @@ class WorkerLoad:
 
     def assign(self, worker: int, ledger: FileLedger) -> None:
         """Give the file of ``ledger`` to ``worker``."""
-        self._load[worker][ledger.file] = self._silent[worker][ledger.file] = ledger
+        self._load[worker][ledger.file] = self._silent[ledger.file] = ledger
         self.total += 1
         self._set_pulled(worker, self._pulled[worker] + ledger.pull)
         if not ledger.bound:
@@ -217,16 +218,19 @@ class WorkerLoad:
     def next_to_steal(self) -> FileLedger | None:
         """Return a file that its worker has probably not begun, for a worker that has none; None if there is no such
         file, or enough workers were asked already. It is the one that its worker, which has the most, comes to last."""
-        if not self.has_idle:
+        if not self._silent or not self.has_idle:
             return None
-        idle = sum(not files and worker in self._by_count.load for worker, files in self._load.items())
-        rich = [w for w, files in self._load.items() if len(files) > 1 and self._silent[w] and w not in self._asked]
-        if not rich or len(self._asked) >= idle:
+        idle = sum(count == 0 for count, _ in self._by_count.load.values())
+        candidates = [
+            (len(self._load[worker]), ledger.position, worker, ledger.file)
+            for ledger in self._silent.values()
+            if (worker := ledger.worker) is not None and worker not in self._asked and len(self._load[worker]) > 1
+        ]
+        if not candidates or len(self._asked) >= idle:
             return None
-        worker = max(rich, key=lambda worker: len(self._load[worker]))
+        _, _, worker, file = max(candidates)
         self._asked.add(worker)
-        ledger = max(self._silent[worker].values(), key=lambda ledger: ledger.position)
-        return self._silent[worker].pop(ledger.file)
+        return self._silent.pop(file)
 
     def note_answer(self, worker: int) -> None:
         """Note that ``worker``, if it was asked for a file, has returned it or has begun it."""
