@@ -52,6 +52,7 @@ def test_the_worker_with_the_least_is_found_whatever_came_and_went(steps: list[t
         assert load[crew.least_loaded()] == min(load.values())
         assert load[crew.fewest_files()][::-1] == min((count, pulled) for pulled, count in load.values())
         assert crew.total == sum(count for _, count in load.values())
+        assert crew.has_idle == (0 in [count for _, count in load.values()])
 
 
 def test_what_is_lost_with_a_worker_weighs_on_nobody() -> None:

@@ -96,7 +96,9 @@ class WorkerLoad:
         self._reserved: dict[int, int] = {}  # workers that get no other file for now than the one that they have
         self._silent: dict[int, FileLedger] = {}  # files of which nothing came, and that were not asked for
         self._asked: set[int] = set()  # workers that were asked for a file, and have not answered
+        # workers that can be given a file now
         self._by_pull, self._by_count = _LeastFirst(), _LeastFirst()
+        self._idle: set[int] = set()  # those of them that have none
         self.total = 0
         """Number of files that all workers have."""
 
@@ -115,7 +117,7 @@ class WorkerLoad:
     @property
     def has_idle(self) -> bool:
         """True if some worker that can be given a file has none."""
-        return self.takes_files and not self._load[self.fewest_files()]
+        return bool(self._idle)
 
     @property
     def reserved_files(self) -> list[int]:
@@ -133,14 +135,12 @@ class WorkerLoad:
         """Note that ``worker`` is given no more files."""
         if worker in self._load:
             self._retired.add(worker)
-            self._by_pull.remove(worker)
-            self._by_count.remove(worker)
+            self._exclude(worker)
 
     def reserve(self, worker: int, file: int) -> None:
         """Give ``worker``, which has ``file`` alone, no other file until :meth:`note_output`."""
         self._reserved[worker] = file
-        self._by_pull.remove(worker)
-        self._by_count.remove(worker)
+        self._exclude(worker)
 
     def note_output(self, worker: int, file: int) -> None:
         """Note that ``worker`` has begun ``file``, or has it no more. Let it have other files again, if it was reserved
@@ -162,8 +162,7 @@ class WorkerLoad:
         self._asked.discard(worker)
         self._pace.pop(worker, None)
         self._pulled.pop(worker, None)
-        self._by_pull.remove(worker)
-        self._by_count.remove(worker)
+        self._exclude(worker)
         ledgers = list(self._load.pop(worker, {}).values())
         for ledger in ledgers:
             self._silent.pop(ledger.file, None)
@@ -180,6 +179,7 @@ class WorkerLoad:
         self._pulled.clear()
         self._by_pull.clear()
         self._by_count.clear()
+        self._idle.clear()
         self.total = 0
 
     def least_loaded(self) -> int:
@@ -197,6 +197,16 @@ class WorkerLoad:
         count = len(self._load[worker])
         self._by_pull.set(worker, (pulled, count))
         self._by_count.set(worker, (count, pulled))
+        if count:
+            self._idle.discard(worker)
+        else:
+            self._idle.add(worker)
+
+    def _exclude(self, worker: int) -> None:
+        """Have no file given to ``worker``."""
+        self._by_pull.remove(worker)
+        self._by_count.remove(worker)
+        self._idle.discard(worker)
 
     def file_count(self, worker: int) -> int:
         """Return the number of files that ``worker`` has."""
@@ -218,15 +228,14 @@ class WorkerLoad:
     def next_to_steal(self) -> FileLedger | None:
         """Return a file that its worker has probably not begun, for a worker that has none; None if there is no such
         file, or enough workers were asked already. It is the one that its worker, which has the most, comes to last."""
-        if not self._silent or not self.has_idle:
+        if len(self._asked) >= len(self._idle):
             return None
-        idle = sum(count == 0 for count, _ in self._by_count.load.values())
         candidates = [
             (len(self._load[worker]), ledger.position, worker, ledger.file)
             for ledger in self._silent.values()
             if (worker := ledger.worker) is not None and worker not in self._asked and len(self._load[worker]) > 1
         ]
-        if not candidates or len(self._asked) >= idle:
+        if not candidates:
             return None
         _, _, worker, file = max(candidates)
         self._asked.add(worker)
