@@ -12,8 +12,9 @@ another halfway through a change. A turn goes through the parts in a fixed order
    made: workers read on while the server is busy with the batches.
 3. Batches are made, a bounded number of them. Then the credit that they free is sent, for the same reason.
 4. Only then the batches are sent to trainers: a loss is in the quarantine before the first trainer can see its effect.
-5. Timers come last: a peer counts as silent only after all messages that have arrived were read. Otherwise a server
-   that was itself stopped for a minute, by a signal, would find every trainer and host late.
+5. Timers come last: a trainer counts as silent only after all messages that have arrived were read, each with the time
+   at which it was read. Otherwise a server that was itself stopped for a minute, by a signal, would find every trainer
+   late.
 
 A turn waits only in its first line, and reads a bounded number of messages of each kind, so that a flood from one side
 does not block the others. If a part stopped at its bound, the next turn begins at once. The simple way, to empty each
@@ -172,7 +173,7 @@ class Server:
             self._accept(now)
         more = self.workers.receive(ready, now)
         mark(SpanKind.RECEIVE)
-        more = self._gateway.receive(now) or more
+        more = self._gateway.receive() or more
         self.workers.dispatch(now)
         mark(SpanKind.OTHER)
         more = self._gateway.serve(_BURST) or more

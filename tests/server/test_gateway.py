@@ -60,10 +60,10 @@ class Side:
     def _note(self, text: str, event: LogEvent, /, **about: str | int) -> None:
         self.log.append(text)
 
-    def attach(self, rank: int, session: str) -> Peer:
+    def attach(self, rank: int, session: str, **options: Any) -> Peer:
         """A process that asks for a rank."""
         peer = Peer(self.hub)
-        peer.say(m.Attach(m.WIRE_VERSION, "default", rank, self.world, session, {"batch_size": 1}, 1))
+        peer.say(m.Attach(m.WIRE_VERSION, "default", rank, self.world, session, {"batch_size": 1, **options}, 1))
         self.pass_time(0.0)
         return peer
 
@@ -81,7 +81,7 @@ class Side:
 
     def pass_time(self, seconds: float) -> None:
         CLOCK.now += seconds
-        self.gateway.receive(CLOCK.now)
+        self.gateway.receive()
         self.gateway.watch(CLOCK.now)
 
 
@@ -164,6 +164,43 @@ def test_a_rank_whose_process_died_is_free_when_nothing_more_can_come_of_it(side
     begin(second, 0)
     side.pass_time(1.0)
     assert kinds(second) == ["Welcome"], "it keeps its place"
+
+
+def test_a_service_that_stood_still_as_it_read_finds_no_trainer_silent(tmp_path: Path) -> None:
+    side = Side(tmp_path, world=1)
+    trainer = side.attach(0, "first", share="dynamic", lease=5.0)
+    begin(trainer, 0)
+    side.pass_time(0.0)
+    read = side.hub.receive
+    stands_still = iter([60.0])  # before the first message is read
+
+    def receive() -> tuple[bytes, list[memoryview]] | None:
+        CLOCK.now += next(stands_still, 0.0)
+        return read()
+
+    trainer.say(m.Need(1, 0, 0, 0, 0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(side.hub, "receive", receive)
+        side.gateway.receive()
+    side.pass_time(1.0)
+    assert "BeginAgain" not in kinds(trainer)
+    side.pass_time(6.0)
+    assert "BeginAgain" in kinds(trainer)
+
+
+def test_a_trainer_is_not_silent_whose_message_is_behind_more_than_are_read_in_a_turn(tmp_path: Path) -> None:
+    side = Side(tmp_path, world=1)
+    first, second = [side.attach(0, name, share="dynamic", lease=5.0) for name in ("first", "second")]
+    for trainer in (first, second):
+        begin(trainer, 0)
+    side.pass_time(0.0)
+    for trainer in [first] * router._MAX_MESSAGES + [second]:
+        trainer.say(m.Need(1, 0, 0, 0, 0))
+    side.pass_time(6.0)
+    side.pass_time(0.0)
+    assert "BeginAgain" not in kinds(first) + kinds(second)
+    side.pass_time(6.0)
+    assert "BeginAgain" in kinds(second)
 
 
 def test_a_trainer_is_told_the_sources_and_their_first_files(tmp_path: Path) -> None:

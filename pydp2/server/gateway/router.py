@@ -63,14 +63,18 @@ class ClientGateway:
         # until the provider is known, or since when, for a rank that another has
         self._waiting: list[tuple[bytes, m.Attach, float | None]] = []
         self._probed = self._retried = 0.0
+        self._has_unread = False  # more came than was read in one turn
 
     # -- what clients say ------------------------------------------------------------------------------------------
-    def receive(self, now: float) -> bool:
+    def receive(self) -> bool:
         """Take what came; True when there may be more."""
+        self._has_unread = True
         for _ in range(_MAX_MESSAGES):
             received = self._hub.receive()
             if received is None:
+                self._has_unread = False
                 return False
+            now = time.monotonic()  # not when the turn began: if this process stood still since, no trainer was silent
             peer, frames = received
             try:
                 self._handle(peer, frames, now)
@@ -344,6 +348,8 @@ class ClientGateway:
             if self._jobs.resources is not None:
                 self.answer_waiting(now)
         for job_session in list(self._sessions.values()):
+            if self._has_unread:  # perhaps a message of the trainer that seems to be silent
+                continue
             job_session.trainers.check_leases(now)
             self.deliver(now)
             if job_session.trainers.registry.ends_with(None, now):
