@@ -108,14 +108,7 @@ class TrainerGroup:
         registry, current = self.registry, self.current
         if registry.dynamic:
             for trainer in registry.silent_trainers(now):
-                has_asked = trainer.flow.credit > 0 or len(trainer.flow.in_flight) > 0
-                if current is not None and (count := len(trainer.flow.in_flight)):
-                    text = f"job {registry.name!r}: {count} batches of a silent trainer go to others"
-                    self.log(text, LogEvent.LEASE_ENDED, names_job=True)
-                    current.take_back(trainer)
-                registry.end_lease(trainer)
-                if has_asked and trainer.peer and trainer.state is PassState.IN and trainer.is_in_run(trainer.run):
-                    trainer.begin_again()  # it may live: its messages came late, or this process stood still
+                self._end_lease(trainer)
             self._finish_pass_if_over()
         elif registry.size > 1:
             late = registry.late_for_next_pass()
@@ -123,6 +116,19 @@ class TrainerGroup:
                 late = ([], False) if current is None else current.late_trainers()
             for text, fields in self._missing_ranks.overdue_messages(*late, now):
                 self.log(text, LogEvent.RANK_LATE, names_job=True, **fields)
+
+    def _end_lease(self, trainer: Trainer) -> None:
+        """Give the batches of a silent trainer to others. It may live, and its messages be late: then it has to ask
+        anew, because it does not know that it has lost its credit, and would wait for ever."""
+        flow = trainer.flow
+        has_asked = flow.credit > 0 or len(flow.in_flight) > 0
+        if self.current is not None and (count := len(flow.in_flight)):
+            text = f"job {self.registry.name!r}: {count} batches of a silent trainer go to others"
+            self.log(text, LogEvent.LEASE_ENDED, names_job=True)
+            self.current.take_back(trainer)
+        self.registry.end_lease(trainer)
+        if has_asked and trainer.peer and trainer.state is PassState.IN and trainer.is_in_run(trainer.run):
+            trainer.begin_again()
 
     # -- requests for passes ---------------------------------------------------------------------------------------
     def begin(self, trainer: Trainer, begin: m.BeginPass, start: StreamState, now: float) -> None:
