@@ -12,10 +12,8 @@ from pydp2.system.log_events import LogFields
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Frames in stacks of faulthandler below the user's generator: the worker, and the process that forked it.
-_OURS = tuple(
-    f'  File "{_PACKAGE / part}/'.encode()
-    for part in ("packers", "columns", "rowstore", "schema", "native", "worker", "engine", "host", "server")
-)
+_OUR_FOLDERS = ("data", "host", "server")
+_OURS = tuple(f'  File "{_PACKAGE / folder}/'.encode() for folder in _OUR_FOLDERS)
 _THREAD = b"Thread 0x"
 _START = b'  File "<string>", line 1 in <module>'
 

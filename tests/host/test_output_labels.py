@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import pydp2
+from pydp2.data.packers import sample_loop
+from pydp2.host.engine import base
 from pydp2.host.engine.base import StatusPage
 from pydp2.host.output_labels import OutputLabels
+from pydp2.host.worker import loop
 from pydp2.protocol.output_marks import file_change_mark
 from pydp2.protocol.worker_status import FILE, WORKER, WorkerStatus
-
-OURS = str(Path(pydp2.__file__).resolve().parent / "worker")
+from pydp2.server import main
 
 
 def shown() -> OutputLabels:
@@ -33,7 +32,10 @@ def test_of_the_stack_of_a_generator_only_what_is_the_users_is_shown() -> None:
     stack = [
         "Current thread 0x00007f (most recent call first):",
         '  File "/home/me/mine.py", line 8 in process',
-        f'  File "{OURS}/runner.py", line 210 in _work',
+        f'  File "{sample_loop.__file__}", line 87 in next_unpacked',
+        f'  File "{loop.__file__}", line 210 in _run_task',
+        f'  File "{base.__file__}", line 21 in run',
+        f'  File "{main.__file__}", line 47 in main',
         '  File "<string>", line 1 in <module>',
     ]
     assert texts(shown(), *stack, "and on") == [*stack[:2], "and on"]
@@ -41,7 +43,7 @@ def test_of_the_stack_of_a_generator_only_what_is_the_users_is_shown() -> None:
 
 def test_a_thread_that_is_nothing_of_the_users_is_not_shown_but_theirs_are() -> None:
     made = shown()
-    ours = ["Thread 0x00007f01 (most recent call first):", f'  File "{OURS}/late.py", line 36 in _run', ""]
+    ours = ["Thread 0x00007f01 (most recent call first):", f'  File "{loop.__file__}", line 36 in _run', ""]
     theirs = ["Thread 0x00007f02 (most recent call first):", '  File "/home/me/mine.py", line 3 in fetch', ""]
     current = ["Current thread 0x00007f03 (most recent call first):", '  File "/home/me/mine.py", line 9 in process']
     assert texts(made, *ours, *theirs, *current) == [*theirs, *current]
