@@ -448,6 +448,7 @@ def test_a_worker_without_a_file_gets_one_that_another_has_not_begun() -> None:
     assert stolen(made) == [(1, 0)], "what came of file 2 shows that it is begun"
     made.return_files(1, set())
     assert stolen(made) == [], "that one was begun, too"
+    assert len(made.load) == 2, "neither retires"
     for file in (0, 2):
         send(made, 1, file, made.ledgers[file].committed, 1, state=FILE_ENDED)
     assert merge(source_of(made), 0) == 1
@@ -512,7 +513,6 @@ def test_what_a_worker_had_no_memory_for_is_alone_at_the_next_one_until_somethin
     if after == "its return":
         made.add_worker(3)
         assert [each.file for each in assigned(made.dispatch())[3]] == [0, 2], "another one gets the others"
-        made.load.retire(2)
         made.return_files(2, {made.ledgers[1].attempt})
         assert [each.file for each in assigned(made.dispatch())[3]] == [1]
         return

@@ -256,10 +256,13 @@ class FileDispatcher:
             self.grants.update(ledger)
 
     def return_files(self, worker: int, attempts: Container[int]) -> None:
-        """Give the files of ``attempts``, which ``worker`` has and has not begun, to others."""
+        """Give the files of ``attempts``, which ``worker`` has and has not begun, to others. If it was not asked for
+        them, it retires, and gets no more files."""
         self.load.note_answer(worker)
         for ledger in self.load.files_of(worker):
             if ledger.attempt in attempts:
+                if not self.load.is_requested(ledger.file):
+                    self.load.retire(worker)
                 self._unassign(ledger)
                 ledger.return_to_queue()
                 self.grants.update(ledger)

@@ -95,7 +95,8 @@ class WorkerLoad:
         self._retired: set[int] = set()  # workers that end their files and get no more
         self._reserved: dict[int, int] = {}  # workers that get no other file for now than the one that they have
         self._silent: dict[int, FileLedger] = {}  # files of which nothing came, and that were not asked for
-        self._asked: set[int] = set()  # workers that were asked for a file, and have not answered
+        self._requested: set[int] = set()  # files that their workers were asked for
+        self._asked: set[int] = set()  # workers that have not answered that
         # workers that can be given a file now
         self._by_pull, self._by_count = _LeastFirst(), _LeastFirst()
         self._idle: set[int] = set()  # those of them that have none
@@ -166,6 +167,7 @@ class WorkerLoad:
         ledgers = list(self._load.pop(worker, {}).values())
         for ledger in ledgers:
             self._silent.pop(ledger.file, None)
+            self._requested.discard(ledger.file)
         self.total -= len(ledgers)
         return ledgers
 
@@ -173,6 +175,7 @@ class WorkerLoad:
         """Take all files from all workers."""
         self._load.clear()
         self._silent.clear()
+        self._requested.clear()
         self._asked.clear()
         self._retired.clear()
         self._reserved.clear()
@@ -239,7 +242,12 @@ class WorkerLoad:
             return None
         _, _, worker, file = max(candidates)
         self._asked.add(worker)
+        self._requested.add(file)
         return self._silent.pop(file)
+
+    def is_requested(self, file: int) -> bool:
+        """Return True if the worker of ``file`` was asked for it."""
+        return file in self._requested
 
     def note_answer(self, worker: int) -> None:
         """Note that ``worker``, if it was asked for a file, has returned it or has begun it."""
@@ -256,4 +264,5 @@ class WorkerLoad:
             self.total -= 1
             self._set_pulled(worker, self._pulled[worker] - ledger.pull)
         self._ahead[worker].discard(ledger.file)
+        self._requested.discard(ledger.file)
         self._pace[worker] = min(MAX_FILES, self._pace[worker] + 1)
