@@ -206,6 +206,24 @@ def test_closing_shows_what_is_there_and_what_was_counted() -> None:
     os.close(end)
 
 
+def test_a_pipe_that_comes_while_the_thread_wakes_for_another_is_read(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, ends = os.read, list[int]()
+
+    def read_as_another_comes(descriptor: int, size: int) -> bytes:
+        if descriptor == shown.pump._wake_read and not ends:
+            ends.append(shown.pipe())
+            os.write(ends[0], b"late\n")
+        return read(descriptor, size)
+
+    monkeypatch.setattr(os, "read", read_as_another_comes)
+    first = shown.pipe()
+    shown.wait_for(lambda text: "late" in text)
+    for end in (first, *ends):
+        os.close(end)
+
+
 def test_two_hundred_pipes_leave_nothing_behind(shown: Shown) -> None:
     end = shown.pipe()
     os.write(end, b"ready\n")

@@ -105,6 +105,8 @@ class OutputPump:
         while True:
             ready = self._selector.select(self._select_timeout())
             stop = self._stop
+            if any(key.data is None for key, _ in ready):
+                os.read(self._wake_read, 64)  # before the new pipes are taken: what wakes for a later one stays there
             with self._lock:
                 for descriptor, pipe in self._new:
                     self._selector.register(descriptor, selectors.EVENT_READ, pipe)
@@ -112,9 +114,7 @@ class OutputPump:
             if stop:
                 ready = self._selector.select(0)
             for key, _ in ready:
-                if key.data is None:
-                    os.read(self._wake_read, 64)
-                else:
+                if key.data is not None:
                     self._read(key.fd, key.data)
             self._tell_dropped(at_once=stop)
             if stop:
