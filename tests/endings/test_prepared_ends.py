@@ -111,9 +111,12 @@ def test_an_import_that_is_under_way_ends_with_the_program(
 def test_a_fork_of_the_program_leaves_an_import_to_it(program: Callable[..., Program], tmp_path: Path) -> None:
     """And the fork does not keep it alive."""
     (tmp_path / "prov.py").write_text(EARLY)
-    fork = "if os.fork() == 0: print('fork', os.getpid(), flush=True); os.close(1); os.close(2); time.sleep(1000)"
+    pid = tmp_path / "pid"
+    named = f"os.symlink(str(os.getpid()), {str(pid)!r})"  # whole at once, and not amid what the program prints
+    fork = f"if os.fork() == 0: {named}; os.close(1); os.close(2); time.sleep(1000)"
     running = program(PREPARING.replace("CODE", fork), "wait")
-    child = int(running.said("fork", 60).split()[1])
+    assert wait_until(pid.is_symlink, 60)
+    child = int(pid.readlink().name)
     try:
         running.said("ready", 60)
         assert len(processes(IMPORTER)) == 1
