@@ -173,7 +173,7 @@ def test_a_small_list_is_repeated_and_a_large_one_is_not_read_to_its_end(tmp_pat
 
     def is_repeated() -> bool:
         small = tried(tmp_path, workers=1, seconds=1.0)
-        return small is not None and all(stage.rate > 1 for stage in small.stages)
+        return small is not None and all(stage.rate > 3 for stage in small.stages)
 
     assert any(is_repeated() for _ in range(3))  # what else runs on the machine comes and goes
     made(tmp_path, QUICK.replace("20_000", "1 << 40"), files=1)
